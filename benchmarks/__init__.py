@@ -1,0 +1,1 @@
+"""Measurements: each module answers one question, run as `python -m benchmarks.NAME`."""

@@ -1,0 +1,230 @@
+"""Does rounding features to int8 cost accuracy? ``python -m benchmarks.accuracy --download``.
+
+Three classifiers learn the same EfficientNet-Lite0 features of CIFAR-10, at the same number of codes:
+
+``gaussian``
+    The reference: float64 ridge regression on a random Gaussian projection, rectified.
+``signs``
+    The same on the library's own projection of +1 and -1: from this to ``int8`` there is rounding alone.
+``int8``
+    `neverseen.AnalyticClassifier`: features and codes in int8, one `gamma` for all, nothing tuned.
+
+Each row of features is divided by its root mean square for all three. The float classifiers choose the best
+`gamma` of `GAMMAS` on the last fifth of the training samples, and then learn all of them; their codes are on
+the scale of the int8 codes, so that one value of `gamma` means one strength. Every number is the accuracy on
+the 10,000 test samples in percent: mean and standard deviation over seeds, which draw the projections. The
+exit status is 1 if int8 loses more than ``--tolerance`` points to the reference, on average over seeds, in
+any row.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.cifar import CifarError, Samples, add_options, load_features
+from neverseen import AnalyticClassifier, RandomProjection
+
+Matrix = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+GAMMAS = [2.0**k for k in range(8, 23, 2)]
+BATCH = 5000
+METHODS = ["gaussian", "signs", "int8"]
+
+
+def gaussian_projection(n_features: int, n_codes: int, seed: int) -> Matrix:
+    """Draw a projection of independent standard normal numbers, shape (n_features, n_codes)."""
+    return np.random.default_rng(seed).standard_normal((n_features, n_codes))
+
+
+def sign_projection(n_features: int, n_codes: int, seed: int) -> Matrix:
+    """Draw the projection of +1 and -1 that `RandomProjection` uses (docs/specification.md, 2.2)."""
+    signs = np.empty((n_features, n_codes))
+    for i in range(n_features):
+        name = b"neverseen:projection:1" + seed.to_bytes(8, "little") + i.to_bytes(8, "little")
+        stream = np.frombuffer(hashlib.shake_256(name).digest(-(-n_codes // 8)), dtype=np.uint8)
+        signs[i] = 1.0 - 2.0 * np.unpackbits(stream, count=n_codes, bitorder="little")
+    return signs
+
+
+def float_codes(features: NDArray[np.float32], projection: Matrix) -> Matrix:
+    """Encode as the library does, (n, n_features) to (n, n_codes), but never round and never clip."""
+    n_features = features.shape[1]
+    rows = features.astype(np.float64)
+    rows *= 16 / np.sqrt(np.mean(rows**2, axis=1, keepdims=True))
+    shift = 0
+    while 81 * 4 ** (shift + 1) <= 128 * n_features:
+        shift += 1
+    return np.maximum(rows @ projection, 0) / 2.0**shift  # (n, n_features) (n_features, n_codes)
+
+
+def sums(features: NDArray[np.float32], labels: Labels, projection: Matrix) -> tuple[Matrix, Matrix]:
+    """Sum the Gram matrix (n_codes, n_codes) and the cross matrix (n_codes, 10) over all samples."""
+    gram = np.zeros((projection.shape[1],) * 2)
+    cross = np.zeros((projection.shape[1], 10))
+    for first in range(0, len(features), BATCH):
+        codes = float_codes(features[first : first + BATCH], projection)
+        gram += codes.T @ codes
+        cross += codes.T @ np.eye(10)[labels[first : first + BATCH]]
+    return gram, cross
+
+
+def ridge(gram: Matrix, cross: Matrix, gamma: float) -> Matrix:
+    """Solve for the weights, (n_codes, 10)."""
+    return np.asarray(np.linalg.solve(gram + gamma * np.eye(len(gram)), cross), dtype=np.float64)
+
+
+def float_score(samples: Samples, projection: Matrix) -> tuple[float, float]:
+    """Learn in float64 with the `gamma` that validates best.
+
+    Returns
+    -------
+    accuracy : float
+        On the test samples.
+    gamma : float
+        The one chosen on the last fifth of the training samples.
+    """
+    held_out = len(samples.train) - len(samples.train) // 5
+    gram, cross = sums(samples.train[:held_out], samples.train_labels[:held_out], projection)
+    codes = float_codes(samples.train[held_out:], projection)
+    labels = samples.train_labels[held_out:]
+    right = [np.mean((codes @ ridge(gram, cross, g)).argmax(axis=1) == labels) for g in GAMMAS]
+    gamma = GAMMAS[int(np.argmax(right))]
+    gram += codes.T @ codes
+    cross += codes.T @ np.eye(10)[labels]
+    scores = float_codes(samples.test, projection) @ ridge(gram, cross, gamma)
+    return float(np.mean(scores.argmax(axis=1) == samples.test_labels)), gamma
+
+
+def int8_score(samples: Samples, n_codes: int, seed: int, gamma: int) -> float:
+    """Learn in batches with the library, and return the accuracy on the test samples."""
+    model = AnalyticClassifier(RandomProjection(n_codes, seed=seed), gamma=gamma)
+    for first in range(0, len(samples.train), BATCH):
+        batch = slice(first, first + BATCH)
+        model.partial_fit(samples.train[batch], samples.train_labels[batch])
+    return float(model.score(samples.test, samples.test_labels))
+
+
+def measure(samples: Samples, n_codes: int, seed: int, gamma: int) -> dict[str, Any]:
+    """Score the three classifiers with one seed; accuracies in percent."""
+    start = time.monotonic()
+    n_features = samples.train.shape[1]
+    gaussian, gaussian_gamma = float_score(samples, gaussian_projection(n_features, n_codes, seed))
+    signs, signs_gamma = float_score(samples, sign_projection(n_features, n_codes, seed))
+    int8 = int8_score(samples, n_codes, seed, gamma)
+    return {
+        "samples": len(samples.train),
+        "codes": n_codes,
+        "seed": seed,
+        "gaussian": 100 * gaussian,
+        "signs": 100 * signs,
+        "int8": 100 * int8,
+        "gamma": {"gaussian": gaussian_gamma, "signs": signs_gamma, "int8": gamma},
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Reduce the runs of one row of the table to means and standard deviations over seeds."""
+    row: dict[str, Any] = {"samples": runs[0]["samples"], "codes": runs[0]["codes"]}
+    columns = {method: [run[method] for run in runs] for method in METHODS}
+    columns["difference"] = [run["int8"] - run["gaussian"] for run in runs]
+    columns["rounding"] = [run["int8"] - run["signs"] for run in runs]
+    for name, values in columns.items():
+        spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        row[name] = {"mean": float(np.mean(values)), "std": spread}
+    return row
+
+
+def provenance(samples: Samples) -> dict[str, Any]:
+    """Describe what a result was made with: commit, versions, hardware and features."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            command = ["git", "-C", str(Path(__file__).parent), *arguments]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return None
+
+    def version(package: str) -> str | None:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
+
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    digest = hashlib.sha256()
+    for array in samples:
+        digest.update(np.ascontiguousarray(array).data)
+    return {
+        "commit": git("rev-parse", "--verify", "--quiet", "HEAD"),
+        "uncommitted_changes": bool(git("status", "--porcelain")),
+        "versions": {"python": platform.python_version()}
+        | {package: version(package) for package in ("neverseen", "numpy", "scipy", "torch")},
+        "hardware": {
+            "processor": names[0] if names else platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+        },
+        "features_sha256": digest.hexdigest(),
+    }
+
+
+def main() -> int:
+    """Print the table and, with ``--json``, write the results to a file."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.accuracy", description="Accuracy of int8 codes against float64."
+    )
+    add_options(parser)
+    parser.add_argument("--codes", type=int, nargs="+", default=[1024, 2048, 4096], help="projection sizes")
+    parser.add_argument("--samples", type=int, nargs="+", default=[10_000, 50_000], help="samples learned")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--gamma", type=int, default=2**16, help="of the int8 classifier (%(default)s)")
+    parser.add_argument("--tolerance", type=float, default=0.3, help="points int8 may lose (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+    options = parser.parse_args()
+    try:
+        everything = load_features(options.data, options.download)
+    except CifarError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    runs: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    titles = [*METHODS, "difference", "rounding"]
+    print(f"{'samples':>7} {'codes':>6}" + "".join(f"{title:>16}" for title in titles))
+    for n_samples in options.samples:
+        samples = everything._replace(
+            train=everything.train[:n_samples], train_labels=everything.train_labels[:n_samples]
+        )
+        for n_codes in options.codes:
+            of_row = []
+            for seed in options.seeds:
+                of_row.append(measure(samples, n_codes, seed, options.gamma))
+                print(json.dumps(of_row[-1]), file=sys.stderr)
+            rows.append(row := summarise(of_row))
+            runs += of_row
+            cells = [f"{row[title]['mean']:+.2f} ± {row[title]['std']:.2f}" for title in titles]
+            print(f"{n_samples:>7} {n_codes:>6}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
+    worst = min(row["difference"]["mean"] for row in rows)
+    print(f"\nint8 against the float64 reference, worst row: {worst:+.2f} points")
+    if options.json:
+        settings = {"gammas": GAMMAS, "tolerance": options.tolerance, "seeds": options.seeds}
+        results = {"benchmark": "accuracy", **provenance(everything), "settings": settings}
+        options.json.write_text(json.dumps(results | {"rows": rows, "runs": runs}, indent=1) + "\n")
+    return int(worst < -options.tolerance)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

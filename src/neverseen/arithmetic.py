@@ -1,0 +1,208 @@
+"""Exact integer products on hardware that was built for floats.
+
+Floating-point sums of integers are exact while every partial sum stays within the significand: 2**24 for
+float32, 2**53 for float64, in any order, fused or not. So a product is exact *by construction* once its
+operands are bounded. Each function here bounds them before, and checks the result after:
+
+The check (Freivalds) multiplies both sides by a random vector `r` in plain 64-bit integers, modulo 2**64. Let a
+wrong product differ from the right one by a matrix E with some entry not 0 modulo 2**64, and let 2**v be the
+largest power of two that divides every entry of its row. For `r` uniform modulo 2**64, ``E r`` is 0 in that row
+with probability at most 2**(v - 64). Here v is small: entries are below 2**b in magnitude (b = 34 for Gram
+matrices), and an entry that is not zero has v <= b. So a wrong Gram matrix passes with probability below 2**-29,
+and a saturated or rounded one (v of a few bits) below 2**-50. A product that fails raises `HardwareError`; the
+caller has changed nothing yet.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from neverseen.errors import HardwareError, LimitError
+from neverseen.hardware import INT8_PRODUCT, INT32_ROWS, Array, Hardware
+
+MAX_SAMPLES = 2**48
+"""No sum overflows below this many samples: 2**48 * 127**2 < 2**62."""
+
+assert MAX_SAMPLES * INT8_PRODUCT < 2**62
+
+
+def random_vector(size: int, hardware: Hardware) -> Array:
+    """Return `size` int64 values, uniform modulo 2**64, that no input could have been built against."""
+    return hardware.array(np.frombuffer(bytearray(os.urandom(8 * size)), dtype=np.int64))
+
+
+def _require_equal(left: Array, right: Array, what: str) -> None:
+    if not bool((left == right).all()):
+        raise HardwareError(
+            f"the {what} computed on this machine fails its check: the processor, memory or numerical library "
+            "is at fault; nothing was changed. Try hardware='numpy', or another machine"
+        )
+
+
+def gram(codes: Array, hardware: Hardware) -> Array:
+    """Return ``codes.T @ codes`` exactly.
+
+    Parameters
+    ----------
+    codes : int8 array of shape (n, d), entries in -127..127
+        Chunks of INT32_ROWS rows keep each partial result below 2**31, and their sum is kept in int64.
+
+    Returns
+    -------
+    array of shape (d, d), integers of 16, 32 or 64 bits
+    """
+    if len(codes) <= INT32_ROWS:
+        total = hardware.int8_gram(codes)
+    else:
+        total = hardware.zeros(codes.shape[1], codes.shape[1])
+        for start in range(0, len(codes), INT32_ROWS):
+            hardware.add_in_place(total, hardware.int8_gram(codes[start : start + INT32_ROWS]), 1)
+    probe = random_vector(codes.shape[1], hardware)
+    expected = hardware.wrapping_matvec(codes.T, hardware.wrapping_matvec(codes, probe))
+    _require_equal(hardware.wrapping_matvec(total, probe), expected, "Gram matrix")
+    return total  # (d, d)
+
+
+def exact_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
+    """Return the product of two int64 arrays, exact because the caller has bounded its partial sums by 2**53."""
+    product = hardware.int64(hardware.matmul(hardware.float64(left), hardware.float64(right)))
+    probe = random_vector(right.shape[1], hardware)
+    expected = hardware.wrapping_matvec(left, hardware.wrapping_matvec(right, probe))
+    _require_equal(hardware.wrapping_matvec(product, probe), expected, "product of fixed-point numbers")
+    return product
+
+
+class CodeMatrix:
+    """A fixed int8 matrix that many batches are multiplied by, with its check vector worked out once.
+
+    Parameters
+    ----------
+    matrix : int8 ndarray of shape (k, m), entries in -127..127
+    """
+
+    def __init__(self, matrix: np.ndarray, hardware: Hardware) -> None:
+        if len(matrix) > INT32_ROWS:
+            raise LimitError(f"rows of {len(matrix)} features are too long for exact products; at most {INT32_ROWS}")
+        self._hardware = hardware
+        self._matrix = hardware.array(matrix)
+        self._probe = random_vector(matrix.shape[1], hardware)
+        self._image = hardware.wrapping_matvec(self._matrix, self._probe)  # (k,)
+
+    def after(self, rows: Array) -> Array:
+        """Return ``rows @ matrix`` exactly, for int8 rows of shape (n, k), as int32 or wider."""
+        product = self._hardware.int8_matmul(rows, self._matrix)  # (n, m)
+        expected = self._hardware.wrapping_matvec(rows, self._image)
+        _require_equal(self._hardware.wrapping_matvec(product, self._probe), expected, "product of features")
+        return product
+
+
+class IntegerSystem:
+    """The integer matrix ``A = G + gamma * I`` and its exact products with blocks of integers.
+
+    Parameters
+    ----------
+    gram : int64 array of shape (d, d)
+        A Gram matrix: symmetric and positive semidefinite. So ``|G_ij| <= max_i G_ii``, which bounds every entry
+        of A by its largest diagonal entry without a pass over the matrix.
+    gamma : int
+        At least 1. The smallest eigenvalue of A is at least gamma.
+
+    Attributes
+    ----------
+    width : int
+        Blocks may have entries up to ``2**width`` in magnitude, 40 bits at most. Then, with ``|A_ij| < 2**bits`` and ``d <= 2**spread``:
+
+        - entries of A are cut into limbs of `limb_bits` bits; a float64 product of a limb with the block
+          has partial sums of at most ``2**(limb_bits + spread + width) <= 2**53``: exact;
+        - ``|A @ block| < 2**(bits + spread + width) <= 2**62``: the recombined int64 cannot wrap.
+    trace : int
+        Bounds the largest eigenvalue.
+    """
+
+    def __init__(self, gram: Array, gamma: int, hardware: Hardware) -> None:
+        diagonal = hardware.numpy(gram.diagonal())
+        self.gram, self.gamma, self.hardware = gram, gamma, hardware
+        self.size = len(gram)
+        self.trace = sum(diagonal.tolist()) + gamma * self.size
+        bits = (int(diagonal.max(initial=0)) + gamma).bit_length()
+        spread = max(0, self.size - 1).bit_length()
+        self.limbs = 2 if bits <= 36 else 3
+        self.limb_bits = -(-bits // self.limbs)
+        self.width = min(40, 62 - bits - spread, 53 - self.limb_bits - spread)
+        if self.width < 2:
+            raise LimitError(
+                f"sums of {bits} bits over {self.size} features leave no room for exact products; "
+                "split the model, or use a smaller gamma"
+            )
+
+    def product(self, block: Array) -> Array:
+        """Return ``A @ block`` exactly for an int64 block of shape (d, c) with entries up to ``2**width``.
+
+        Costs `limbs` float64 products of (d, d) by (d, c), and one integer matrix-vector product for the check.
+        """
+        hardware = self.hardware
+        if block.shape[1] <= 2:  # integer arithmetic alone: memory-bound, and nothing to check
+            columns = [hardware.wrapping_matvec(self.gram, block[:, j]) for j in range(block.shape[1])]
+            return hardware.concatenate([column[:, None] for column in columns], 1) + self.gamma * block
+        values = hardware.float64(block)
+        if hardware.max_abs(values) > 2.0**self.width:
+            raise LimitError(f"a block exceeds {self.width} bits")
+        mask = (1 << self.limb_bits) - 1
+        rows = max(1, 2**20 // self.size) if hardware.name != "cuda" else self.size  # pieces that stay in cache
+        pieces = []
+        for start in range(0, self.size, rows):
+            part = self.gram[start : start + rows]  # (rows, d)
+            total: Array = 0
+            for limb in range(self.limbs):
+                shift = limb * self.limb_bits
+                piece = part >> shift if shift else part
+                if limb < self.limbs - 1:
+                    piece = piece & mask  # in [0, 2**limb_bits); the top limb keeps the sign
+                total = total + (hardware.int64(hardware.matmul(hardware.float64(piece), values)) << shift)
+            pieces.append(total)
+        result = hardware.concatenate(pieces, 0) + self.gamma * block  # (d, c)
+        self._check(block, result)
+        return result
+
+    def _check(self, block: Array, result: Array) -> None:
+        probe = random_vector(block.shape[1], self.hardware)
+        image = self.hardware.wrapping_matvec(block, probe)
+        expected = self.hardware.wrapping_matvec(self.gram, image) + self.gamma * image
+        _require_equal(self.hardware.wrapping_matvec(result, probe), expected, "product with the system")
+
+
+class GridWeights:
+    """Integer weights of shape (d, C), ready to score codes exactly.
+
+    The weights are cut into limbs small enough that ``127 * d * 2**limb_bits <= 2**53``.
+    """
+
+    def __init__(self, weights: np.ndarray, hardware: Hardware) -> None:
+        # A float64 sum of d non-negative terms is right to a factor of 1 + d * 2**-52, far less than the bit to
+        # spare here.
+        if 127 * np.abs(weights).sum(axis=0, dtype=np.float64).max(initial=0.0) >= 2.0**62:
+            raise LimitError("the weights are too large for 64-bit scores; raise gamma or lower grid_bits")
+        limb_bits = 53 - 7 - max(0, len(weights) - 1).bit_length()
+        bits = int(np.abs(weights).max(initial=0)).bit_length()
+        self._hardware = hardware
+        self._limbs = []
+        for shift in range(0, max(bits, 1), limb_bits):
+            limb = weights >> shift
+            if shift + limb_bits < bits:
+                limb = limb & ((1 << limb_bits) - 1)  # non-negative; the top limb keeps the sign
+            self._limbs.append((shift, hardware.array(limb.astype(np.float64))))
+        self._probe = random_vector(weights.shape[1], hardware)
+        self._image = hardware.wrapping_matvec(hardware.array(weights), self._probe)  # (d,)
+
+    def scores(self, codes: Array) -> np.ndarray:
+        """Return ``codes @ weights`` exactly, as int64 of shape (n, C), for int8 codes of shape (n, d)."""
+        hardware = self._hardware
+        rows = hardware.float64(codes)
+        total: Array = 0
+        for shift, limb in self._limbs:
+            total = total + (hardware.int64(hardware.matmul(rows, limb)) << shift)
+        expected = hardware.wrapping_matvec(codes, self._image)
+        _require_equal(hardware.wrapping_matvec(total, self._probe), expected, "scores")
+        return hardware.numpy(total)  # (n, C)

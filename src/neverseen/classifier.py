@@ -1,0 +1,390 @@
+"""`AnalyticClassifier`: exact learning and forgetting behind scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.utils import assert_all_finite, check_consistent_length
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from neverseen import saving
+from neverseen.encoding import Encoder, RandomProjection, quantise, whole_number
+from neverseen.errors import ConfigurationError, InputError, NotLearnedError
+from neverseen.hardware import choose
+from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
+from neverseen.membership import Key
+from neverseen.model import Configuration, ExactModel, empty_digest
+
+_SEEN = ("n_features_in_", "feature_names_in_")  # what scikit-learn's validation notes about the first batch
+
+
+class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A ridge classifier that forgets exactly.
+
+    Learn a stream with `partial_fit`; `forget` samples or classes in any order. The model left is bit for bit
+    the one that learned only what remains: same `digest`, same saved file. No sample is kept, only sums of
+    small integers and a keyed digest of each sample, so that what was never learned is refused.
+
+    Parameters
+    ----------
+    encoder : Encoder, optional
+        How features become codes: `RandomProjection` (the default, with 2048 codes), `GaussianKernel` or `Identity`.
+    gamma : int
+        Ridge strength, a whole number from 1 to 2**40. Codes have a spread of about 18, so a sample adds about
+        300 to each diagonal entry.
+    grid_bits : int
+        Weights are multiples of ``2**-grid_bits``.
+    track_classes : bool
+        Keep each class's own sums, so that `forget_class` works. Costs d**2 / 2 integers per class. **A sum
+        over one sample is that sample**: guard a model that tracks small classes as you would the data.
+    class_folder : path, optional
+        Keep those sums in files there instead of memory.
+    key : Key, optional
+        Secret for the sample digests; models to be merged or compared byte for byte need the same. By default a
+        new one is made.
+    hardware : {"auto", "numpy", "torch", "cuda"}
+        Changes the time, never a bit.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (C,)
+        Classes held, sorted. Absent while the model holds no sample.
+    n_features_in_ : int
+        Likewise.
+    weights_ : ndarray of shape (d, C)
+        Weights as float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neverseen import AnalyticClassifier, RandomProjection
+    >>> X = np.random.default_rng(0).normal(size=(60, 5)); y = np.where(X[:, 0] > 0, "cat", "dog")
+    >>> model = AnalyticClassifier(RandomProjection(32, seed=0), gamma=2**12).partial_fit(X, y)
+    >>> never = AnalyticClassifier(RandomProjection(32, seed=0), gamma=2**12).partial_fit(X[20:], y[20:])
+    >>> model.forget(X[:20], y[:20]).digest() == never.digest()
+    True
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder | None = None,
+        gamma: int = 2**16,
+        *,
+        grid_bits: int = 40,
+        track_classes: bool = False,
+        class_folder: str | os.PathLike[str] | None = None,
+        key: Key | None = None,
+        hardware: str = "auto",
+    ) -> None:
+        self.encoder = encoder
+        self.gamma = gamma
+        self.grid_bits = grid_bits
+        self.track_classes = track_classes
+        self.class_folder = class_folder
+        self.key = key
+        self.hardware = hardware
+
+    # -- learning ----------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> AnalyticClassifier:
+        """Start anew and learn these samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features), finite
+        y : sequence of n labels
+        """
+        features, index = self._samples(X, y, reset=True)
+        model = self._new_model(features.shape[1])
+        model.learn(quantise(features), index)
+        self._model = model
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Iterable[Any] | None = None) -> AnalyticClassifier:
+        """Learn more samples; new classes may appear at any time. An empty batch changes nothing.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features), finite
+        y : sequence of n labels
+        classes : iterable of labels, optional
+            If given, labels outside it are refused. A class exists once it has a sample, so it is not needed otherwise.
+        """
+        model = self._held()
+        features, index = self._samples(X, y, reset=model is None, least=0)
+        if classes is not None:
+            unknown = set(index.texts) - {text(normalise(label)) for label in classes}
+            if unknown:
+                raise InputError(f"y contains labels that are not in classes: {', '.join(sorted(unknown)[:5])}")
+        if len(index):
+            fresh = model is None
+            if model is None:
+                model = self._new_model(features.shape[1])
+            model.learn(quantise(features), index)
+            if fresh:
+                self._model = model
+        else:
+            self._tidy()
+        return self
+
+    def merge(self, other: AnalyticClassifier) -> AnalyticClassifier:
+        """Add all that another model holds, leaving it as it is. Both need the same encoder, gamma, grid_bits and key."""
+        if not isinstance(other, AnalyticClassifier):
+            raise InputError(f"merge takes another AnalyticClassifier; got {type(other).__name__}")
+        if self._configuration().digest() != other._configuration().digest():
+            raise ConfigurationError("the models have different configurations (encoder, gamma or grid_bits)")
+        model, others = self._held(), other._held()
+        if others is None:
+            return self
+        if model is None:
+            model = self._new_model(others.n_features, default_key=others.membership.key)
+            model.merge(others)
+            self._model, self.n_features_in_ = model, model.n_features
+        else:
+            model.merge(others)
+        return self
+
+    # -- forgetting --------------------------------------------------------------------------------
+
+    def forget(self, X: Any, y: Any) -> AnalyticClassifier:
+        """Forget exactly these samples.
+
+        Refused as a whole (`NotLearnedError`, nothing changed) if the model does not hold one of them with this
+        label, as often as it is listed. Once the last sample is forgotten the model is as new.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            The features as they were learned.
+        y : sequence of n labels
+        """
+        model = self._held()
+        if model is None:
+            raise NotLearnedError("the model holds no samples: nothing was learned, or all of it is forgotten already")
+        features, index = self._samples(X, y, reset=False, least=0)
+        if len(index):
+            model.forget(quantise(features), index)
+        self._tidy()
+        return self
+
+    def forget_class(self, label: Any) -> AnalyticClassifier:
+        """Forget every sample of a class, without having them; needs ``track_classes=True``. The class may come back."""
+        model = self._held()
+        name = text(normalise(label))
+        if model is None:
+            raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
+        model.forget_class(name)
+        self._tidy()
+        return self
+
+    # -- predicting --------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the class of greatest score for each sample."""
+        scores = self._scores(X)
+        classes: np.ndarray = self.classes_[scores.argmax(axis=1)]
+        return classes
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
+        scores = self._scores(X)
+        if scores.shape[1] == 2:
+            scores = scores[:, 1] - scores[:, 0]
+        return np.ldexp(scores.astype(np.float64), -self.grid_bits)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return, for each sample, the probability vector nearest to its scores; shape (n, C).
+
+        Least squares on one-hot labels estimates probabilities; the Euclidean projection makes them non-negative
+        and sum to one. Improbable classes get exactly 0.
+        """
+        scores = np.ldexp(self._scores(X).astype(np.float64), -self.grid_bits)  # (n, C)
+        ranked = -np.sort(-scores, axis=1)
+        excess = (np.cumsum(ranked, axis=1) - 1) / np.arange(1, scores.shape[1] + 1)
+        support = (ranked > excess).sum(axis=1) - 1
+        nearest: np.ndarray = np.maximum(scores - excess[np.arange(len(scores)), support][:, None], 0)
+        return nearest
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of samples whose class is predicted right."""
+        scores = self._scores(X)
+        index = LabelIndex(_labels(y))
+        check_consistent_length(scores, index.positions, sample_weight)
+        held = {name: position for position, name in enumerate(self._require().classes)}
+        truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
+        return float(np.average(scores.argmax(axis=1) == truth, weights=sample_weight))
+
+    # -- what the model is -------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Classes held, sorted."""
+        model = self._held()
+        if model is None:
+            raise AttributeError("classes_ is there once the model holds samples")
+        return as_array([from_text(name) for name in model.classes])
+
+    @property
+    def weights_(self) -> np.ndarray:
+        """Weights as float64, of shape (d, C)."""
+        return np.ldexp(self._require().weights().astype(np.float64), -self.grid_bits)
+
+    def digest(self) -> str:
+        """Return the SHA-256, in hex, of what the model is: configuration, classes, weights."""
+        model = self._held()
+        return empty_digest(self._configuration()) if model is None else model.digest()
+
+    def error_bound(self) -> np.ndarray:
+        """Return a proven bound on ``|weights_ - W*|`` in each column; shape (C,).
+
+        W* is the exact ridge solution. Its entries are rounded correctly to the grid, so the bound is half a grid step.
+        """
+        return np.full(self._require().weights().shape[1], np.ldexp(1.0, -self.grid_bits - 1))
+
+    def discard_hints(self) -> None:
+        """Drop the factors and recent codes that are kept in memory to save time. Changes no answer."""
+        model = self._held()
+        if model is not None:
+            model.discard_hints()
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, include_key: bool = True) -> None:
+        """Write the model to one file, replaced as a whole or not at all, readable by its owner alone.
+
+        Parameters
+        ----------
+        path : path
+        include_key : bool
+            Whether the file holds the membership key. Without it the file cannot tell which samples are held, and
+            `load` needs ``key=`` to learn or forget.
+        """
+        model = self._held()
+        saving.write(path, self._configuration(), model, bool(self.track_classes), self.key, include_key)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        key: Key | None = None,
+        hardware: str = "auto",
+        class_folder: str | os.PathLike[str] | None = None,
+    ) -> AnalyticClassifier:
+        """Read a model that `save` wrote; raise `FileRejectedError` if the file is damaged or is something else."""
+        configuration, model, track_classes, found = saving.read(path, key, choose(hardware), class_folder)
+        classifier = cls(
+            configuration.encoder,
+            configuration.gamma,
+            grid_bits=configuration.grid_bits,
+            track_classes=track_classes,
+            class_folder=class_folder,
+            key=found,
+            hardware=hardware,
+        )
+        if model is not None:
+            classifier._model, classifier.n_features_in_ = model, model.n_features
+        return classifier
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._held() is not None
+
+    def _configuration(self) -> Configuration:
+        """Return the settings as they stand, checked."""
+        encoder = RandomProjection() if self.encoder is None else self.encoder
+        if not isinstance(encoder, Encoder):
+            raise ConfigurationError(
+                f"encoder must be an Encoder such as RandomProjection(2048); got {type(encoder).__name__}"
+            )
+        gamma = whole_number("gamma", self.gamma, 1, 2**40)
+        configuration = Configuration(clone(encoder), gamma, whole_number("grid_bits", self.grid_bits, 1, 52))
+        configuration.as_json()
+        return configuration
+
+    def _new_model(self, n_features: int, default_key: Key | None = None) -> ExactModel:
+        if self.key is not None and not isinstance(self.key, Key):
+            raise ConfigurationError(
+                f"key must be a neverseen.Key, such as Key.generate(); got {type(self.key).__name__}"
+            )
+        key = self.key or default_key or Key.generate()
+        return ExactModel(
+            self._configuration(), n_features, key, choose(self.hardware), bool(self.track_classes), self.class_folder
+        )
+
+    def _held(self) -> ExactModel | None:
+        """Return the model if it holds samples, having checked that the settings are those it was built with."""
+        model: ExactModel | None = getattr(self, "_model", None)
+        if model is None:
+            return None
+        if self._configuration().digest() != model.configuration_digest:
+            raise ConfigurationError(
+                "encoder, gamma or grid_bits was changed after samples were learned; set them back, "
+                "or call fit to start anew"
+            )
+        return model
+
+    def _require(self) -> ExactModel:
+        model = self._held()
+        if model is None:
+            raise NotFittedError(f"this {type(self).__name__} holds no samples; call fit or partial_fit first")
+        return model
+
+    def _tidy(self) -> None:
+        """Return to the state of a new model once no sample is held."""
+        model: ExactModel | None = getattr(self, "_model", None)
+        if model is None or model.statistics.total == 0:
+            for name in ("_model", *_SEEN):
+                self.__dict__.pop(name, None)
+
+    def _samples(self, X: Any, y: Any, *, reset: bool, least: int = 1) -> tuple[np.ndarray, LabelIndex]:
+        before = {name: self.__dict__[name] for name in _SEEN if name in self.__dict__}
+        try:
+            features = validate_data(self, X, reset=reset, ensure_min_samples=least)
+            index = LabelIndex(_labels(y))
+            check_consistent_length(features, index.positions)
+        except Exception:
+            for name in _SEEN:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(before)
+            raise
+        return features, index
+
+    def _scores(self, X: Any) -> np.ndarray:
+        model = self._require()
+        return model.scores(quantise(validate_data(self, X, reset=False)))
+
+
+def _labels(y: Any) -> list[Any]:
+    """Return labels as a list, refusing what cannot be class labels."""
+    if y is None:
+        raise ValueError("AnalyticClassifier requires y to be passed, but the target y is None")
+    if isinstance(y, list | tuple) and not any(isinstance(label, list | np.ndarray) for label in y):
+        labels = list(y)
+        array = None
+        if labels and all(isinstance(label, float | np.floating) for label in labels):
+            array = np.array(labels)
+    else:
+        array = np.asarray(y)
+        if array.ndim == 2 and array.shape[1] == 1:
+            warnings.warn(
+                "y is a column vector and was expected to be flat; pass y.ravel() to be rid of this warning",
+                DataConversionWarning,
+                stacklevel=4,
+            )
+            array = array[:, 0]
+        if array.ndim != 1:
+            raise InputError(f"y should be a 1d array, got an array of shape {array.shape} instead.")
+        labels = array.tolist()
+    if array is not None and array.dtype.kind in "fc":
+        assert_all_finite(array, input_name="y")
+        check_classification_targets(array)
+    return labels

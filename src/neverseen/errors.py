@@ -1,0 +1,71 @@
+"""What can go wrong, sorted by what the caller can do about it.
+
+::
+
+    NeverseenError
+    ├── InputError (ValueError)             the data handed in is unusable: mend it and call again
+    │   └── LabelError                      a label has no canonical form
+    ├── NotLearnedError (LookupError)       asked to forget what the model does not hold
+    ├── ConfigurationError (ValueError)     settings are invalid, changed after learning, or differ between models
+    ├── KeyMissingError (RuntimeError)      the membership key is needed and was not given
+    ├── FileRejectedError (ValueError)      a saved file is damaged, foreign or from another version
+    ├── IllConditionedError (ArithmeticError)   no float64 factor of the system contracts: raise gamma
+    ├── LimitError (OverflowError)          more than the integers can hold: split the model
+    └── HardwareError (RuntimeError)        an exact product came out wrong: do not trust this machine
+
+An error raised by any verb of a model means that the model was left exactly as it was.
+"""
+
+from __future__ import annotations
+
+
+class NeverseenError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class InputError(NeverseenError, ValueError):
+    """The samples or labels handed in cannot be used."""
+
+
+class LabelError(InputError, TypeError):
+    """A label is of a kind that has no canonical form."""
+
+
+class NotLearnedError(NeverseenError, LookupError):
+    """The model does not hold what it was asked to forget.
+
+    Never learned and already forgotten are the same state, so they give the same error.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Positions, in the request, of the samples the model does not hold. Empty for a class.
+    """
+
+    def __init__(self, message: str, rows: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
+class ConfigurationError(NeverseenError, ValueError):
+    """A setting is invalid, was changed after learning, or differs between two models."""
+
+
+class KeyMissingError(NeverseenError, RuntimeError):
+    """The membership key is needed for this and the model was loaded without it."""
+
+
+class FileRejectedError(NeverseenError, ValueError):
+    """A saved file is damaged, foreign, or of a version this package does not read."""
+
+
+class IllConditionedError(NeverseenError, ArithmeticError):
+    """The system is too ill-conditioned for float64 factors to make progress."""
+
+
+class LimitError(NeverseenError, OverflowError):
+    """A sum or a weight would not fit its integers."""
+
+
+class HardwareError(NeverseenError, RuntimeError):
+    """A product failed its check: the hardware or a numerical library computes wrongly."""

@@ -1,0 +1,297 @@
+"""What a machine offers: arrays, fast products, factors. Nothing here is trusted to be exact.
+
+Three kinds of hardware behind one small set of operations, so that the exact arithmetic and the solver are written
+once:
+
+========  ===================  ==========================================================
+name      arrays live in       int8 products by
+========  ===================  ==========================================================
+numpy     main memory          float32 BLAS, in chunks whose sums stay under 2**24
+torch     main memory          int8 matrix units (VNNI, AMX) when they pass a self-test
+cuda      GPU memory           int8 tensor cores
+========  ===================  ==========================================================
+
+`choose` picks by what is there. The choice changes the time a model takes, never a bit of it:
+`neverseen.arithmetic` bounds every product before and checks it after.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.linalg import lapack
+
+from neverseen.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import torch
+
+Array = Any  # numpy.ndarray or torch.Tensor, as the hardware has it
+
+INT8_PRODUCT = 127 * 127  # the largest product of two codes
+FLOAT32_ROWS = 2**24 // INT8_PRODUCT  # 1040 products of codes sum to less than 2**24
+INT32_ROWS = (2**31 - 1) // INT8_PRODUCT  # 133,144 of them to less than 2**31
+
+
+class Hardware:
+    """NumPy and SciPy on the CPU: always there, and the reference for the others."""
+
+    name = "numpy"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return choose, (self.name,)
+
+    # -- arrays ------------------------------------------------------------------------------------
+
+    def array(self, values: np.ndarray) -> Array:
+        """Return `values` where this hardware computes; no copy when they are there already."""
+        return values
+
+    def numpy(self, array: Array) -> np.ndarray:
+        """Return an array as NumPy's, in main memory."""
+        return np.asarray(array)
+
+    def zeros(self, *shape: int) -> Array:
+        """Return int64 zeros."""
+        return np.zeros(shape, dtype=np.int64)
+
+    def float64(self, array: Array) -> Array:
+        """Return integers as float64, rounded to nearest where they exceed 2**53."""
+        return array.astype(np.float64)
+
+    def int64(self, array: Array) -> Array:
+        """Return integers of any type, or integral floats, as int64."""
+        return array.astype(np.int64)
+
+    def int8(self, array: Array) -> Array:
+        """Return integers between -127 and 127 as int8."""
+        return array.astype(np.int8)
+
+    def rint(self, array: Array) -> Array:
+        """Return float64 rounded to the nearest integer."""
+        return np.rint(array)
+
+    def concatenate(self, arrays: list[Array], axis: int) -> Array:
+        """Join arrays along an axis."""
+        return np.concatenate(arrays, axis=axis)
+
+    def max_abs(self, array: Array) -> float:
+        """Return the largest magnitude in an array of floats; NaN if there is one, 0 for an empty array."""
+        return float(np.abs(array).max(initial=0.0))
+
+    def add_in_place(self, target: Array, change: Array, sign: int) -> None:
+        """Add `sign` times `change`, integers of any width, to an int64 array."""
+        (np.add if sign > 0 else np.subtract)(target, change, out=target)
+
+    def add_to_diagonal(self, matrix: Array, value: float) -> None:
+        """Add a number to each diagonal entry of a square matrix."""
+        matrix.flat[:: len(matrix) + 1] += value
+
+    # -- products ----------------------------------------------------------------------------------
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        """Return a float64 product."""
+        return left @ right
+
+    def int8_matmul(self, left: Array, right: Array) -> Array:
+        """Return the product of two int8 arrays as integers of at least 32 bits; at most INT32_ROWS inner terms."""
+        inner = left.shape[1]
+        total = None
+        for start in range(0, inner, FLOAT32_ROWS):
+            a = left[:, start : start + FLOAT32_ROWS].astype(np.float32)
+            b = right[start : start + FLOAT32_ROWS].astype(np.float32)
+            part = (a @ b).astype(np.int32)
+            total = part if total is None else np.add(total, part, out=total)
+        return np.zeros((left.shape[0], right.shape[1]), np.int32) if total is None else total
+
+    def int8_gram(self, codes: Array) -> Array:
+        """Return ``codes.T @ codes`` for int8 codes as integers of at least 16 bits; at most INT32_ROWS rows."""
+        if len(codes) == 1:
+            row = codes[0].astype(np.int16)
+            return np.multiply.outer(row, row)  # 127 * 127 < 2**15
+        total = None
+        for start in range(0, len(codes), FLOAT32_ROWS):
+            a = codes[start : start + FLOAT32_ROWS].astype(np.float32)
+            part = (a.T @ a).astype(np.int32)  # NumPy sees the symmetry and computes half
+            total = part if total is None else np.add(total, part, out=total)
+        return np.zeros((codes.shape[1], codes.shape[1]), np.int32) if total is None else total
+
+    def wrapping_matvec(self, matrix: Array, vector: Array) -> Array:
+        """Return ``matrix @ vector`` modulo 2**64, in integer arithmetic alone."""
+        if matrix.dtype == np.int64:
+            return matrix @ vector
+        rows = max(1, 2**18 // max(1, matrix.shape[1]))  # a block of int64 that stays in cache
+        blocks = [matrix[i : i + rows].astype(np.int64) @ vector for i in range(0, len(matrix), rows)]
+        return np.concatenate(blocks) if blocks else np.zeros(0, np.int64)
+
+    # -- factors -----------------------------------------------------------------------------------
+
+    def cholesky(self, matrix: Array) -> Array | None:
+        """Return the Cholesky factor of a symmetric float64 matrix, which it overwrites; None if there is none."""
+        factor, info = lapack.dpotrf(matrix.T, lower=0, overwrite_a=1, clean=0)  # .T: LAPACK's order, no copy
+        return factor if info == 0 and np.isfinite(factor[-1, -1]) else None
+
+    def cholesky_solve(self, factor: Array, right: Array) -> Array:
+        """Return the solution of the factored system for each column of `right`."""
+        solution, _ = lapack.dpotrs(factor, right, lower=0)
+        return np.ascontiguousarray(solution)
+
+
+class TorchHardware(Hardware):
+    """NumPy's arrays, with PyTorch's CPU kernels for the products."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._int8_units_work = _passes_int8_self_test(torch)
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        return (self._torch.from_numpy(left) @ self._torch.from_numpy(right)).numpy()
+
+    def int8_matmul(self, left: Array, right: Array) -> Array:
+        if not self._int8_units_work or min(left.shape) < 2 or right.shape[1] < 2:
+            return super().int8_matmul(left, right)
+        a, b = (self._torch.from_numpy(np.ascontiguousarray(part)) for part in (left, right))
+        return self._torch._int_mm(a, b).numpy()
+
+    def int8_gram(self, codes: Array) -> Array:
+        if not self._int8_units_work or min(codes.shape) < 16:
+            return super().int8_gram(codes)
+        rows = self._torch.from_numpy(np.ascontiguousarray(codes))
+        return self._torch._int_mm(rows.t().contiguous(), rows).numpy()
+
+
+class CudaHardware(Hardware):
+    """PyTorch on one NVIDIA GPU; arrays stay in its memory."""
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigurationError(
+                "hardware='cuda' was asked for and PyTorch sees no CUDA device; use hardware='auto'"
+            )
+        self._torch = torch
+
+    def array(self, values: np.ndarray) -> torch.Tensor:
+        return self._torch.from_numpy(np.ascontiguousarray(values)).cuda()
+
+    def numpy(self, array: torch.Tensor) -> np.ndarray:
+        values: np.ndarray = array.cpu().numpy()
+        return values
+
+    def zeros(self, *shape: int) -> torch.Tensor:
+        return self._torch.zeros(shape, dtype=self._torch.int64, device="cuda")
+
+    def float64(self, array: torch.Tensor) -> torch.Tensor:
+        return array.to(self._torch.float64)
+
+    def int64(self, array: torch.Tensor) -> torch.Tensor:
+        return array.to(self._torch.int64)
+
+    def int8(self, array: torch.Tensor) -> torch.Tensor:
+        return array.to(self._torch.int8)
+
+    def rint(self, array: torch.Tensor) -> torch.Tensor:
+        return array.round()  # ties to even, as rint
+
+    def concatenate(self, arrays: list[torch.Tensor], axis: int) -> torch.Tensor:
+        return self._torch.cat(arrays, dim=axis)
+
+    def max_abs(self, array: torch.Tensor) -> float:
+        return float(array.abs().max()) if array.numel() else 0.0
+
+    def add_in_place(self, target: torch.Tensor, change: torch.Tensor, sign: int) -> None:
+        target.add_(change, alpha=sign)
+
+    def add_to_diagonal(self, matrix: torch.Tensor, value: float) -> None:
+        matrix.diagonal().add_(value)
+
+    def int8_matmul(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        # The tensor cores' kernel wants more than 16 rows and multiples of 8: pad with zeros, which add nothing.
+        a = self._padded(left, max(24, _multiple_of_8(left.shape[0])), _multiple_of_8(left.shape[1]))
+        b = self._padded(right, _multiple_of_8(right.shape[0]), _multiple_of_8(right.shape[1]))
+        return self._torch._int_mm(a, b)[: left.shape[0], : right.shape[1]]
+
+    def int8_gram(self, codes: torch.Tensor) -> torch.Tensor:
+        return self.int8_matmul(codes.t(), codes)
+
+    def _padded(self, array: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+        if tuple(array.shape) == (rows, columns):
+            return array.contiguous()
+        padded = self._torch.zeros((rows, columns), dtype=array.dtype, device=array.device)
+        padded[: array.shape[0], : array.shape[1]] = array
+        return padded
+
+    def wrapping_matvec(self, matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+        rows = max(1, 2**26 // max(1, matrix.shape[1]))  # bounds the temporary at 512 MiB
+        blocks = [(matrix[i : i + rows].long() * vector).sum(dim=1) for i in range(0, len(matrix), rows)]
+        return self._torch.cat(blocks) if blocks else self.zeros(0)
+
+    def cholesky(self, matrix: torch.Tensor) -> torch.Tensor | None:
+        factor, info = self._torch.linalg.cholesky_ex(matrix)
+        return factor if int(info) == 0 else None
+
+    def cholesky_solve(self, factor: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self._torch.cholesky_solve(right, factor)
+
+
+def _multiple_of_8(size: int) -> int:
+    return -(-size // 8) * 8
+
+
+def _passes_int8_self_test(torch: Any) -> bool:
+    """Return whether this build's int8 product is there and exact on its hardest inputs.
+
+    Without VNNI some CPUs add pairs of products in 16 bits and saturate; rows of equal extremes show it.
+    """
+    try:
+        left = np.full((32, 512), 127, np.int8)
+        left[1::2, ::3] = -127
+        right = np.full((512, 32), 127, np.int8)
+        right[:, 1::2] = -127
+        product = torch._int_mm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+    return bool(np.array_equal(product, left.astype(np.int32) @ right.astype(np.int32)))
+
+
+NAMES = ("auto", "numpy", "torch", "cuda")
+
+
+@cache
+def _make(name: str) -> Hardware:
+    return {"numpy": Hardware, "torch": TorchHardware, "cuda": CudaHardware}[name]()
+
+
+def choose(name: str = "auto") -> Hardware:
+    """Return the hardware of that name; ``"auto"`` takes CUDA, else PyTorch, else NumPy, by what is there.
+
+    Examples
+    --------
+    >>> choose("numpy").name
+    'numpy'
+    """
+    if name not in NAMES:
+        raise ConfigurationError(f"hardware must be one of {', '.join(map(repr, NAMES))}; got {name!r}")
+    if name == "auto":
+        if importlib.util.find_spec("torch") is None:
+            name = "numpy"
+        else:
+            import torch
+
+            name = "cuda" if torch.cuda.is_available() else "torch"
+    elif name != "numpy" and importlib.util.find_spec("torch") is None:
+        raise ConfigurationError(
+            f"hardware={name!r} needs PyTorch, which is not installed: "
+            "pip install 'neverseen[torch]', or use hardware='numpy'"
+        )
+    return _make(name)

@@ -1,0 +1,183 @@
+"""Labels: one canonical text and one order for every kind of label.
+
+Classes are told apart and sorted by value, never by when they first appeared, so the order of the
+columns holds no trace of history. The rules are section 3 of ``docs/specification.md``.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from neverseen.errors import FileRejectedError, LabelError
+
+Label = Hashable
+
+_KINDS = "None, bool, int, finite float, str, bytes, or a tuple or frozenset of these"
+
+
+def normalise(label: Any) -> Label:
+    """Return the plain Python value that stands for a label.
+
+    NumPy scalars become Python values; floats with an integral value become ints.
+
+    Examples
+    --------
+    >>> normalise(np.int8(3)), normalise(3.0), normalise("cat")
+    (3, 3, 'cat')
+    """
+    if isinstance(label, np.generic):
+        label = label.item()
+    if label is None or isinstance(label, bool | int):
+        return label
+    if isinstance(label, float):
+        if not math.isfinite(label):
+            raise LabelError(f"a label is {label!r}; labels must be finite: drop those samples or name their class")
+        return int(label) if label.is_integer() else label
+    if isinstance(label, str):
+        return str(label)
+    if isinstance(label, bytes):
+        return bytes(label)
+    if isinstance(label, tuple):
+        return tuple(normalise(item) for item in label)
+    if isinstance(label, frozenset):
+        return frozenset(normalise(item) for item in label)
+    raise LabelError(
+        f"a label is of type {type(label).__name__}, which has no canonical form; use {_KINDS} "
+        "(for an enum or an object, its name)"
+    )
+
+
+def order_key(label: Label) -> tuple[Any, ...]:
+    """Return a key that sorts normalised labels of any mix of kinds."""
+    if label is None:
+        return (0,)
+    if isinstance(label, bool):
+        return (1, label)
+    if isinstance(label, int | float):
+        return (2, label)
+    if isinstance(label, str):
+        return (3, label)
+    if isinstance(label, bytes):
+        return (4, label)
+    if isinstance(label, tuple):
+        return (5, tuple(order_key(item) for item in label))
+    assert isinstance(label, frozenset)
+    return (6, tuple(sorted(order_key(item) for item in label)))
+
+
+def _plain(label: Label) -> Any:
+    if isinstance(label, float):
+        return {"float": label.hex()}
+    if isinstance(label, bytes):
+        return {"bytes": label.hex()}
+    if isinstance(label, tuple):
+        return {"tuple": [_plain(item) for item in label]}
+    if isinstance(label, frozenset):
+        return {"frozenset": [_plain(item) for item in sorted(label, key=order_key)]}
+    return label
+
+
+def canonical_json(value: Any) -> str:
+    """Return the one JSON text of a value: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def text(label: Label) -> str:
+    """Return the canonical text of a normalised label.
+
+    Examples
+    --------
+    >>> text("cat"), text(("a", 1)), text(0.5)
+    ('"cat"', '{"tuple":["a",1]}', '{"float":"0x1.0000000000000p-1"}')
+    """
+    return canonical_json(_plain(label))
+
+
+def from_text(canonical: str) -> Label:
+    """Return the label whose canonical text is given; refuse any other text."""
+    try:
+        label = _from_plain(json.loads(canonical))
+        known = text(label) == canonical
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise FileRejectedError(f"{canonical[:80]!r} is not the text of a label") from error
+    if not known:
+        raise FileRejectedError(f"{canonical[:80]!r} is not the canonical text of a label")
+    return label
+
+
+def _from_plain(value: Any) -> Label:
+    if isinstance(value, dict):
+        ((kind, body),) = value.items()
+        if kind == "float":
+            return float.fromhex(body)
+        if kind == "bytes":
+            return bytes.fromhex(body)
+        items = (_from_plain(item) for item in body)
+        return tuple(items) if kind == "tuple" else {"frozenset": frozenset}[kind](items)
+    if isinstance(value, list):
+        raise ValueError("a bare list is not a label")
+    return normalise(value)
+
+
+class LabelIndex:
+    """The classes of a batch: the distinct labels in class order, and each sample's position among them.
+
+    Attributes
+    ----------
+    texts : list of str
+        Canonical texts of the distinct labels, in class order. Elsewhere in the package a class is
+        known by this text: Python holds ``True == 1``, and a dict keyed by the labels would merge the two.
+    positions : ndarray of intp, shape (n,)
+        For each sample, the position of its label in `texts`.
+    """
+
+    def __init__(self, labels: Iterable[Any]) -> None:
+        seen: dict[tuple[type, Label] | str, int] = {}
+        distinct: list[Label] = []
+        positions: list[int] = []
+        for raw in labels:
+            label = normalise(raw)
+            # For flat labels (type, value) tells apart what the text tells apart, and is cheaper.
+            key = text(label) if isinstance(label, tuple | frozenset) else (type(label), label)
+            position = seen.setdefault(key, len(distinct))
+            if position == len(distinct):
+                distinct.append(label)
+            positions.append(position)
+        order = sorted(range(len(distinct)), key=lambda position: order_key(distinct[position]))
+        rank = np.empty(len(distinct), dtype=np.intp)
+        rank[order] = np.arange(len(distinct))
+        self.texts = [text(distinct[position]) for position in order]
+        self.positions = rank[np.array(positions, dtype=np.intp)]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def part(self, start: int, stop: int) -> LabelIndex:
+        """Return the index of some of the samples; `texts` stays as it is."""
+        part = copy.copy(self)
+        part.positions = self.positions[start:stop]
+        return part
+
+
+def in_class_order(texts: Iterable[str]) -> list[str]:
+    """Return canonical texts sorted as their classes are."""
+    return sorted(texts, key=lambda canonical: order_key(from_text(canonical)))
+
+
+def as_array(labels: Sequence[Label]) -> np.ndarray:
+    """Return labels as the array that scikit-learn users expect: typed when they share a kind, else objects."""
+    kinds = {order_key(label)[0] for label in labels}
+    if len(kinds) == 1 and kinds <= {1, 2, 3}:
+        typed = np.array(labels)
+        if typed.dtype.kind in "biufU" and typed.tolist() == list(labels):  # e.g. "a\0" and 2**60 + 0.5 are not kept
+            return typed
+    objects = np.empty(len(labels), dtype=object)
+    for position, label in enumerate(labels):
+        objects[position] = label
+    return objects

@@ -1,0 +1,159 @@
+"""Which samples a model holds, without the samples.
+
+A keyed digest stands for each sample: a multiset of them per class. Whoever has the digests but not the key
+cannot tell whether a given sample is among them. Forgetting removes a digest and leaves no mark: the multiset
+is the one of never having learned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import struct
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from neverseen.errors import ConfigurationError, KeyMissingError, NotLearnedError
+from neverseen.labels import LabelIndex, in_class_order
+
+DIGEST_SIZE = 16
+KEY_SIZE = 32
+
+
+class Key:
+    """A 32-byte secret. It never shows in a representation, a log line or an error.
+
+    Examples
+    --------
+    >>> Key(bytes(32))
+    Key(<secret>)
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        if not isinstance(secret, bytes) or len(secret) != KEY_SIZE:
+            raise ConfigurationError(f"a key must be {KEY_SIZE} bytes; use Key.generate() for a new one")
+        self._secret = secret
+
+    @classmethod
+    def generate(cls) -> Key:
+        """Return a new key from the system's random source."""
+        return cls(secrets.token_bytes(KEY_SIZE))
+
+    def reveal(self) -> bytes:
+        """Return the secret itself."""
+        return self._secret
+
+    def __repr__(self) -> str:
+        return "Key(<secret>)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and hmac.compare_digest(self._secret, other._secret)
+
+    def __hash__(self) -> int:
+        return hash((Key, self._secret))
+
+
+class Membership:
+    """A multiset of keyed sample digests for each class.
+
+    Parameters
+    ----------
+    key : Key or None
+        Without it the multiset can be kept, saved and lose classes, but no sample can be looked up.
+    configuration_digest : bytes
+        Bound into each digest, so that digests of differently configured models never meet.
+    """
+
+    def __init__(self, key: Key | None, configuration_digest: bytes) -> None:
+        self.key = key
+        self._configuration = configuration_digest
+        self._held: dict[str, Counter[bytes]] = {}
+
+    def digests(self, quantised: np.ndarray, index: LabelIndex) -> list[tuple[str, bytes]]:
+        """Return class and digest of each sample, for int8 features of shape (n, d0) before expansion."""
+        if self.key is None:
+            raise KeyMissingError(
+                "this model was loaded without its membership key: it can predict, not learn or forget samples. "
+                "Load it with key="
+            )
+        started = []
+        for name in index.texts:
+            hasher = hashlib.blake2b(key=self.key.reveal(), digest_size=DIGEST_SIZE, person=b"neverseen:member")
+            encoded = name.encode()
+            hasher.update(self._configuration + struct.pack("<Q", len(encoded)) + encoded)
+            started.append(hasher)
+        members = []
+        for row, position in zip(np.ascontiguousarray(quantised), index.positions, strict=True):
+            hasher = started[position].copy()
+            hasher.update(row.tobytes())
+            members.append((index.texts[position], hasher.digest()))
+        return members
+
+    def require(self, members: Iterable[tuple[str, bytes]]) -> None:
+        """Raise `NotLearnedError` unless every one of these is held, as often as it occurs here."""
+        asked: Counter[tuple[str, bytes]] = Counter()
+        missing = []
+        for row, (name, digest) in enumerate(members):
+            asked[name, digest] += 1
+            if asked[name, digest] > self._held.get(name, Counter())[digest]:
+                missing.append(row)
+        if missing:
+            shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            raise NotLearnedError(
+                f"the model does not hold {len(missing)} of the {sum(asked.values())} samples to be forgotten "
+                f"(rows {shown}): never learned with these features and this label, already forgotten, or listed "
+                "more often than learned. Nothing was changed",
+                tuple(missing),
+            )
+
+    def add(self, members: Iterable[tuple[str, bytes]]) -> None:
+        """Take samples in."""
+        for name, digest in members:
+            self._held.setdefault(name, Counter())[digest] += 1
+
+    def remove(self, members: Iterable[tuple[str, bytes]]) -> None:
+        """Let samples go that `require` has found here."""
+        for name, digest in members:
+            held = self._held[name]
+            held[digest] -= 1
+            if held[digest] == 0:
+                del held[digest]
+            if not held:
+                del self._held[name]
+
+    def remove_class(self, name: str) -> None:
+        """Let all samples of a class go."""
+        del self._held[name]
+
+    def require_like(self, other: Membership) -> None:
+        """Raise unless both are under one key, which must be there."""
+        if self.key is None or other.key is None:
+            raise KeyMissingError("models can be merged only with their membership keys. Load them with key=")
+        if self.key != other.key:
+            raise ConfigurationError("the models have different membership keys; build both with the same key=")
+
+    def merge(self, other: Membership) -> None:
+        """Take in all that another holds, `require_like` having been called."""
+        for name, held in other._held.items():
+            self._held.setdefault(name, Counter()).update(held)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of samples of each class."""
+        return {name: held.total() for name, held in self._held.items()}
+
+    def to_array(self) -> np.ndarray:
+        """Return all digests, uint8 of shape (n, 16): by class, in class order, then sorted, duplicates repeated."""
+        names = in_class_order(self._held)
+        rows = b"".join(digest for name in names for digest in sorted(self._held[name].elements()))
+        return np.frombuffer(rows, np.uint8).reshape(-1, DIGEST_SIZE)
+
+    def fill(self, digests: np.ndarray, counts: dict[str, int]) -> None:
+        """Take in what `to_array` returned, given the number of samples of each class in class order."""
+        place = 0
+        for name, count in counts.items():
+            rows = np.ascontiguousarray(digests[place : place + count])
+            self._held[name] = Counter(row.tobytes() for row in rows)
+            place += count

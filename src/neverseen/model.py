@@ -1,0 +1,295 @@
+"""The exact model: statistics, membership and certified weights under one configuration.
+
+It works on quantised features (int8) and label texts, after `neverseen.encoding.quantise`;
+`neverseen.classifier` puts floats and scikit-learn in front of it. Verbs validate first and change last: one
+that raises has left every byte as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neverseen.arithmetic import GridWeights
+from neverseen.encoding import Encoder
+from neverseen.errors import ConfigurationError, HardwareError, InputError, NeverseenError, NotLearnedError
+from neverseen.hardware import Array, Hardware
+from neverseen.labels import LabelIndex, canonical_json
+from neverseen.membership import Key, Membership
+from neverseen.solver import Solution, solve
+from neverseen.statistics import Statistics
+
+CHUNK_ROWS = 32768
+"""Samples encoded and summed at a time, to bound memory. Any value gives the same bits."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What shapes a model and is fixed before its first sample.
+
+    Attributes
+    ----------
+    encoder : Encoder
+    gamma : int
+        Ridge strength, a whole number from 1 to 2**40.
+    grid_bits : int
+        Weights are multiples of ``2**-grid_bits``; from 1 to 52.
+    """
+
+    encoder: Encoder
+    gamma: int
+    grid_bits: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the configuration as JSON values."""
+        return {"encoder": self.encoder.configuration(), "format": 1, "gamma": self.gamma, "grid_bits": self.grid_bits}
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the configuration."""
+        return hashlib.sha256(canonical_json(self.as_json()).encode()).digest()
+
+
+def empty_digest(configuration: Configuration) -> str:
+    """Return the digest of a model that holds no sample."""
+    return _model_digest(configuration.digest(), 0, [], np.zeros((0, 0), np.int64))
+
+
+def _model_digest(configuration: bytes, n_features: int, classes: list[str], weights: np.ndarray) -> str:
+    hasher = hashlib.sha256(b"neverseen:model:1" + configuration)
+    hasher.update(struct.pack("<QQQ", n_features, *weights.shape))
+    for name in classes:
+        hasher.update(struct.pack("<Q", len(name)) + name.encode())
+    hasher.update(np.ascontiguousarray(weights, dtype="<i8").tobytes())
+    return hasher.hexdigest()
+
+
+class ExactModel:
+    """A model that learns and forgets exactly.
+
+    Parameters
+    ----------
+    configuration : Configuration
+    n_features : int
+        Width d0 of the quantised features.
+    key : Key or None
+        For membership. Without it the model can predict, but neither learn nor forget.
+    hardware : Hardware
+    track_classes : bool
+    class_folder : path, optional
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        n_features: int,
+        key: Key | None,
+        hardware: Hardware,
+        track_classes: bool = False,
+        class_folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.configuration_digest = configuration.digest()
+        self.n_features = n_features
+        self.hardware = hardware
+        size = configuration.encoder.code_size(n_features)
+        self.statistics = Statistics(size, hardware, track_classes, class_folder)
+        self.membership = Membership(key, self.configuration_digest)
+        self._torn = False
+        self._lock = threading.RLock()
+        self._hint: tuple[Solution, list[str]] | None = None  # an earlier solution and its classes
+        self._changes: list[tuple[Array, np.ndarray, list[str]]] = []  # codes, signs and classes since then
+        self._weights: GridWeights | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {
+                name: value
+                for name, value in vars(self).items()
+                if name not in ("_lock", "_hint", "_changes", "_weights")
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
+        self.discard_hints()
+
+    # -- verbs -------------------------------------------------------------------------------------
+
+    def learn(self, quantised: np.ndarray, index: LabelIndex) -> None:
+        """Add samples: int8 features of shape (n, d0) and their labels."""
+        with self._lock:
+            self._require_whole()
+            members = self.membership.digests(quantised, index)
+            batch, codes = self._batch(quantised, index)
+            with self._changing():
+                self.statistics.merge(batch)
+                self.membership.add(members)
+                self._note(codes, index, 1)
+
+    def forget(self, quantised: np.ndarray, index: LabelIndex) -> None:
+        """Take samples away; raise `NotLearnedError` unless every one of them is held."""
+        with self._lock:
+            self._require_whole()
+            members = self.membership.digests(quantised, index)
+            self.membership.require(members)
+            batch, codes = self._batch(quantised, index)
+            with self._changing():
+                self.statistics.subtract(batch)
+                self.membership.remove(members)
+                self._note(codes, index, -1)
+
+    def forget_class(self, name: str) -> None:
+        """Take a whole class away, by its canonical label text, without its samples."""
+        with self._lock:
+            self._require_whole()
+            if name not in self.statistics.counts:
+                raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
+            if self.statistics.class_grams is None:
+                raise ConfigurationError(
+                    "forgetting a class without its samples needs the class's own sums: "
+                    "set track_classes=True before learning, or forget its samples"
+                )
+            with self._changing():
+                self.statistics.remove_class(name)
+                self.membership.remove_class(name)
+                self.discard_hints()
+
+    def merge(self, other: ExactModel) -> None:
+        """Add all that another model holds: same configuration, same key."""
+        if other is self:
+            raise InputError("a model cannot be merged with itself: its samples would be held twice")
+        with self._lock, other._lock:
+            self._require_whole()
+            other._require_whole()
+            if self.configuration_digest != other.configuration_digest:
+                raise ConfigurationError("the models have different configurations (encoder, gamma or grid_bits)")
+            if self.n_features != other.n_features:
+                raise ConfigurationError(f"the models have {self.n_features} and {other.n_features} features")
+            self.membership.require_like(other.membership)
+            with self._changing():
+                self.statistics.merge(other.statistics)
+                self.membership.merge(other.membership)
+                self.discard_hints()
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    @property
+    def classes(self) -> list[str]:
+        """Canonical texts of the classes, in class order: the columns of the weights."""
+        return self.statistics.classes
+
+    def weights(self) -> np.ndarray:
+        """Return the weights in grid steps: int64 of shape (d, C), correctly rounded."""
+        return self._solved().weights
+
+    def scores(self, quantised: np.ndarray) -> np.ndarray:
+        """Return exact scores in grid steps: int64 of shape (n, C)."""
+        with self._lock:
+            if self._weights is None:
+                self._weights = GridWeights(self.weights(), self.hardware)
+            parts = [
+                self._weights.scores(
+                    self.configuration.encoder.expand(quantised[start : start + CHUNK_ROWS], self.hardware)
+                )
+                for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
+            ]
+            return np.concatenate(parts)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what the model is: configuration, classes, weights."""
+        with self._lock:
+            return _model_digest(self.configuration_digest, self.n_features, self.classes, self.weights())
+
+    # -- hints -------------------------------------------------------------------------------------
+
+    def discard_hints(self) -> None:
+        """Drop what only saves time: factors, earlier solutions, codes of recent samples. The bits stay the same.
+
+        Hints live in memory alone and are never saved, but they may hold traces of samples forgotten since the last
+        full solve.
+        """
+        with self._lock:
+            self._hint, self._changes, self._weights = None, [], None
+
+    def _note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
+        """Remember a small change for `Solution.followed`; a large one makes the hint useless."""
+        self._weights = None
+        if self._hint is None or codes is None:
+            self.discard_hints()
+            return
+        names = [index.texts[position] for position in index.positions]
+        self._changes.append((codes, np.full(len(names), sign), names))
+
+    def _solved(self) -> Solution:
+        with self._lock:
+            self._require_whole()
+            statistics, classes = self.statistics, self.classes
+            if self._hint is not None and not self._changes:
+                return self._hint[0]
+            cross = self.hardware.array(statistics.cross())
+            solution = self._followed(cross, classes)
+            if solution is None:
+                self.discard_hints()  # frees the old factor before the new one is made
+                solution = solve(
+                    statistics.gram,
+                    cross,
+                    self.configuration.gamma,
+                    self.configuration.grid_bits,
+                    hardware=self.hardware,
+                )
+            self._hint, self._changes = (solution, classes), []
+            return solution
+
+    def _followed(self, cross: Array, classes: list[str]) -> Solution | None:
+        if self._hint is None:
+            return None
+        earlier, columns = self._hint
+        codes = self.hardware.concatenate([codes for codes, _, _ in self._changes], 0)
+        signs = np.concatenate([signs for _, signs, _ in self._changes])
+        place = {name: position for position, name in enumerate(classes)}
+        targets = np.array([place.get(name, -1) for _, _, names in self._changes for name in names], dtype=np.intp)
+        moved = earlier.with_columns([columns.index(name) if name in columns else -1 for name in classes])
+        return moved.followed(self.statistics.gram, cross, codes, signs, targets, self.hardware)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _batch(self, quantised: np.ndarray, index: LabelIndex) -> tuple[Statistics, Array | None]:
+        """Return the statistics of a batch, and its codes if they fit one chunk."""
+        tracked = self.statistics.class_grams is not None
+        expand = self.configuration.encoder.expand
+        if len(quantised) <= CHUNK_ROWS:
+            codes = expand(quantised, self.hardware)
+            return Statistics.of(codes, index, self.hardware, tracked), codes
+        total = Statistics(self.statistics.size, self.hardware, tracked)
+        for start in range(0, len(quantised), CHUNK_ROWS):
+            codes = expand(quantised[start : start + CHUNK_ROWS], self.hardware)
+            total.merge(Statistics.of(codes, index.part(start, start + CHUNK_ROWS), self.hardware, tracked))
+        return total, None
+
+    def _require_whole(self) -> None:
+        if self._torn:
+            raise HardwareError(
+                "an earlier change of this model was cut off half-way; load it again from its last saved file"
+            )
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Mark the model as torn while it changes, so that an interrupt in the middle can never pass for a state.
+
+        The first thing changed inside is the statistics, which refuse before they change: a refusal is not a tear.
+        """
+        self._torn = True
+        try:
+            yield
+        except NeverseenError:
+            self._torn = False
+            raise
+        self._torn = False

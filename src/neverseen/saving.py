@@ -1,0 +1,244 @@
+"""One file for a model: safetensors, no pickle, the same bytes for the same model.
+
+Section 8 of ``docs/specification.md`` lays the file out byte by byte. It holds sums, counts and member digests;
+weights are a function of these and are worked out again. So the file of a model that forgot is the file of one
+that never learned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
+from neverseen.errors import FileRejectedError, NeverseenError
+from neverseen.hardware import INT8_PRODUCT, Hardware
+from neverseen.labels import canonical_json, from_text, in_class_order
+from neverseen.membership import DIGEST_SIZE, Key
+from neverseen.model import Configuration, ExactModel
+from neverseen.statistics import narrowed, pack_triangle, unpack_triangle
+
+FORMAT = "neverseen-model-1"
+_DTYPES = {"int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8"}
+
+
+def write(
+    path: str | os.PathLike[str],
+    configuration: Configuration,
+    model: ExactModel | None,
+    track_classes: bool,
+    key: Key | None,
+    include_key: bool,
+) -> None:
+    """Write a model to a file of mode 600, replacing it as a whole or not at all.
+
+    Parameters
+    ----------
+    model : ExactModel or None
+        None for a model that holds no sample; then `key` is the key it was given, if any.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    about: dict[str, Any] = {
+        "classes": [],
+        "configuration": configuration.as_json(),
+        "counts": [],
+        "format": FORMAT,
+        "key": None,
+        "n_features": 0,
+        "track_classes": track_classes,
+    }
+    if isinstance(configuration.encoder, GaussianKernel):
+        tensors["centres"] = configuration.encoder.quantised_centres()
+    if model is not None:
+        key = model.membership.key
+        statistics = model.statistics
+        classes = statistics.classes
+        about |= {
+            "classes": classes,
+            "counts": [statistics.counts[name] for name in classes],
+            "n_features": model.n_features,
+        }
+        tensors["gram"] = narrowed(pack_triangle(statistics.hardware.numpy(statistics.gram)))
+        tensors["sums"] = np.ascontiguousarray(statistics.cross().T)  # (C, d)
+        tensors["members"] = model.membership.to_array()
+        if statistics.class_grams is not None:
+            for position, name in enumerate(classes):
+                tensors[f"class_gram.{position:06d}"] = statistics.class_grams.packed(name)
+    if include_key and key is not None:
+        about["key"] = key.reveal().hex()
+
+    names = sorted(tensors)
+    blobs = [np.ascontiguousarray(tensors[name], dtype=tensors[name].dtype.newbyteorder("<")) for name in names]
+    hasher = hashlib.sha256(canonical_json(about).encode())
+    header: dict[str, Any] = {}
+    place = 0
+    for name, blob in zip(names, blobs, strict=True):
+        header[name] = {
+            "data_offsets": [place, place + blob.nbytes],
+            "dtype": _DTYPES[blob.dtype.name],
+            "shape": list(blob.shape),
+        }
+        place += blob.nbytes
+    hasher.update(canonical_json(header).encode())
+    for blob in blobs:
+        hasher.update(blob.data)
+    header["__metadata__"] = {"neverseen": canonical_json(about | {"sha256": hasher.hexdigest()})}
+    head = canonical_json(header).encode()
+    head += b" " * (-len(head) % 8)
+    _replace(Path(path), [struct.pack("<Q", len(head)), head, *(blob.data for blob in blobs)])
+
+
+def _replace(path: Path, parts: list[Any]) -> None:
+    """Write a file beside `path`, sync it, and rename it into place."""
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read(
+    path: str | os.PathLike[str],
+    key: Key | None,
+    hardware: Hardware,
+    class_folder: str | os.PathLike[str] | None = None,
+) -> tuple[Configuration, ExactModel | None, bool, Key | None]:
+    """Return configuration, model (None if it holds no sample), whether classes are tracked, and the key, if known."""
+    about, tensors = _read_tensors(Path(path))
+    try:
+        return _assemble(about, tensors, key, hardware, class_folder)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, NeverseenError):
+            raise
+        _reject(path, f"its description does not fit its data ({type(error).__name__})", error)
+
+
+def _reject(path: Any, why: str, cause: BaseException | None = None) -> NoReturn:
+    raise FileRejectedError(f"{path} is not a model that can be loaded: {why}") from cause
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return description and tensors of a file whose checksum holds."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if "neverseen" not in metadata:
+                _reject(path, "it is a safetensors file of something else")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        _reject(path, "it is damaged, cut short, or not a safetensors file", error)
+    try:
+        about = json.loads(metadata["neverseen"])
+        if about.get("format") != FORMAT:
+            _reject(path, f"its format is {about.get('format')!r}; this version reads {FORMAT!r}")
+        claimed = about.pop("sha256")
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+            del header["__metadata__"]
+            hasher = hashlib.sha256(canonical_json(about).encode() + canonical_json(header).encode())
+            while block := file.read(1 << 24):
+                hasher.update(block)
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, FileRejectedError):
+            raise
+        _reject(path, "its description is damaged", error)
+    if hasher.hexdigest() != claimed:
+        _reject(path, "its checksum does not match: it was damaged or altered")
+    return about, tensors
+
+
+def _encoder(configuration: dict[str, Any], tensors: dict[str, np.ndarray]) -> Encoder:
+    settings = configuration["encoder"]
+    if settings["kind"] == "identity":
+        return Identity()
+    if settings["kind"] == "random-projection":
+        return RandomProjection(settings["codes"], settings["seed"])
+    if settings["kind"] == "gaussian-kernel":
+        return GaussianKernel(tensors.pop("centres"), float.fromhex(settings["bandwidth"]))
+    raise FileRejectedError(f"the file's encoder is {settings['kind']!r}, which this version does not know")
+
+
+def _assemble(
+    about: dict[str, Any],
+    tensors: dict[str, np.ndarray],
+    key: Key | None,
+    hardware: Hardware,
+    class_folder: str | os.PathLike[str] | None,
+) -> tuple[Configuration, ExactModel | None, bool, Key | None]:
+    settings, classes, counts, n_features = (
+        about["configuration"],
+        about["classes"],
+        about["counts"],
+        about["n_features"],
+    )
+    configuration = Configuration(_encoder(settings, tensors), settings["gamma"], settings["grid_bits"])
+    _demand(configuration.as_json() == settings, "its configuration")
+    key = Key(bytes.fromhex(about["key"])) if about["key"] is not None else key
+    track_classes = about["track_classes"] is True
+    if not classes:
+        _demand(not tensors and n_features == 0 and counts == [], "the list of its classes")
+        return configuration, None, track_classes, key
+    _demand(all(type(count) is int and count > 0 for count in counts) and len(counts) == len(classes), "its counts")
+    for name in classes:
+        from_text(name)
+    _demand(in_class_order(set(classes)) == classes, "the order of its classes")
+    _demand(type(n_features) is int and n_features > 0, "the number of its features")
+
+    model = ExactModel(configuration, n_features, key, hardware, track_classes, class_folder)
+    statistics = model.statistics
+    size, total = statistics.size, sum(counts)
+    triangle = size * (size + 1) // 2
+    packed, sums = tensors.pop("gram"), tensors.pop("sums")
+    _demand(packed.shape == (triangle,) and packed.dtype.kind == "i", "the shape of its Gram matrix")
+    _demand(sums.shape == (len(classes), size) and sums.dtype == np.int64, "the shape of its class sums")
+    matrix = unpack_triangle(packed, size)
+    diagonal = matrix.diagonal()
+    # What every Gram matrix of codes satisfies, and the solver's bounds rest on.
+    _demand(bool((diagonal >= 0).all()) and int(diagonal.max()) <= INT8_PRODUCT * total, "its Gram matrix")
+    _demand(max(-int(packed.min()), int(packed.max())) <= int(diagonal.max()), "its Gram matrix")
+    _demand(all(int(abs(row).max()) <= 127 * count for row, count in zip(sums, counts, strict=True)), "its class sums")
+
+    if track_classes:
+        assert statistics.class_grams is not None
+        rest = packed.astype(np.int64)
+        for position, name in enumerate(classes):
+            part = tensors.pop(f"class_gram.{position:06d}")
+            _demand(part.shape == (triangle,) and part.dtype.kind == "i", "the shape of a class's Gram matrix")
+            rest -= part
+            statistics.class_grams.put(name, part)
+        _demand(not rest.any(), "the sum of its classes' Gram matrices")
+    statistics.gram = hardware.array(matrix)
+    statistics.counts = dict(zip(classes, counts, strict=True))
+    statistics.sums = {name: np.array(row) for name, row in zip(classes, sums, strict=True)}
+    members = tensors.pop("members")
+    _demand(members.shape == (total, DIGEST_SIZE) and members.dtype == np.uint8, "the list of its members")
+    model.membership.fill(members, statistics.counts)
+    _demand(not tensors, "the list of its parts")
+    return configuration, model, track_classes, key
+
+
+def _demand(holds: bool, what: str) -> None:
+    if not holds:
+        raise FileRejectedError(f"the file is not a model that can be loaded: {what} is not as it must be")

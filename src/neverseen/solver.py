@@ -1,0 +1,553 @@
+"""The certified solve: ridge weights, correctly rounded, whatever computed them.
+
+With integer sums G and B and an integer gamma >= 1, ``A = G + gamma I`` and ``W* = A^-1 B`` is a rational matrix.
+`solve` returns ``N = round(2**p W*)``, every entry rounded to nearest, ties to even: a pure function of G, B, gamma
+and p.
+
+How it is proved
+----------------
+1. X is a fixed-point approximation of W*, and ``R = B - A X`` its residual, computed exactly in integers.
+2. G is positive semidefinite, so every eigenvalue of A is at least gamma, and column by column
+   ``|X_ij - W*_ij| <= ||X_j - W*_j||_2 = ||A^-1 R_j||_2 <= ||R_j||_2 / gamma``.
+3. An entry is rounded only when no half-integer of the grid lies within that bound. Otherwise X is refined: a
+   preconditioner (any approximate inverse of A) turns R into a correction, and R is updated exactly.
+4. Exact ties are rational numbers with a small denominator. When refinement has gone on for long without
+deciding, the column is
+   reconstructed from its continued fractions and the guess proved by substitution, ``A x = b`` in integers.
+
+Floating point appears only inside preconditioners, where it decides how fast R shrinks and nothing else, and in
+norms, which are rounded up. **A hint can change the time, never the bits.**
+
+Following a small change ------------------------ Let k samples with codes C and one-hot labels Y come (s = +1) or
+go (s = -1): ``A' = A + C' S C``, ``B' = B + C' S Y``. Take any U with ``A' U = C' - V`` and let ``E = Y - C X``,
+``X' = X + U S E``. Then
+
+    B' - A' X' = B + C'SY - A X - C'SC X - (C' - V) S E = (B - A X) + V S E.
+
+So the new residual is the old one plus ``V S E``, and solving for the k columns of U, not the C of X, certifies
+X'. A request of one sample costs a few passes over A. `Solution.followed` does this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+
+from neverseen.arithmetic import IntegerSystem
+from neverseen.errors import IllConditionedError, InputError, LimitError
+from neverseen.fixedpoint import LIMB, FixedPoint
+from neverseen.hardware import INT8_PRODUCT, Array, Hardware, choose
+
+_GUARD_BITS = 30
+"""A change is followed until it adds less than 2**-30 grid steps to the error bound."""
+_LIMBS = 8
+"""Limbs kept when following: 154 bits after the point."""
+_MAX_CORRECTION = 2**11 // _LIMBS
+"""Rank of the correction to a factor beyond which a new factor is cheaper; the inner dimension `FixedPoint` allows."""
+_RATIONAL_SIZE = 96
+"""Up to this size, systems too ill-conditioned for float64 are solved by elimination over the rationals."""
+
+
+class _NoProgress(Exception):
+    """The preconditioner at hand does not contract."""
+
+
+class Preconditioner(Protocol):
+    """An approximate inverse of the system."""
+
+    def __call__(self, right: Array) -> Array:
+        """Return about ``A^-1 right``, for float64 of shape (d, c)."""
+
+
+@dataclass(frozen=True)
+class CholeskyFactor:
+    """A Cholesky factor of the system or of one like it."""
+
+    factor: Array
+    hardware: Hardware
+
+    def __call__(self, right: Array) -> Array:
+        return self.hardware.cholesky_solve(self.factor, right)
+
+
+@dataclass(frozen=True)
+class ApproximateInverse:
+    """An explicit approximate inverse, such as the paper's Knowledge Tracking Matrix T."""
+
+    matrix: Array
+    hardware: Hardware
+
+    def __call__(self, right: Array) -> Array:
+        return self.hardware.matmul(self.matrix, right)
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A factor of an older system, corrected for the samples that came and went since (Woodbury).
+
+    ``(A0 + C'SC)^-1 = A0^-1 - Z (S + C Z)^-1 Z'`` with ``Z = A0^-1 C'``, for signs S.
+    """
+
+    base: Preconditioner
+    images: Array  # Z, (d, m)
+    core: np.ndarray  # S + C Z, (m, m)
+    hardware: Hardware
+
+    def __call__(self, right: Array) -> Array:
+        inner = self.hardware.numpy(self.hardware.matmul(self.images.T, right))  # (m, c)
+        try:
+            inner = np.linalg.solve(self.core, inner)
+        except np.linalg.LinAlgError as error:
+            raise _NoProgress from error
+        return self.base(right) - self.hardware.matmul(self.images, self.hardware.array(inner))
+
+
+def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
+    """Return `current` corrected for more samples; `codes` is float64 of shape (k, d), `signs` +1 or -1."""
+    if not isinstance(current, Corrected):
+        images = current(_contiguous(codes.T))
+        return Corrected(current, images, np.diag(signs) + hardware.numpy(hardware.matmul(codes, images)), hardware)
+    images = current.base(_contiguous(codes.T))  # (d, k)
+    corner = np.diag(signs) + hardware.numpy(hardware.matmul(codes, images))  # (k, k)
+    side = hardware.numpy(hardware.matmul(codes, current.images))  # (k, m): C Z_old = (C_old Z)'
+    core = np.block([[current.core, side.T], [side, corner]])
+    return Corrected(current.base, hardware.concatenate([current.images, images], 1), core, hardware)
+
+
+def _contiguous(array: Array) -> Array:
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
+
+
+class _Refinement:
+    """An approximate solution of ``A X = B`` and its exact residual ``R * 2**-scale``, improved step by step."""
+
+    def __init__(self, system: IntegerSystem, right: Array, values: FixedPoint | None = None, scale: int = 0) -> None:
+        self.system, self.hardware = system, system.hardware
+        self.values = FixedPoint.zeros(*right.shape, hardware=self.hardware) if values is None else values
+        self.residual, self.scale = right, scale
+        self._measure()
+
+    def _measure(self) -> None:
+        floats = self.hardware.float64(self.residual)
+        self._largest = self.hardware.max_abs(floats)
+        norms = self.hardware.numpy((floats * floats).sum(0)) ** 0.5  # below 2**126: no overflow
+        # Rounding of the conversion, squares, sum and root: less than (d + 8) * 2**-53 relative.
+        self.norms = norms * (1 + (self.system.size + 8) * 2.0**-52)  # (c,), units of 2**-scale
+        self.floats = floats
+
+    def bounds(self) -> np.ndarray:
+        """Return upper bounds on the norms of the columns of the residual, in real units; 0 only if it is 0."""
+        with np.errstate(under="ignore"):
+            return np.where(self.norms == 0, 0.0, np.maximum(np.ldexp(self.norms, -self.scale), 1e-300))
+
+    def log2_size(self) -> float:
+        """Return log2 of the largest column norm of the residual, in real units."""
+        top = float(self.norms.max(initial=0.0))
+        return -math.inf if top == 0 else math.log2(top) - self.scale
+
+    def step(self, precondition: Preconditioner, least_gain: float) -> None:
+        """Refine once; raise `_NoProgress` unless the residual shrinks by at least `least_gain` bits.
+
+        No int64 can wrap, whatever the preconditioner returns: the block is cut to 2**width, so ``|A block| <
+        2**62``, and the residual is scaled to at most 2**62.
+        """
+        before = self.log2_size()
+        with np.errstate(all="ignore"):  # a hint may hold anything
+            correction = precondition(self.floats)  # (d, c), units of 2**-scale
+        top = self.hardware.max_abs(correction)
+        if not (0 < top < 2.0**400):
+            raise _NoProgress
+        finer = min(self.system.width - math.frexp(top)[1], 62 - math.frexp(self._largest)[1])
+        if finer < 0:
+            raise _NoProgress
+        block = self.hardware.int64(self.hardware.rint(correction * 2.0**finer))  # (d, c), up to 2**width
+        self.residual = (self.residual << finer) - self.system.product(block)
+        self.scale += finer
+        self.values.add(block, self.scale)
+        self._measure()
+        if self.log2_size() > before - least_gain:
+            raise _NoProgress
+
+    def columns(self, columns: list[int]) -> _Refinement:
+        """Return the same for some columns alone."""
+        return _Refinement(
+            self.system, _contiguous(self.residual[:, columns]), self.values.columns(columns), self.scale
+        )
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Correctly rounded weights, and what lets the next solve start from them.
+
+    Attributes
+    ----------
+    weights : int64 ndarray of shape (d, C)
+        ``round(2**grid_bits * W*)``.
+    values : FixedPoint of shape (d, C)
+        An approximation of W* with more bits.
+    residuals : ndarray of shape (C,)
+        Proven upper bounds on the column norms of ``B - A values``.
+    preconditioner : Preconditioner
+    gamma, grid_bits : int
+    """
+
+    weights: np.ndarray
+    values: FixedPoint
+    residuals: np.ndarray
+    preconditioner: Preconditioner
+    gamma: int
+    grid_bits: int
+
+    def with_columns(self, columns: list[int]) -> Solution:
+        """Return the solution for other classes: columns picked by position, -1 for a class without samples."""
+        picked = np.array([self.residuals[column] if column >= 0 else 0.0 for column in columns])
+        return replace(self, values=self.values.columns(columns), residuals=picked)
+
+    def followed(
+        self, gram: Array, cross: Array, codes: Array, signs: np.ndarray, targets: np.ndarray, hardware: Hardware
+    ) -> Solution | None:
+        """Return the solution after a few samples came or went, or None where a full solve is cheaper or needed.
+
+        Parameters
+        ----------
+        gram, cross : the sums *after* the change
+        codes : int8 array of shape (k, d)
+        signs : ndarray of shape (k,), +1 for samples that came and -1 for those that went
+        targets : ndarray of shape (k,), each sample's column, or -1 if its class is gone
+        """
+        rank = self.preconditioner.images.shape[1] if isinstance(self.preconditioner, Corrected) else 0
+        if rank + len(codes) > _MAX_CORRECTION or len(codes) * 16 > len(gram):
+            return None
+        system = IntegerSystem(gram, self.gamma, hardware)
+        try:
+            return self._followed(system, cross, hardware.int64(codes), signs.astype(np.int64), targets)
+        except _NoProgress:
+            return None
+
+    def _followed(
+        self, system: IntegerSystem, cross: Array, codes: Array, signs: np.ndarray, targets: np.ndarray
+    ) -> Solution | None:
+        hardware = system.hardware
+        precondition = corrected(self.preconditioner, hardware.float64(codes), signs, hardware)
+        old = self.values.truncated(_LIMBS)
+
+        # S E = S (Y - C X), exact.                                              (k, C)
+        fit = old.after_codes(codes)
+        onehot = np.zeros((len(targets), cross.shape[1]), np.int64)
+        onehot[np.flatnonzero(targets >= 0), targets[targets >= 0]] = 1
+        sign_column = hardware.array(signs[:, None])
+        errors = FixedPoint([-sign_column * limb for limb in fit.limbs], hardware)
+        errors.limbs[0] = errors.limbs[0] + sign_column * hardware.array(onehot)
+        errors.normalise()  # a negated limb may be 2**21, one too many
+        sizes = (
+            np.abs(hardware.numpy(hardware.float64(errors.limbs[0]))) + 1
+        )  # (k, C); the other limbs add up to less than 1
+
+        # U with A' U = C' - V, refined until V S E cannot matter.                (d, k)
+        right = _contiguous(codes.T)
+        inverse = _Refinement(system, right)
+        enough = math.ldexp(self.gamma, -self.grid_bits - _GUARD_BITS)
+        while (change := inverse.bounds() @ sizes).max(initial=0.0) > enough:
+            inverse.step(precondition, least_gain=4)
+        if max(hardware.max_abs(part.limbs[0]) for part in (inverse.values, errors)) >= 2 ** (LIMB - 1):
+            return None
+
+        # X' = X + U S E, cut to _LIMBS limbs.                                    (d, C)
+        values = FixedPoint(list(old.limbs), hardware)
+        values.add_product(inverse.values, errors, _LIMBS)
+        # What was cut, of X and of the product, moves each entry by less than `dropped`; no eigenvalue of A or
+        # A' exceeds `largest`.
+        dropped = (len(signs) * _LIMBS + 1) * 2.0 ** (43 - LIMB * _LIMBS)
+        largest = float(system.trace + INT8_PRODUCT * codes.shape[0] * system.size)
+        residuals = (self.residuals + change + 2 * largest * math.sqrt(system.size) * dropped) * (1 + 1e-9)
+
+        solution = replace(self, values=values, residuals=residuals, preconditioner=precondition)
+        return solution._decided(system, cross)
+
+    def _decided(self, system: IntegerSystem, cross: Array) -> Solution:
+        """Return the solution with its weights rounded, refining the columns that need it from their exact residuals."""
+        weights, undecided = _rounded(self.values, self.residuals / self.gamma, self.grid_bits)
+        residuals = self.residuals.copy()
+        for start in range(0, len(undecided), 64):
+            columns = undecided[start : start + 64]
+            refinement = self._restarted(system, cross, columns)
+            weights[:, columns], _ = _refined_weights(
+                system, refinement, _contiguous(cross[:, columns]), self.preconditioner, self.grid_bits, 4
+            )
+            self.values.set_columns(columns, refinement.values.truncated(_LIMBS))
+            residuals[columns] = refinement.bounds() + _cut_residual(system, _LIMBS)
+        return replace(self, weights=weights, residuals=residuals)
+
+    def _restarted(self, system: IntegerSystem, cross: Array, columns: list[int]) -> _Refinement:
+        """Return some columns with their residual computed anew, exactly, modulo 2**64.
+
+        X is cut to whole limbs such that the true residual, at most the proven bound plus what the cut adds, stays
+        below 2**61 units: so its value modulo 2**64 is its value.
+        """
+        largest = float(self.residuals[columns].max())
+        limbs = _LIMBS
+        while (largest + _cut_residual(system, limbs)) * 2.0 ** (LIMB * (limbs - 1)) > 2.0**61:
+            limbs -= 1
+            if limbs < 2:
+                raise _NoProgress
+        scale = LIMB * (limbs - 1)
+        values = self.values.columns(columns).truncated(limbs)
+        residual = _shifted(_contiguous(cross[:, columns]), scale)
+        for k, limb in enumerate(values.limbs):
+            if scale - LIMB * k < 64:
+                residual = residual - _shifted(_product_of_any(system, limb), scale - LIMB * k)
+        return _Refinement(system, residual, values, scale)
+
+
+def _shifted(array: Array, bits: int) -> Array:
+    """Return ``array * 2**bits`` modulo 2**64."""
+    return array << bits if bits < 64 else array * 0
+
+
+def _product_of_any(system: IntegerSystem, block: Array) -> Array:
+    """Return ``A @ block`` modulo 2**64 for a block of any size, column by column in integers."""
+    hardware = system.hardware
+    columns = [hardware.wrapping_matvec(system.gram, _contiguous(block[:, j])) for j in range(block.shape[1])]
+    return hardware.concatenate([column[:, None] for column in columns], 1) + system.gamma * block
+
+
+def _cut_residual(system: IntegerSystem, limbs: int) -> float:
+    """Bound what cutting a normalised X to `limbs` limbs adds to a residual column: ``||A|| sqrt(d) 2**(-22 (limbs - 1))``."""
+    return float(system.trace) * (1 + 1e-9) * math.sqrt(system.size) * 2.0 ** (-LIMB * (limbs - 1))
+
+
+def _rounded(values: FixedPoint, errors: np.ndarray, grid_bits: int) -> tuple[np.ndarray, list[int]]:
+    """Return the rounded grid weights and the columns in which the bound does not decide every entry.
+
+    Parameters
+    ----------
+    values : FixedPoint of shape (d, C)
+    errors : ndarray of shape (C,)
+        Bounds on ``|values - W*|`` in each column. They were computed with a handful of float64 operations,
+        hence the slack.
+    """
+    hardware = values.hardware
+    if hardware.max_abs(values.limbs[0]) >= 2.0 ** min(LIMB - 1, 61 - grid_bits):
+        raise LimitError(f"a weight does not fit the grid of 2**-{grid_bits}; raise gamma or lower grid_bits")
+    integer, fraction = values.floor_and_fraction(grid_bits)
+    with np.errstate(under="ignore"):
+        steps = np.ldexp(errors * (1 + 1e-9), grid_bits) + 2.0**-48  # the fraction is known to 2**-50
+    near = abs(fraction - 0.5) <= hardware.array(steps[None, :])  # (d, C)
+    undecided = set(np.flatnonzero(steps > 0.1).tolist())
+    weights = hardware.numpy(integer + hardware.int64(fraction > 0.5))
+    scale = LIMB * len(values.limbs) + grid_bits
+    for row, column in np.argwhere(hardware.numpy(near)).tolist():
+        if column in undecided:
+            continue
+        exact = Fraction(values.exactly(row, column, scale), 1 << (scale - grid_bits))  # in grid steps
+        error = Fraction(float(errors[column])) * (1 << grid_bits) * Fraction(1001, 1000)
+        low, high = round(exact - error), round(exact + error)
+        if low == high:  # rounding never decreases, so all between round alike
+            weights[row, column] = low
+        else:
+            undecided.add(column)
+    return weights, sorted(undecided)
+
+
+def _refined_weights(
+    system: IntegerSystem,
+    refinement: _Refinement,
+    right: Array,
+    precondition: Preconditioner,
+    grid_bits: int,
+    least_gain: float,
+) -> tuple[np.ndarray, _Refinement]:
+    """Refine until every entry is decided; return the weights and the refinement, which also changes in place."""
+    hardware = system.hardware
+    # Until the error bound is within 2**-12 steps nearly every column is undecided: do not even look.
+    look = math.log2(system.gamma) - grid_bits - 12
+    while refinement.log2_size() > look:
+        refinement.step(precondition, least_gain)
+    weights, undecided = _rounded(refinement.values, refinement.bounds() / system.gamma, grid_bits)
+    if not undecided:
+        return weights, refinement
+    if len(undecided) > weights.shape[1] // 4:  # one more step for all, then for the few
+        refinement.step(precondition, least_gain)
+        weights, undecided = _rounded(refinement.values, refinement.bounds() / system.gamma, grid_bits)
+    for column in undecided:
+        single = refinement.columns([column])
+        weights[:, column] = _decided_column(system, single, hardware.numpy(right[:, column]), precondition, grid_bits)
+    return weights, refinement
+
+
+def _decided_column(
+    system: IntegerSystem, single: _Refinement, right: np.ndarray, precondition: Preconditioner, grid_bits: int
+) -> np.ndarray:
+    """Return one column's weights, however near a tie: by refinement, or by finding the column's exact rational value."""
+    next_guess = single.scale + 64
+    while True:
+        weights, undecided = _rounded(single.values, single.bounds() / system.gamma, grid_bits)
+        if not undecided:
+            return weights[:, 0]
+        if single.scale >= next_guess:
+            exact = _exact_column(system, single, right)
+            if exact is not None:
+                return np.array([round(value * (1 << grid_bits)) for value in exact], dtype=np.int64)
+            next_guess = 2 * single.scale
+        single.step(precondition, least_gain=0.5)
+
+
+def _exact_column(system: IntegerSystem, single: _Refinement, right: np.ndarray) -> list[Fraction] | None:
+    """Return the exact solution of one column if its common denominator is small enough to show; proved by substitution."""
+    hardware, size = system.hardware, system.size
+    scale = LIMB * len(single.values.limbs)
+    error = Fraction(float(single.norms[0])) / (1 << single.scale) / system.gamma
+    limbs = [hardware.numpy(limb)[:, 0].tolist() for limb in single.values.limbs]
+    approximate = [
+        Fraction(sum(limb[row] << (scale - LIMB * k) for k, limb in enumerate(limbs)), 1 << scale)
+        for row in range(size)
+    ]
+    denominator = 1
+    for value in approximate:
+        low, high = (value - error) * denominator, (value + error) * denominator
+        denominator *= _simplest_between(low, high).denominator
+        if denominator * denominator * error > 1:
+            return None  # not yet precise enough to single out such a denominator
+    numerators = [round(value * denominator) for value in approximate]
+    matrix = hardware.numpy(system.gram)
+    for row in range(size):
+        image = (
+            sum(a * x for a, x in zip(matrix[row].tolist(), numerators, strict=True) if a)
+            + system.gamma * numerators[row]
+        )
+        if image != denominator * int(right[row]):
+            return None
+    return [Fraction(numerator, denominator) for numerator in numerators]
+
+
+def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
+    """Return the fraction of least denominator in a closed interval, by continued fractions."""
+    floor = math.floor(low)
+    if low == floor or floor + 1 <= high:
+        return Fraction(floor if low == floor else floor + 1)
+    rest = _simplest_between(1 / (high - floor), 1 / (low - floor))
+    return floor + 1 / rest
+
+
+def _eliminated(system: IntegerSystem, cross: Array, grid_bits: int) -> np.ndarray:
+    """Return the weights by fraction-free elimination in Python integers (Bareiss): slow, and needs no conditioning."""
+    gram, right = system.hardware.numpy(system.gram).tolist(), system.hardware.numpy(cross).tolist()
+    size = len(gram)
+    rows = [[gram[i][j] + (system.gamma if i == j else 0) for j in range(size)] + list(right[i]) for i in range(size)]
+    previous = 1
+    for k in range(size):  # A is positive definite: every pivot, a leading minor, is positive
+        pivot = rows[k][k]
+        for i in range(size):
+            if i != k:
+                factor = rows[i][k]
+                rows[i] = [(pivot * a - factor * b) // previous for a, b in zip(rows[i], rows[k], strict=True)]
+        previous = pivot
+    return np.array(
+        [[round(Fraction(value << grid_bits, row[i])) for value in row[size:]] for i, row in enumerate(rows)],
+        dtype=np.int64,
+    ).reshape(size, cross.shape[1])
+
+
+def solve(
+    gram: Array,
+    cross: Array,
+    gamma: int,
+    grid_bits: int = 40,
+    hint: Solution | Preconditioner | np.ndarray | None = None,
+    hardware: Hardware | None = None,
+) -> Solution:
+    """Return the ridge weights ``(G + gamma I)^-1 B``, correctly rounded to the grid.
+
+    Parameters
+    ----------
+    gram : int64 array of shape (d, d)
+        A Gram matrix of integer codes (symmetric, positive semidefinite).
+    cross : int64 array of shape (d, C)
+    gamma : int, at least 1
+    grid_bits : int
+        Weights are multiples of ``2**-grid_bits``.
+    hint : Solution, Preconditioner or float array of shape (d, d), optional
+        The solution of a similar system, a factor, or an approximate inverse of A (the paper's T). Right, stale or
+        nonsense, the weights are the same.
+    hardware : Hardware, optional
+
+    Returns
+    -------
+    Solution
+
+    Examples
+    --------
+    >>> solution = solve(np.array([[3, 1], [1, 2]]), np.array([[1], [0]]), gamma=1)
+    >>> (solution.weights / 2.0**40).round(6).tolist()     # A = [[4, 1], [1, 3]]
+    [[0.272727], [-0.090909]]
+    """
+    hardware = choose("numpy") if hardware is None else hardware
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or cross.ndim != 2 or len(cross) != len(gram):
+        raise InputError(
+            f"gram must be (d, d) and cross (d, C); got shapes {tuple(gram.shape)} and {tuple(cross.shape)}"
+        )
+    system = IntegerSystem(gram, gamma, hardware)
+    if cross.shape[1] == 0 or system.size == 0:
+        empty = FixedPoint.zeros(*cross.shape, hardware=hardware)
+        return Solution(
+            np.zeros(tuple(cross.shape), np.int64), empty, np.zeros(cross.shape[1]), _identity, gamma, grid_bits
+        )
+    for make, least_gain in _preconditioners(system, hint):
+        precondition = make()
+        if precondition is None:
+            continue
+        try:
+            weights, refinement = _refined_weights(
+                system, _Refinement(system, cross), cross, precondition, grid_bits, least_gain
+            )
+        except _NoProgress:
+            continue
+        return Solution(weights, refinement.values, refinement.bounds(), precondition, gamma, grid_bits)
+    if system.size > _RATIONAL_SIZE:
+        raise IllConditionedError(
+            f"the sums reach 2**{math.log2(system.trace):.0f} with gamma = {gamma}: no float64 factor of the system contracts. "
+            "Raise gamma"
+        )
+    weights = _eliminated(system, cross, grid_bits)
+    return Solution(
+        weights,
+        FixedPoint.zeros(*cross.shape, hardware=hardware),
+        np.full(cross.shape[1], np.inf),
+        _identity,
+        gamma,
+        grid_bits,
+    )
+
+
+def _identity(right: Array) -> Array:
+    return right
+
+
+def _preconditioners(
+    system: IntegerSystem, hint: Solution | Preconditioner | np.ndarray | None
+) -> list[tuple[Callable[[], Preconditioner | None], float]]:
+    """Return ways to precondition, best first, each with the bits a step must gain for it to be worth keeping."""
+    hardware = system.hardware
+    ways: list[tuple[Callable[[], Preconditioner | None], float]] = []
+    if isinstance(hint, Solution):
+        hint = hint.preconditioner
+    if isinstance(hint, np.ndarray):
+        matrix = np.asarray(hint, dtype=np.float64)
+        if matrix.shape == (system.size, system.size):
+            ways.append((lambda: ApproximateInverse(hardware.array(matrix), hardware), 8))
+    elif hint is not None and hint is not _identity:
+        ways.append((lambda: hint, 8))
+
+    def factor() -> Preconditioner | None:
+        matrix = hardware.float64(system.gram)
+        hardware.add_to_diagonal(matrix, float(system.gamma))
+        found = hardware.cholesky(matrix)
+        return None if found is None else CholeskyFactor(found, hardware)
+
+    ways.append((factor, 1))
+    return ways

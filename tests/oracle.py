@@ -1,0 +1,299 @@
+"""The specification a second time, in Python integers and fractions: slow, and obviously right.
+
+Written from `docs/specification.md` alone; it shares nothing with `src/`. The number after each § is the
+section of that page which a function restates. Matrices are lists of rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+Row = list[int]
+Matrix = list[list[int]]
+Label = Any  # None, bool, int, float, str, bytes, tuple, frozenset, or a NumPy scalar holding one of them
+
+
+# §1 quantised features
+
+
+def quantise(row: Iterable[float]) -> Row:
+    """Divide a row by its own root mean square, times 16, rounded and clipped to -127..127 (§1)."""
+    x = [float(value) for value in row]
+    largest = max(abs(value) for value in x)
+    if largest == 0:
+        return [0] * len(x)
+    _, exponent = math.frexp(largest)  # 2^(exponent-1) <= largest < 2^exponent
+    z = [math.ldexp(value, -exponent) for value in x]
+    root_mean_square = math.sqrt(halving_sum([value * value for value in z]) / len(z))
+    scale = 16.0 / root_mean_square
+    return [max(-127, min(127, round(value * scale))) for value in z]
+
+
+def halving_sum(terms: Sequence[float]) -> float:
+    """Add in the order of §1: pad to a power of two, then fold the second half onto the first."""
+    length = 1
+    while length < len(terms):
+        length *= 2
+    folded = [*terms, *([0.0] * (length - len(terms)))]
+    while len(folded) > 1:
+        half = len(folded) // 2
+        folded = [folded[i] + folded[half + i] for i in range(half)]
+    return folded[0]
+
+
+# §2 codes
+
+
+def identity(q: Row) -> Row:
+    """The code is the quantised row (§2.1)."""
+    return list(q)
+
+
+def random_projection(q: Row, n_codes: int, seed: int) -> Row:
+    """Project on seeded signs, rectify, shift and clip (§2.2)."""
+    signs = [sign_row(seed, i, n_codes) for i in range(len(q))]
+    shift = projection_shift(len(q))
+    projected = [sum(q[i] * signs[i][j] for i in range(len(q))) for j in range(n_codes)]
+    return [min(127, max(p, 0) // 2**shift) for p in projected]
+
+
+def sign_row(seed: int, i: int, n_codes: int) -> Row:
+    """Row `i` of the sign matrix, from SHAKE-256 (§2.2)."""
+    stream = hashlib.shake_256(b"neverseen:projection:1" + u64(seed) + u64(i)).digest(n_codes // 8 + 1)
+    return [1 - 2 * (stream[j // 8] >> (j % 8) & 1) for j in range(n_codes)]
+
+
+def projection_shift(d0: int) -> int:
+    """The greatest shift with `81 * 4^shift <= 128 * d0` (§2.2)."""
+    shift = 0
+    while 81 * 4 ** (shift + 1) <= 128 * d0:
+        shift += 1
+    return shift
+
+
+def gaussian_kernel(q: Row, centres: Iterable[Iterable[float]], bandwidth: float) -> Row:
+    """Count the thresholds that each squared distance to a centre does not pass (§2.3)."""
+    thresholds = kernel_thresholds(bandwidth, len(q))
+    code = []
+    for centre in centres:
+        distance = sum((a - b) ** 2 for a, b in zip(q, quantise(centre), strict=True))
+        code.append(sum(distance <= threshold for threshold in thresholds))
+    return code
+
+
+def kernel_thresholds(bandwidth: float, d0: int) -> Row:
+    """`floor(512 h^2 d0 ln(254 / (2v - 1)))` for v = 1..127 (§2.3)."""
+    scale = 512 * Fraction(bandwidth) ** 2 * d0
+    return [floor_times_log(scale, Fraction(254, 2 * v - 1)) for v in range(1, 128)]
+
+
+def floor_times_log(scale: Fraction, argument: Fraction) -> int:
+    """`floor(scale * ln(argument))`, with digits added until both ends of the error interval agree."""
+    digits = 50
+    while True:
+        with localcontext() as context:
+            context.prec = digits
+            log = Fraction((Decimal(argument.numerator) / Decimal(argument.denominator)).ln())
+        error = Fraction(1, 10 ** (digits - 10))  # quotient and logarithm err by far less: ln is below 6
+        low, high = math.floor(scale * (log - error)), math.floor(scale * (log + error))
+        if low == high:
+            return low
+        digits *= 2
+
+
+# §3 labels and classes
+
+
+def plain(label: Label) -> Label:
+    """The Python value of a NumPy scalar; the integer of a float with an integral value (§3)."""
+    value = label.item() if hasattr(label, "item") else label
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"a label must be finite, got {value!r}")
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def label_text(label: Label) -> str:
+    """The canonical text of a label (§3)."""
+    match plain(label):
+        case None | bool() | int() | str() as value:
+            return canonical_json(value)
+        case float() as value:
+            return canonical_json({"float": value.hex()})
+        case bytes() as value:
+            return canonical_json({"bytes": value.hex()})
+        case tuple() as members:
+            return '{"tuple":[' + ",".join(map(label_text, members)) + "]}"
+        case frozenset() as members:
+            return '{"frozenset":[' + ",".join(map(label_text, class_order(members))) + "]}"
+        case value:
+            raise TypeError(f"not a label: {value!r}")
+
+
+def class_key(label: Label) -> tuple[Any, ...]:
+    """A key that sorts labels by kind, then by value (§3)."""
+    match plain(label):
+        case None:
+            return (0,)
+        case bool() as value:
+            return (1, value)
+        case int() | float() as value:
+            return (2, value)
+        case str() as value:
+            return (3, value)
+        case bytes() as value:
+            return (4, value)
+        case tuple() as members:
+            return (5, tuple(class_key(member) for member in members))
+        case frozenset() as members:
+            return (6, tuple(sorted(class_key(member) for member in members)))
+        case value:
+            raise TypeError(f"not a label: {value!r}")
+
+
+def class_order(labels: Iterable[Label]) -> list[Label]:
+    """The classes among `labels`: one for each text, in class order (§3)."""
+    return sorted({label_text(label): plain(label) for label in labels}.values(), key=class_key)
+
+
+def canonical_json(value: Any) -> str:
+    """Keys sorted, no spaces, ASCII (§3)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+# §4 statistics
+
+
+class Statistics(NamedTuple):
+    """The sums over the samples held (§4)."""
+
+    gram: Matrix  # (d, d)
+    cross: Matrix  # (d, C)
+    counts: Row  # (C,)
+    classes: list[Label]  # (C,), in class order
+
+
+def statistics(codes: Sequence[Row], labels: Sequence[Label]) -> Statistics:
+    """Sum outer products of codes, and of codes with one-hot labels (§4)."""
+    d = len(codes[0]) if codes else 0
+    classes = class_order(labels)
+    texts = [label_text(label) for label in classes]
+    targets = [texts.index(label_text(label)) for label in labels]
+    held = list(zip(codes, targets, strict=True))
+    gram = [[sum(c[i] * c[j] for c in codes) for j in range(d)] for i in range(d)]
+    cross = [[sum(c[i] for c, y in held if y == k) for k in range(len(classes))] for i in range(d)]
+    counts = [targets.count(k) for k in range(len(classes))]
+    return Statistics(gram, cross, counts, classes)
+
+
+# §5 weights
+
+
+def exact_weights(gram: Matrix, cross: Matrix, gamma: int) -> list[list[Fraction]]:
+    """`(G + gamma I)^-1 B` by elimination; the matrix is positive definite, so no pivot is 0 (§5)."""
+    d = len(gram)
+    ridge = [[Fraction(gram[i][j] + gamma * (i == j)) for j in range(d)] for i in range(d)]
+    rows = [a + [Fraction(value) for value in b] for a, b in zip(ridge, cross, strict=True)]  # (d, d + C)
+    for pivot in range(d):
+        rows[pivot] = [value / rows[pivot][pivot] for value in rows[pivot]]
+        for i in range(d):
+            factor = rows[i][pivot]
+            if i != pivot and factor != 0:
+                rows[i] = [a - factor * b for a, b in zip(rows[i], rows[pivot], strict=True)]
+    return [row[d:] for row in rows]
+
+
+def weights(gram: Matrix, cross: Matrix, gamma: int, grid_bits: int) -> Matrix:
+    """`N = round(2^p W*)`, ties to even, which is what `round` does to a fraction (§5)."""
+    return [[round(2**grid_bits * value) for value in row] for row in exact_weights(gram, cross, gamma)]
+
+
+# §6 scores
+
+
+def scores(code: Row, n: Matrix) -> Row:
+    """`S = code N` (§6)."""
+    return [sum(code[i] * n[i][k] for i in range(len(code))) for k in range(len(n[0]))]
+
+
+def decision(s: Row, grid_bits: int) -> list[float]:
+    """`S * 2^-p` in float64 (`int / int` rounds correctly); one number where there are two classes (§6)."""
+    values = [s[1] - s[0]] if len(s) == 2 else s
+    return [value / 2**grid_bits for value in values]
+
+
+def predict(s: Row, classes: Sequence[Label]) -> Label:
+    """The class of the greatest score, the first among equals (§6)."""
+    return classes[s.index(max(s))]
+
+
+def probabilities(s: Row, grid_bits: int) -> list[Fraction]:
+    """The probability vector nearest to `S * 2^-p`: `max(S - level, 0)`, the level making the sum 1 (§6)."""
+    values = [Fraction(value, 2**grid_bits) for value in s]
+    greatest = sorted(values, reverse=True)
+    levels = [(sum(greatest[:k], Fraction(-1))) / k for k in range(1, len(values) + 1)]
+    level = max(levels)  # a support too small or too large gives a lower level
+    return [max(value - level, Fraction(0)) for value in values]
+
+
+# §7 digests
+
+
+def u64(value: int) -> bytes:
+    """Eight bytes, little-endian."""
+    return value.to_bytes(8, "little")
+
+
+def int8_bytes(row: Row) -> bytes:
+    """One two's complement byte for each number."""
+    return b"".join(value.to_bytes(1, "little", signed=True) for value in row)
+
+
+def identity_configuration() -> dict[str, Any]:
+    """`E` of the identity encoder (§7)."""
+    return {"kind": "identity"}
+
+
+def random_projection_configuration(n_codes: int, seed: int) -> dict[str, Any]:
+    """`E` of the random projection (§7)."""
+    return {"kind": "random-projection", "codes": n_codes, "seed": seed}
+
+
+def gaussian_kernel_configuration(centres: Sequence[Sequence[float]], bandwidth: float) -> dict[str, Any]:
+    """`E` of the Gaussian kernel (§7)."""
+    digest = hashlib.sha256(b"".join(int8_bytes(quantise(centre)) for centre in centres)).hexdigest()
+    shape = [len(centres), len(centres[0])]
+    return {"kind": "gaussian-kernel", "bandwidth": float(bandwidth).hex(), "centres": digest, "shape": shape}
+
+
+def configuration_digest(encoder: dict[str, Any], gamma: int, grid_bits: int) -> bytes:
+    """SHA-256 of the configuration (§7)."""
+    configuration = {"encoder": encoder, "format": 1, "gamma": gamma, "grid_bits": grid_bits}
+    return hashlib.sha256(canonical_json(configuration).encode("ascii")).digest()
+
+
+def model_digest(configuration: bytes, d0: int, classes: Sequence[Label], n: Matrix) -> bytes:
+    """SHA-256 of a model; with no sample, `d0 = 0` and both lists are empty (§7)."""
+    content = b"neverseen:model:1" + configuration + u64(d0) + u64(len(n)) + u64(len(classes))
+    for label in classes:
+        content += prefixed(label_text(label))
+    for row in n:
+        for value in row:
+            content += value.to_bytes(8, "little", signed=True)
+    return hashlib.sha256(content).digest()
+
+
+def member_digest(configuration: bytes, key: bytes, label: Label, q: Row) -> bytes:
+    """Keyed BLAKE2b of one sample (§7)."""
+    content = configuration + prefixed(label_text(label)) + int8_bytes(q)
+    return hashlib.blake2b(content, digest_size=16, key=key, person=b"neverseen:member").digest()
+
+
+def prefixed(text: str) -> bytes:
+    """A text with its length in front (§7)."""
+    return u64(len(text)) + text.encode("ascii")
