@@ -9,6 +9,7 @@ Three classifiers learn the same EfficientNet-Lite0 features of CIFAR-10, at the
 ``int8``
     `neverseen.AnalyticClassifier`: features and codes in int8, one `gamma` for all, nothing tuned.
 
+A row with as many codes as features (1280) has no projection at all: there int8 means `neverseen.Identity`.
 Each row of features is divided by its root mean square for all three. The float classifiers choose the best
 `gamma` of `GAMMAS` on the last fifth of the training samples, and then learn all of them; their codes are on
 the scale of the int8 codes, so that one value of `gamma` means one strength. Every number is the accuracy on
@@ -33,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cifar import CifarError, Samples, add_options, load_features
-from neverseen import AnalyticClassifier, RandomProjection
+from neverseen import AnalyticClassifier, Encoder, Identity, RandomProjection
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -58,21 +59,23 @@ def sign_projection(n_features: int, n_codes: int, seed: int) -> Matrix:
     return signs
 
 
-def float_codes(features: NDArray[np.float32], projection: Matrix) -> Matrix:
+def float_codes(features: NDArray[np.float32], projection: Matrix | None) -> Matrix:
     """Encode as the library does, (n, n_features) to (n, n_codes), but never round and never clip."""
     n_features = features.shape[1]
     rows = features.astype(np.float64)
     rows *= 16 / np.sqrt(np.mean(rows**2, axis=1, keepdims=True))
+    if projection is None:
+        return rows
     shift = 0
     while 81 * 4 ** (shift + 1) <= 128 * n_features:
         shift += 1
     return np.maximum(rows @ projection, 0) / 2.0**shift  # (n, n_features) (n_features, n_codes)
 
 
-def sums(features: NDArray[np.float32], labels: Labels, projection: Matrix) -> tuple[Matrix, Matrix]:
+def sums(features: NDArray[np.float32], labels: Labels, projection: Matrix | None) -> tuple[Matrix, Matrix]:
     """Sum the Gram matrix (n_codes, n_codes) and the cross matrix (n_codes, 10) over all samples."""
-    gram = np.zeros((projection.shape[1],) * 2)
-    cross = np.zeros((projection.shape[1], 10))
+    n_codes = features.shape[1] if projection is None else projection.shape[1]
+    gram, cross = np.zeros((n_codes, n_codes)), np.zeros((n_codes, 10))
     for first in range(0, len(features), BATCH):
         codes = float_codes(features[first : first + BATCH], projection)
         gram += codes.T @ codes
@@ -85,7 +88,7 @@ def ridge(gram: Matrix, cross: Matrix, gamma: float) -> Matrix:
     return np.asarray(np.linalg.solve(gram + gamma * np.eye(len(gram)), cross), dtype=np.float64)
 
 
-def float_score(samples: Samples, projection: Matrix) -> tuple[float, float]:
+def float_score(samples: Samples, projection: Matrix | None) -> tuple[float, float]:
     """Learn in float64 with the `gamma` that validates best.
 
     Returns
@@ -107,9 +110,9 @@ def float_score(samples: Samples, projection: Matrix) -> tuple[float, float]:
     return float(np.mean(scores.argmax(axis=1) == samples.test_labels)), gamma
 
 
-def int8_score(samples: Samples, n_codes: int, seed: int, gamma: int) -> float:
+def int8_score(samples: Samples, encoder: Encoder, gamma: int) -> float:
     """Learn in batches with the library, and return the accuracy on the test samples."""
-    model = AnalyticClassifier(RandomProjection(n_codes, seed=seed), gamma=gamma)
+    model = AnalyticClassifier(encoder, gamma=gamma)
     for first in range(0, len(samples.train), BATCH):
         batch = slice(first, first + BATCH)
         model.partial_fit(samples.train[batch], samples.train_labels[batch])
@@ -120,16 +123,20 @@ def measure(samples: Samples, n_codes: int, seed: int, gamma: int) -> dict[str, 
     """Score the three classifiers with one seed; accuracies in percent."""
     start = time.monotonic()
     n_features = samples.train.shape[1]
-    gaussian, gaussian_gamma = float_score(samples, gaussian_projection(n_features, n_codes, seed))
-    signs, signs_gamma = float_score(samples, sign_projection(n_features, n_codes, seed))
-    int8 = int8_score(samples, n_codes, seed, gamma)
+    if n_codes == n_features:
+        gaussian, gaussian_gamma = signs, signs_gamma = float_score(samples, None)
+        int8 = int8_score(samples, Identity(), gamma)
+    else:
+        gaussian, gaussian_gamma = float_score(samples, gaussian_projection(n_features, n_codes, seed))
+        signs, signs_gamma = float_score(samples, sign_projection(n_features, n_codes, seed))
+        int8 = int8_score(samples, RandomProjection(n_codes, seed=seed), gamma)
     return {
         "samples": len(samples.train),
         "codes": n_codes,
         "seed": seed,
-        "gaussian": 100 * gaussian,
-        "signs": 100 * signs,
-        "int8": 100 * int8,
+        "gaussian": round(100 * gaussian, 2),
+        "signs": round(100 * signs, 2),
+        "int8": round(100 * int8, 2),
         "gamma": {"gaussian": gaussian_gamma, "signs": signs_gamma, "int8": gamma},
         "seconds": round(time.monotonic() - start, 1),
     }
@@ -143,7 +150,7 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
     columns["rounding"] = [run["int8"] - run["signs"] for run in runs]
     for name, values in columns.items():
         spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-        row[name] = {"mean": float(np.mean(values)), "std": spread}
+        row[name] = {"mean": round(float(np.mean(values)), 3), "std": round(spread, 3)}
     return row
 
 
@@ -188,7 +195,7 @@ def main() -> int:
         prog="python -m benchmarks.accuracy", description="Accuracy of int8 codes against float64."
     )
     add_options(parser)
-    parser.add_argument("--codes", type=int, nargs="+", default=[1024, 2048, 4096], help="projection sizes")
+    parser.add_argument("--codes", type=int, nargs="+", default=[1024, 1280, 2048, 4096], help="sizes")
     parser.add_argument("--samples", type=int, nargs="+", default=[10_000, 50_000], help="samples learned")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--gamma", type=int, default=2**16, help="of the int8 classifier (%(default)s)")
@@ -215,7 +222,8 @@ def main() -> int:
                 print(json.dumps(of_row[-1]), file=sys.stderr)
             rows.append(row := summarise(of_row))
             runs += of_row
-            cells = [f"{row[title]['mean']:+.2f} ± {row[title]['std']:.2f}" for title in titles]
+            signed = {title: "" if title in METHODS else "+" for title in titles}
+            cells = [f"{row[title]['mean']:{signed[title]}.2f} ± {row[title]['std']:.2f}" for title in titles]
             print(f"{n_samples:>7} {n_codes:>6}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
     worst = min(row["difference"]["mean"] for row in rows)
     print(f"\nint8 against the float64 reference, worst row: {worst:+.2f} points")

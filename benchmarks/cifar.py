@@ -101,7 +101,7 @@ def load_images(folder: Path, download: bool = False) -> Samples:
     return _read_package(package)
 
 
-def extract(images: NDArray[np.uint8], batch_size: int = 100) -> NDArray[np.float32]:
+def extract(images: NDArray[np.uint8], batch_size: int = 32) -> NDArray[np.float32]:
     """Compute EfficientNet-Lite0's pooled features of RGB images enlarged to 128 pixels.
 
     Parameters

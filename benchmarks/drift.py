@@ -1,23 +1,21 @@
 """How far does the paper's recursion drift from the model it stands for? ``python -m benchmarks.drift``.
 
 Learns class-clustered integer features, forgets them again in small requests by the recursion on (T, W), and
-prints the relative error of W (Frobenius norm) against the exact solution for the samples left. Rows differ in
+prints the relative error of W (Frobenius norm) against the exact solution for the samples left. The rows:
 
 precision
     float64 or float32.
 start
-    T and W before the first request: in *closed form*, computed in float64 from the sums over all samples, or by
-    the *recursion*, learned in the same small batches as they are forgotten.
+    T and W before the first request: in *closed form*, computed in float64 from the sums over all samples, or
+    by the *recursion*, learned in the same small batches as they are forgotten.
 update
-    *tracking* is `neverseen.tracking`. *As written* is the paper's formulas multiplied out from left to right,
-    with T left as asymmetric as rounding makes it and nothing refused.
+    *tracking*, by `neverseen.tracking`, or *as written*, by the paper's formulas multiplied out from left to
+    right, with T left as asymmetric as rounding makes it and nothing refused.
 
 The last row solves the sums over the samples left anew in float64: what the conditioning of the problem alone
 costs. The exact solution is found in Python integers, with a proven bound on its error, which is printed too.
-Takes one to three minutes on two cores. The last digit of a figure depends on the BLAS and its threads.
+Takes two to four minutes on two cores. The last digit of a figure depends on the BLAS and its threads.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -109,7 +107,7 @@ def drift(
     """Return the relative error of W at each stop, as far as the recursion gets."""
     learn, forget = UPDATES[update]
     features, labels = codes.astype(dtype), targets.astype(dtype)
-    errors: dict[int, float] = {}
+    errors: dict[int, float | None] = {}
     end, now = None, "learned 0"
     try:
         if begin == "closed form":
@@ -131,9 +129,10 @@ def drift(
     return {"start": begin, "update": update, "dtype": dtype, "errors": errors, "refused": end}
 
 
-def relative_error(weights: Matrix, exact: Matrix) -> float:
-    """Return the Frobenius norm of the difference over that of the exact weights."""
-    return _norm(weights.astype(np.float64) - exact) / _norm(exact)
+def relative_error(weights: Matrix, exact: Matrix) -> float | None:
+    """Return the Frobenius norm of the difference over that of the exact weights; None if not finite."""
+    error = _norm(weights.astype(np.float64) - exact) / _norm(exact)
+    return error if np.isfinite(error) else None
 
 
 def _norm(matrix: Matrix) -> float:
@@ -206,13 +205,11 @@ def _cpu() -> str:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the figures for a terminal, one row a line."""
-    lines = [
-        f"{'precision':10}{'start':13}{'update':13}"
-        + "".join(f"{left:>9,}" for left in LEFT)
-        + "  samples left"
-    ]
+    stops = "".join(f"{left:>9,}" for left in LEFT)
+    lines = [f"{'precision':10}{'start':13}{'update':13}{stops}  samples left"]
     for row in rows:
-        cells = [f"{row['errors'][left]:9.1e}" if left in row["errors"] else f"{'-':>9}" for left in LEFT]
+        errors = [row["errors"].get(left) for left in LEFT]
+        cells = [f"{'-':>9}" if error is None else f"{error:9.1e}" for error in errors]
         note = f"  refused, {row['refused']['at']}" if row["refused"] else ""
         lines.append(f"{row['dtype']:10}{row['start']:13}{row['update']:13}" + "".join(cells) + note)
     return "\n".join(lines)
@@ -230,10 +227,6 @@ def main() -> None:
     print(table(results["rows"]))
     print(f"exact solution known to {max(results['exact_known_to'].values()):.0e}; {results['seconds']} s")
     if options.json:
-        for row in results["rows"]:  # JSON has no NaN or infinity
-            row["errors"] = {
-                left: error if np.isfinite(error) else str(error) for left, error in row["errors"].items()
-            }
         options.json.write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
 
 

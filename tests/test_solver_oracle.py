@@ -13,13 +13,13 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import Matrix, Row
 
 from neverseen.solver import Solution, solve
+from tests import oracle
+from tests.oracle import Matrix, Row
 
 HALF = Fraction(1, 2)
 GAMMAS = [1, 2, 3, 7, 1001, 2**16, 2**16 + 1, 2**30, 2**30 - 35]
@@ -304,6 +304,25 @@ def test_ties_in_copies_of_one_sample(copies: int, multiple: int) -> None:
     # multiples of 35 tie for each multiple tried but 3, where 105 does; 127 and 1 tie for 1 alone
     assert count_ties(gram, cross, gamma, grid_bits) >= 4
     assert_exact(gram, cross, gamma, grid_bits)
+
+
+@pytest.mark.parametrize("others", [4, 16, 60, 120])
+def test_tie_beside_a_dense_block(others: int) -> None:
+    """One feature of its own ties, while the others give the column a common denominator of thousands of bits.
+
+    Too large for the oracle at the end: the block is then compared with the block solved alone.
+    """
+    rng = random.Random(others)
+    gamma, grid_bits = 2**16, 5
+    codes = integers(rng, 2 * others, others, 127)
+    block = product(transpose(codes), codes)
+    block_cross = product(transpose(codes), [[int(k % 2 == y) for y in range(2)] for k in range(2 * others)])
+    gram = [[2**13, *([0] * others)], *([0, *row] for row in block)]  # gamma + 2^13 = 9 * 2^13
+    cross = [[3 * 9 * 2**7, -5 * 9 * 2**7], *block_cross]  # 2^p W* = 3/2 and -5/2
+    expected = [[2, -2], *solved(block, block_cross, gamma, grid_bits).weights.tolist()]
+    if others <= 16:
+        assert expected == oracle.weights(gram, cross, gamma, grid_bits)
+    assert solved(gram, cross, gamma, grid_bits).weights.tolist() == expected
 
 
 # (c) Near-ties

@@ -112,7 +112,8 @@ class IntegerSystem:
     Attributes
     ----------
     width : int
-        Blocks may have entries up to ``2**width`` in magnitude, 40 bits at most. Then, with ``|A_ij| < 2**bits`` and ``d <= 2**spread``:
+        Blocks may have entries up to ``2**width`` in magnitude, 40 bits at most. Then, with ``|A_ij| < 2**bits``
+        and ``d <= 2**spread``:
 
         - entries of A are cut into limbs of `limb_bits` bits; a float64 product of a limb with the block
           has partial sums of at most ``2**(limb_bits + spread + width) <= 2**53``: exact;

@@ -135,7 +135,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def merge(self, other: AnalyticClassifier) -> AnalyticClassifier:
-        """Add all that another model holds, leaving it as it is. Both need the same encoder, gamma, grid_bits and key."""
+        """Add all that another model holds. Both need the same encoder, gamma, grid_bits and key."""
         if not isinstance(other, AnalyticClassifier):
             raise InputError(f"merge takes another AnalyticClassifier; got {type(other).__name__}")
         if self._configuration().digest() != other._configuration().digest():
@@ -175,7 +175,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def forget_class(self, label: Any) -> AnalyticClassifier:
-        """Forget every sample of a class, without having them; needs ``track_classes=True``. The class may come back."""
+        """Forget every sample of a class, without having them. Needs ``track_classes=True``."""
         model = self._held()
         name = text(normalise(label))
         if model is None:

@@ -7,6 +7,8 @@ multiply exactly in float64.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from neverseen.arithmetic import exact_matmul
 from neverseen.hardware import Array, Hardware
 
@@ -100,6 +102,15 @@ class FixedPoint:
     def exactly(self, row: int, column: int, scale: int) -> int:
         """Return one entry times ``2**scale`` as a Python integer; `scale` is at least 22 a limb after the first."""
         return sum(int(limb[row, column]) << (scale - k * LIMB) for k, limb in enumerate(self.limbs))
+
+    def column_exactly(self, column: int) -> list[Fraction]:
+        """Return one column as fractions."""
+        scale = LIMB * (len(self.limbs) - 1)
+        limbs = [self.hardware.numpy(limb[:, column]).tolist() for limb in self.limbs]
+        return [
+            Fraction(sum(part << (scale - k * LIMB) for k, part in enumerate(entry)), 1 << scale)
+            for entry in zip(*limbs, strict=True)
+        ]
 
     def after_codes(self, codes: Array) -> FixedPoint:
         """Return ``codes @ self`` exactly, for int64 codes of shape (m, d) in -127..127.

@@ -244,6 +244,11 @@ class CudaHardware(Hardware):
         return self._torch.cholesky_solve(right, factor)
 
 
+def contiguous(array: Array) -> Array:
+    """Return an array, NumPy's or PyTorch's, laid out row by row."""
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
+
+
 def _multiple_of_8(size: int) -> int:
     return -(-size // 8) * 8
 

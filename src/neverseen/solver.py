@@ -11,16 +11,16 @@ How it is proved
    ``|X_ij - W*_ij| <= ||X_j - W*_j||_2 = ||A^-1 R_j||_2 <= ||R_j||_2 / gamma``.
 3. An entry is rounded only when no half-integer of the grid lies within that bound. Otherwise X is refined: a
    preconditioner (any approximate inverse of A) turns R into a correction, and R is updated exactly.
-4. Exact ties are rational numbers with a small denominator. When refinement has gone on for long without
-deciding, the column is
-   reconstructed from its continued fractions and the guess proved by substitution, ``A x = b`` in integers.
+4. Exact ties are rational numbers with a small denominator. When refinement has gone on for long without deciding,
+   the column is guessed from its continued fractions and the guess proved by substitution, ``A x = b`` in integers.
 
 Floating point appears only inside preconditioners, where it decides how fast R shrinks and nothing else, and in
 norms, which are rounded up. **A hint can change the time, never the bits.**
 
-Following a small change ------------------------ Let k samples with codes C and one-hot labels Y come (s = +1) or
-go (s = -1): ``A' = A + C' S C``, ``B' = B + C' S Y``. Take any U with ``A' U = C' - V`` and let ``E = Y - C X``,
-``X' = X + U S E``. Then
+Following a small change
+------------------------
+Let k samples with codes C and one-hot labels Y come or go, with signs S of +1 or -1: ``A' = A + C'SC`` and
+``B' = B + C'SY``. Take any U with ``A' U = C' - V`` and let ``E = Y - C X``, ``X' = X + U S E``. Then
 
     B' - A' X' = B + C'SY - A X - C'SC X - (C' - V) S E = (B - A X) + V S E.
 
@@ -34,16 +34,27 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
 from neverseen.arithmetic import IntegerSystem
 from neverseen.errors import IllConditionedError, InputError, LimitError
 from neverseen.fixedpoint import LIMB, FixedPoint
-from neverseen.hardware import INT8_PRODUCT, Array, Hardware, choose
+from neverseen.hardware import INT8_PRODUCT, Array, Hardware, choose, contiguous
+from neverseen.preconditioning import (
+    ApproximateInverse,
+    CholeskyFactor,
+    Corrected,
+    NoProgressError,
+    Preconditioner,
+    corrected,
+)
+from neverseen.rational import eliminated, exact_solution
 
-_GUARD_BITS = 30
+_SOLVE_BITS = 26
+"""A solution is refined until its error bound is below 2**-26 grid steps. One entry in 2**25 is then too near a tie
+to be decided at once, and small changes can be followed from there."""
+_FOLLOW_BITS = 30
 """A change is followed until it adds less than 2**-30 grid steps to the error bound."""
 _LIMBS = 8
 """Limbs kept when following: 154 bits after the point."""
@@ -51,76 +62,6 @@ _MAX_CORRECTION = 2**11 // _LIMBS
 """Rank of the correction to a factor beyond which a new factor is cheaper; the inner dimension `FixedPoint` allows."""
 _RATIONAL_SIZE = 96
 """Up to this size, systems too ill-conditioned for float64 are solved by elimination over the rationals."""
-
-
-class _NoProgress(Exception):
-    """The preconditioner at hand does not contract."""
-
-
-class Preconditioner(Protocol):
-    """An approximate inverse of the system."""
-
-    def __call__(self, right: Array) -> Array:
-        """Return about ``A^-1 right``, for float64 of shape (d, c)."""
-
-
-@dataclass(frozen=True)
-class CholeskyFactor:
-    """A Cholesky factor of the system or of one like it."""
-
-    factor: Array
-    hardware: Hardware
-
-    def __call__(self, right: Array) -> Array:
-        return self.hardware.cholesky_solve(self.factor, right)
-
-
-@dataclass(frozen=True)
-class ApproximateInverse:
-    """An explicit approximate inverse, such as the paper's Knowledge Tracking Matrix T."""
-
-    matrix: Array
-    hardware: Hardware
-
-    def __call__(self, right: Array) -> Array:
-        return self.hardware.matmul(self.matrix, right)
-
-
-@dataclass(frozen=True)
-class Corrected:
-    """A factor of an older system, corrected for the samples that came and went since (Woodbury).
-
-    ``(A0 + C'SC)^-1 = A0^-1 - Z (S + C Z)^-1 Z'`` with ``Z = A0^-1 C'``, for signs S.
-    """
-
-    base: Preconditioner
-    images: Array  # Z, (d, m)
-    core: np.ndarray  # S + C Z, (m, m)
-    hardware: Hardware
-
-    def __call__(self, right: Array) -> Array:
-        inner = self.hardware.numpy(self.hardware.matmul(self.images.T, right))  # (m, c)
-        try:
-            inner = np.linalg.solve(self.core, inner)
-        except np.linalg.LinAlgError as error:
-            raise _NoProgress from error
-        return self.base(right) - self.hardware.matmul(self.images, self.hardware.array(inner))
-
-
-def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
-    """Return `current` corrected for more samples; `codes` is float64 of shape (k, d), `signs` +1 or -1."""
-    if not isinstance(current, Corrected):
-        images = current(_contiguous(codes.T))
-        return Corrected(current, images, np.diag(signs) + hardware.numpy(hardware.matmul(codes, images)), hardware)
-    images = current.base(_contiguous(codes.T))  # (d, k)
-    corner = np.diag(signs) + hardware.numpy(hardware.matmul(codes, images))  # (k, k)
-    side = hardware.numpy(hardware.matmul(codes, current.images))  # (k, m): C Z_old = (C_old Z)'
-    core = np.block([[current.core, side.T], [side, corner]])
-    return Corrected(current.base, hardware.concatenate([current.images, images], 1), core, hardware)
-
-
-def _contiguous(array: Array) -> Array:
-    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
 
 
 class _Refinement:
@@ -151,7 +92,7 @@ class _Refinement:
         return -math.inf if top == 0 else math.log2(top) - self.scale
 
     def step(self, precondition: Preconditioner, least_gain: float) -> None:
-        """Refine once; raise `_NoProgress` unless the residual shrinks by at least `least_gain` bits.
+        """Refine once; raise `NoProgressError` unless the residual shrinks by at least `least_gain` bits.
 
         No int64 can wrap, whatever the preconditioner returns: the block is cut to 2**width, so ``|A block| <
         2**62``, and the residual is scaled to at most 2**62.
@@ -161,23 +102,21 @@ class _Refinement:
             correction = precondition(self.floats)  # (d, c), units of 2**-scale
         top = self.hardware.max_abs(correction)
         if not (0 < top < 2.0**400):
-            raise _NoProgress
+            raise NoProgressError
         finer = min(self.system.width - math.frexp(top)[1], 62 - math.frexp(self._largest)[1])
         if finer < 0:
-            raise _NoProgress
+            raise NoProgressError
         block = self.hardware.int64(self.hardware.rint(correction * 2.0**finer))  # (d, c), up to 2**width
         self.residual = (self.residual << finer) - self.system.product(block)
         self.scale += finer
         self.values.add(block, self.scale)
         self._measure()
         if self.log2_size() > before - least_gain:
-            raise _NoProgress
+            raise NoProgressError
 
     def columns(self, columns: list[int]) -> _Refinement:
         """Return the same for some columns alone."""
-        return _Refinement(
-            self.system, _contiguous(self.residual[:, columns]), self.values.columns(columns), self.scale
-        )
+        return _Refinement(self.system, contiguous(self.residual[:, columns]), self.values.columns(columns), self.scale)
 
 
 @dataclass(frozen=True)
@@ -226,7 +165,7 @@ class Solution:
         system = IntegerSystem(gram, self.gamma, hardware)
         try:
             return self._followed(system, cross, hardware.int64(codes), signs.astype(np.int64), targets)
-        except _NoProgress:
+        except NoProgressError:
             return None
 
     def _followed(
@@ -249,9 +188,9 @@ class Solution:
         )  # (k, C); the other limbs add up to less than 1
 
         # U with A' U = C' - V, refined until V S E cannot matter.                (d, k)
-        right = _contiguous(codes.T)
+        right = contiguous(codes.T)
         inverse = _Refinement(system, right)
-        enough = math.ldexp(self.gamma, -self.grid_bits - _GUARD_BITS)
+        enough = math.ldexp(self.gamma, -self.grid_bits - _FOLLOW_BITS)
         while (change := inverse.bounds() @ sizes).max(initial=0.0) > enough:
             inverse.step(precondition, least_gain=4)
         if max(hardware.max_abs(part.limbs[0]) for part in (inverse.values, errors)) >= 2 ** (LIMB - 1):
@@ -270,14 +209,14 @@ class Solution:
         return solution._decided(system, cross)
 
     def _decided(self, system: IntegerSystem, cross: Array) -> Solution:
-        """Return the solution with its weights rounded, refining the columns that need it from their exact residuals."""
+        """Return the solution with its weights rounded, refining the columns that need it."""
         weights, undecided = _rounded(self.values, self.residuals / self.gamma, self.grid_bits)
         residuals = self.residuals.copy()
         for start in range(0, len(undecided), 64):
             columns = undecided[start : start + 64]
             refinement = self._restarted(system, cross, columns)
             weights[:, columns], _ = _refined_weights(
-                system, refinement, _contiguous(cross[:, columns]), self.preconditioner, self.grid_bits, 4
+                system, refinement, contiguous(cross[:, columns]), self.preconditioner, self.grid_bits, 4
             )
             self.values.set_columns(columns, refinement.values.truncated(_LIMBS))
             residuals[columns] = refinement.bounds() + _cut_residual(system, _LIMBS)
@@ -294,10 +233,10 @@ class Solution:
         while (largest + _cut_residual(system, limbs)) * 2.0 ** (LIMB * (limbs - 1)) > 2.0**61:
             limbs -= 1
             if limbs < 2:
-                raise _NoProgress
+                raise NoProgressError
         scale = LIMB * (limbs - 1)
         values = self.values.columns(columns).truncated(limbs)
-        residual = _shifted(_contiguous(cross[:, columns]), scale)
+        residual = _shifted(contiguous(cross[:, columns]), scale)
         for k, limb in enumerate(values.limbs):
             if scale - LIMB * k < 64:
                 residual = residual - _shifted(_product_of_any(system, limb), scale - LIMB * k)
@@ -312,12 +251,12 @@ def _shifted(array: Array, bits: int) -> Array:
 def _product_of_any(system: IntegerSystem, block: Array) -> Array:
     """Return ``A @ block`` modulo 2**64 for a block of any size, column by column in integers."""
     hardware = system.hardware
-    columns = [hardware.wrapping_matvec(system.gram, _contiguous(block[:, j])) for j in range(block.shape[1])]
+    columns = [hardware.wrapping_matvec(system.gram, contiguous(block[:, j])) for j in range(block.shape[1])]
     return hardware.concatenate([column[:, None] for column in columns], 1) + system.gamma * block
 
 
 def _cut_residual(system: IntegerSystem, limbs: int) -> float:
-    """Bound what cutting a normalised X to `limbs` limbs adds to a residual column: ``||A|| sqrt(d) 2**(-22 (limbs - 1))``."""
+    """Bound what cutting X to `limbs` limbs adds to the norm of a residual column."""
     return float(system.trace) * (1 + 1e-9) * math.sqrt(system.size) * 2.0 ** (-LIMB * (limbs - 1))
 
 
@@ -364,16 +303,9 @@ def _refined_weights(
 ) -> tuple[np.ndarray, _Refinement]:
     """Refine until every entry is decided; return the weights and the refinement, which also changes in place."""
     hardware = system.hardware
-    # Until the error bound is within 2**-12 steps nearly every column is undecided: do not even look.
-    look = math.log2(system.gamma) - grid_bits - 12
-    while refinement.log2_size() > look:
+    while refinement.log2_size() > math.log2(system.gamma) - grid_bits - _SOLVE_BITS:
         refinement.step(precondition, least_gain)
     weights, undecided = _rounded(refinement.values, refinement.bounds() / system.gamma, grid_bits)
-    if not undecided:
-        return weights, refinement
-    if len(undecided) > weights.shape[1] // 4:  # one more step for all, then for the few
-        refinement.step(precondition, least_gain)
-        weights, undecided = _rounded(refinement.values, refinement.bounds() / system.gamma, grid_bits)
     for column in undecided:
         single = refinement.columns([column])
         weights[:, column] = _decided_column(system, single, hardware.numpy(right[:, column]), precondition, grid_bits)
@@ -383,74 +315,20 @@ def _refined_weights(
 def _decided_column(
     system: IntegerSystem, single: _Refinement, right: np.ndarray, precondition: Preconditioner, grid_bits: int
 ) -> np.ndarray:
-    """Return one column's weights, however near a tie: by refinement, or by finding the column's exact rational value."""
+    """Return one column's weights, however near a tie: by refinement, or from its exact rational value."""
     next_guess = single.scale + 64
     while True:
         weights, undecided = _rounded(single.values, single.bounds() / system.gamma, grid_bits)
         if not undecided:
             return weights[:, 0]
         if single.scale >= next_guess:
-            exact = _exact_column(system, single, right)
+            approximate = single.values.column_exactly(0)
+            error = Fraction(float(single.norms[0])) / (system.gamma << single.scale)
+            exact = exact_solution(system.hardware.numpy(system.gram), system.gamma, right, approximate, error)
             if exact is not None:
                 return np.array([round(value * (1 << grid_bits)) for value in exact], dtype=np.int64)
             next_guess = 2 * single.scale
         single.step(precondition, least_gain=0.5)
-
-
-def _exact_column(system: IntegerSystem, single: _Refinement, right: np.ndarray) -> list[Fraction] | None:
-    """Return the exact solution of one column if its common denominator is small enough to show; proved by substitution."""
-    hardware, size = system.hardware, system.size
-    scale = LIMB * len(single.values.limbs)
-    error = Fraction(float(single.norms[0])) / (1 << single.scale) / system.gamma
-    limbs = [hardware.numpy(limb)[:, 0].tolist() for limb in single.values.limbs]
-    approximate = [
-        Fraction(sum(limb[row] << (scale - LIMB * k) for k, limb in enumerate(limbs)), 1 << scale)
-        for row in range(size)
-    ]
-    denominator = 1
-    for value in approximate:
-        low, high = (value - error) * denominator, (value + error) * denominator
-        denominator *= _simplest_between(low, high).denominator
-        if denominator * denominator * error > 1:
-            return None  # not yet precise enough to single out such a denominator
-    numerators = [round(value * denominator) for value in approximate]
-    matrix = hardware.numpy(system.gram)
-    for row in range(size):
-        image = (
-            sum(a * x for a, x in zip(matrix[row].tolist(), numerators, strict=True) if a)
-            + system.gamma * numerators[row]
-        )
-        if image != denominator * int(right[row]):
-            return None
-    return [Fraction(numerator, denominator) for numerator in numerators]
-
-
-def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
-    """Return the fraction of least denominator in a closed interval, by continued fractions."""
-    floor = math.floor(low)
-    if low == floor or floor + 1 <= high:
-        return Fraction(floor if low == floor else floor + 1)
-    rest = _simplest_between(1 / (high - floor), 1 / (low - floor))
-    return floor + 1 / rest
-
-
-def _eliminated(system: IntegerSystem, cross: Array, grid_bits: int) -> np.ndarray:
-    """Return the weights by fraction-free elimination in Python integers (Bareiss): slow, and needs no conditioning."""
-    gram, right = system.hardware.numpy(system.gram).tolist(), system.hardware.numpy(cross).tolist()
-    size = len(gram)
-    rows = [[gram[i][j] + (system.gamma if i == j else 0) for j in range(size)] + list(right[i]) for i in range(size)]
-    previous = 1
-    for k in range(size):  # A is positive definite: every pivot, a leading minor, is positive
-        pivot = rows[k][k]
-        for i in range(size):
-            if i != k:
-                factor = rows[i][k]
-                rows[i] = [(pivot * a - factor * b) // previous for a, b in zip(rows[i], rows[k], strict=True)]
-        previous = pivot
-    return np.array(
-        [[round(Fraction(value << grid_bits, row[i])) for value in row[size:]] for i, row in enumerate(rows)],
-        dtype=np.int64,
-    ).reshape(size, cross.shape[1])
 
 
 def solve(
@@ -505,15 +383,16 @@ def solve(
             weights, refinement = _refined_weights(
                 system, _Refinement(system, cross), cross, precondition, grid_bits, least_gain
             )
-        except _NoProgress:
+        except NoProgressError:
             continue
         return Solution(weights, refinement.values, refinement.bounds(), precondition, gamma, grid_bits)
     if system.size > _RATIONAL_SIZE:
         raise IllConditionedError(
-            f"the sums reach 2**{math.log2(system.trace):.0f} with gamma = {gamma}: no float64 factor of the system contracts. "
-            "Raise gamma"
+            f"the sums reach 2**{math.log2(system.trace):.0f} with gamma = {gamma}: "
+            "no float64 factor of the system contracts. Raise gamma"
         )
-    weights = _eliminated(system, cross, grid_bits)
+    exact = eliminated(hardware.numpy(gram), gamma, hardware.numpy(cross))
+    weights = np.array([[round(value * (1 << grid_bits)) for value in row] for row in exact], dtype=np.int64)
     return Solution(
         weights,
         FixedPoint.zeros(*cross.shape, hardware=hardware),

@@ -1,0 +1,84 @@
+"""Exact rational answers in Python integers, for the few systems that fixed-point refinement cannot settle.
+
+`exact_solution` settles exact ties; `eliminated` solves small systems that no float64 factor can precondition. Both
+are slow and rare.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+
+def exact_solution(
+    gram: np.ndarray, gamma: int, right: np.ndarray, approximate: list[Fraction], error: Fraction
+) -> list[Fraction] | None:
+    """Return the exact solution x of ``(G + gamma I) x = b``, guessed from an approximation and proved by substitution.
+
+    Parameters
+    ----------
+    gram : int64 ndarray of shape (d, d)
+    gamma : int
+    right : int64 ndarray of shape (d,)
+    approximate : list of d Fractions
+    error : Fraction
+        No entry of `approximate` is further from x than this.
+
+    Returns
+    -------
+    list of d Fractions, or None
+        None if the approximation is not yet close enough to single x out. It always is once
+        ``error < 1 / (2 D**2)`` for the common denominator D of x.
+    """
+    denominator = 1
+    for value in approximate:
+        # Multiplied by the denominator found so far, most entries are integers already.
+        denominator *= simplest_between((value - error) * denominator, (value + error) * denominator).denominator
+        if denominator * denominator * error > 1:
+            return None
+    numerators = [round(value * denominator) for value in approximate]
+    for row, numerator, target in zip(gram, numerators, right.tolist(), strict=True):
+        image = sum(a * x for a, x in zip(row.tolist(), numerators, strict=True) if a) + gamma * numerator
+        if image != denominator * target:
+            return None
+    return [Fraction(numerator, denominator) for numerator in numerators]
+
+
+def simplest_between(low: Fraction, high: Fraction) -> Fraction:
+    """Return the fraction of least denominator in a closed interval, by continued fractions.
+
+    Examples
+    --------
+    >>> simplest_between(Fraction(333, 1000), Fraction(334, 1000))
+    Fraction(1, 3)
+    """
+    before, last = (0, 1), (1, 0)  # numerator and denominator of the last two convergents
+    while True:
+        whole = math.floor(low)
+        term = whole if low == whole or whole + 1 > high else whole + 1
+        before, last = last, (term * last[0] + before[0], term * last[1] + before[1])
+        if low <= term <= high:
+            return Fraction(*last)
+        low, high = 1 / (high - whole), 1 / (low - whole)
+
+
+def eliminated(gram: np.ndarray, gamma: int, cross: np.ndarray) -> list[list[Fraction]]:
+    """Return ``(G + gamma I)^-1 B`` by fraction-free elimination (Bareiss): it needs no conditioning at all."""
+    size = len(gram)
+    rows = [
+        [int(value) for value in row] + [int(value) for value in more] for row, more in zip(gram, cross, strict=True)
+    ]
+    for i in range(size):
+        rows[i][i] += gamma
+    previous = 1
+    for k in range(size):  # the matrix is positive definite, so every pivot, a leading minor, is positive
+        pivot = rows[k][k]
+        for i in range(size):
+            if i != k:
+                factor = rows[i][k]
+                # Bareiss: every entry is a minor of the matrix, so the division leaves no remainder.
+                rows[i] = [(pivot * a - factor * b) // previous for a, b in zip(rows[i], rows[k], strict=True)]
+        previous = pivot
+    return [[Fraction(value, row[i]) for value in row[size:]] for i, row in enumerate(rows)]

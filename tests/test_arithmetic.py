@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from neverseen import HardwareError, LimitError
+from neverseen import hardware as hardware_module
+from neverseen.arithmetic import CodeMatrix, GridWeights, IntegerSystem, exact_matmul, gram
+from neverseen.hardware import FLOAT32_ROWS, INT8_PRODUCT, INT32_ROWS, Array, Hardware
+from tests.samples import codes, uniform_bytes
+
+SHAPES = [(0, 3), (1, 1), (1, 40), (2, 5), (17, 9), (100, 33), (1041, 24), (2500, 8)]
+
+
+def slow_product(left: np.ndarray, right: np.ndarray) -> list[list[int]]:
+    return (
+        (left.astype(object) @ right.astype(object)).tolist() if left.shape[1] else [[0] * right.shape[1]] * len(left)
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gram_is_exact(shape: tuple[int, int], hardware: Hardware) -> None:
+    batch = codes("gram", *shape)
+    assert hardware.numpy(gram(hardware.array(batch), hardware)).tolist() == slow_product(batch.T, batch)
+
+
+@pytest.mark.parametrize("fill", [127, -127])
+def test_gram_of_extremes_does_not_overflow(fill: int, hardware: Hardware) -> None:
+    batch = np.full((FLOAT32_ROWS * 3 + 1, 16), fill, np.int8)
+    assert (hardware.numpy(gram(hardware.array(batch), hardware)) == len(batch) * INT8_PRODUCT).all()
+
+
+def test_chunks_are_as_large_as_proved_and_no_larger() -> None:
+    assert FLOAT32_ROWS * INT8_PRODUCT < 2**24 <= (FLOAT32_ROWS + 1) * INT8_PRODUCT
+    assert INT32_ROWS * INT8_PRODUCT < 2**31 <= (INT32_ROWS + 1) * INT8_PRODUCT
+
+
+def test_gram_beyond_32_bits(hardware: Hardware) -> None:
+    batch = np.full((INT32_ROWS + 5, 16), 127, np.int8)
+    assert (hardware.numpy(gram(hardware.array(batch), hardware)) == len(batch) * INT8_PRODUCT).all()
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (1, 64, 3), (5, 7, 9), (33, 1500, 18), (0, 4, 4)])
+def test_code_products_are_exact(rows: int, inner: int, columns: int, hardware: Hardware) -> None:
+    left, right = codes("left", rows, inner), codes("right", inner, columns)
+    product = CodeMatrix(right, hardware).after(hardware.array(left))
+    assert hardware.numpy(product).tolist() == slow_product(left, right)
+
+
+def test_rows_too_long_for_32_bits_are_refused(hardware: Hardware) -> None:
+    with pytest.raises(LimitError, match="too long for exact products"):
+        CodeMatrix(np.zeros((INT32_ROWS + 1, 1), np.int8), hardware)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 20])
+@pytest.mark.parametrize("scale", [1, 10**6, 2**30, 2**34])
+def test_system_products_are_exact_up_to_the_bound(columns: int, scale: int, hardware: Hardware) -> None:
+    root = codes("system", 40, 24).astype(np.int64)
+    matrix = (root.T @ root) * scale
+    system = IntegerSystem(hardware.array(matrix), 3, hardware)
+    limit = 1 << system.width
+    draw = uniform_bytes("block", 24, columns, 8).copy().view(np.int64)[:, :, 0] % (2 * limit + 1) - limit
+    draw[0], draw[1] = limit, -limit
+    product = hardware.numpy(system.product(hardware.array(draw)))
+    exact = matrix.astype(object) @ draw.astype(object) + 3 * draw.astype(object)
+    assert product.tolist() == exact.tolist()
+    assert max(abs(value) for value in exact.ravel()) < 2**62
+
+
+def test_a_block_over_the_bound_is_refused(hardware: Hardware) -> None:
+    system = IntegerSystem(hardware.array(np.eye(8, dtype=np.int64)), 1, hardware)
+    with pytest.raises(LimitError, match="exceeds 40 bits"):
+        system.product(hardware.array(np.full((8, 3), 2**40 + 1)))
+
+
+def test_sums_that_leave_no_room_are_refused(hardware: Hardware) -> None:
+    with pytest.raises(LimitError, match="no room for exact products"):
+        IntegerSystem(hardware.array(np.full((2, 2), 2**61)), 1, hardware)
+
+
+@pytest.mark.parametrize("largest", [0, 1, 2**34, 2**45, 2**49])
+def test_scores_are_exact(largest: int, hardware: Hardware) -> None:
+    weights = (uniform_bytes("weights", 30, 4, 8).copy().view(np.int64)[:, :, 0] % (2 * largest + 1)) - largest
+    batch = codes("scored", 25, 30)
+    found = GridWeights(weights, hardware).scores(hardware.array(batch))
+    assert found.tolist() == (batch.astype(object) @ weights.astype(object)).tolist()
+
+
+def test_weights_too_large_for_scores_are_refused(hardware: Hardware) -> None:
+    with pytest.raises(LimitError, match="too large for 64-bit scores"):
+        GridWeights(np.full((2, 1), 2**55), hardware)
+
+
+class Faulty(Hardware):
+    """Hardware that gets one entry of each product slightly wrong."""
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        product = super().matmul(left, right)
+        product[-1, 0] += 1
+        return product
+
+    def int8_gram(self, codes: Array) -> Array:
+        product = super().int8_gram(codes).astype(np.int64)
+        product[0, -1] += 2**20
+        return product
+
+    def int8_matmul(self, left: Array, right: Array) -> Array:
+        product = super().int8_matmul(left, right)
+        product[0, 0] = min(product[0, 0], 2**15)  # saturation in 16 bits
+        return product
+
+
+def test_wrong_products_are_never_silent() -> None:
+    faulty = Faulty()
+    with pytest.raises(HardwareError, match="Gram matrix computed on this machine fails its check"):
+        gram(codes("faulty", 9, 5), faulty)
+    with pytest.raises(HardwareError, match="product of features"):
+        CodeMatrix(np.full((9, 4), 127, np.int8), faulty).after(np.full((2, 9), 127, np.int8))
+    with pytest.raises(HardwareError, match="product with the system"):
+        IntegerSystem(np.eye(6, dtype=np.int64), 1, faulty).product(np.ones((6, 3), np.int64))
+    with pytest.raises(HardwareError, match="scores"):
+        GridWeights(np.ones((5, 2), np.int64), faulty).scores(codes("faulty", 9, 5))
+    with pytest.raises(HardwareError, match="fixed-point"):
+        exact_matmul(np.ones((3, 3), np.int64), np.ones((3, 3), np.int64), faulty)
+
+
+def test_saturating_int8_units_are_not_used() -> None:
+    class Saturating:
+        @staticmethod
+        def from_numpy(array: np.ndarray) -> np.ndarray:
+            return array
+
+        @staticmethod
+        def _int_mm(left: np.ndarray, right: np.ndarray) -> object:
+            class Result:
+                def numpy(self) -> np.ndarray:
+                    pairs = left.astype(np.int32)[:, :, None] * right.astype(np.int32)[None]
+                    sums = pairs.reshape(len(left), -1, 2, right.shape[1]).sum(axis=2)
+                    return np.asarray(np.clip(sums, -(2**15), 2**15 - 1).sum(axis=1))
+
+            return Result()
+
+    assert hardware_module._passes_int8_self_test(Saturating) is True  # signed pairs of 127 * 127 still fit 16 bits ...
+
+    class Shifted(Saturating):
+        @staticmethod
+        def _int_mm(left: np.ndarray, right: np.ndarray) -> object:  # ... but not when the left is shifted to unsigned
+            class Result:
+                def numpy(self) -> np.ndarray:
+                    pairs = (left.astype(np.int32) + 128)[:, :, None] * right.astype(np.int32)[None]
+                    sums = np.clip(pairs.reshape(len(left), -1, 2, right.shape[1]).sum(axis=2), -(2**15), 2**15 - 1)
+                    return np.asarray(sums.sum(axis=1) - 128 * right.astype(np.int32).sum(axis=0))
+
+            return Result()
+
+    assert hardware_module._passes_int8_self_test(Shifted) is False
+
+    class Missing:
+        pass
+
+    assert hardware_module._passes_int8_self_test(Missing) is False

@@ -1,0 +1,251 @@
+"""Histories: whatever is learned, forgotten, merged and saved, the model is the one that learned the remainder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+
+from neverseen import (
+    AnalyticClassifier,
+    Encoder,
+    GaussianKernel,
+    HardwareError,
+    Identity,
+    Key,
+    NotLearnedError,
+    RandomProjection,
+)
+from neverseen import encoding as encoding_module
+from neverseen import model as model_module
+from neverseen.solver import Solution, solve
+from tests import oracle
+from tests.conftest import hardware_here
+from tests.samples import clustered, features
+
+WIDTH = 5
+X, Y = clustered("histories", 24, WIDTH, 3)
+NAMES = np.array(["cat", "dog", "emu"])[Y]
+SECRET = bytes(range(32))
+ENCODERS: list[Encoder] = [
+    RandomProjection(24, seed=3),
+    Identity(),
+    GaussianKernel(features("centres", 20, WIDTH)),
+]
+
+
+def new(encoder: Encoder, hardware: str = "numpy", gamma: int = 2**10) -> AnalyticClassifier:
+    return AnalyticClassifier(encoder, gamma, track_classes=True, key=Key(SECRET), hardware=hardware)
+
+
+def saved(model: AnalyticClassifier) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model")
+        return (Path(folder) / "model").read_bytes()
+
+
+def rows_of(held: Counter[int]) -> list[int]:
+    return sorted(held.elements())
+
+
+class History:
+    """A model that lives through requests, beside a plain list of what it should hold."""
+
+    def __init__(self, encoder: Encoder, data: st.DataObject) -> None:
+        self.encoder, self.data = encoder, data
+        self.hardware = data.draw(st.sampled_from(hardware_here()), label="hardware")
+        self.model = new(encoder, self.hardware)
+        self.held: Counter[int] = Counter()
+
+    def some_rows(self, most: int = 6) -> list[int]:
+        return self.data.draw(st.lists(st.integers(0, len(X) - 1), max_size=most), label="rows")
+
+    def learn(self) -> None:
+        rows = self.some_rows()
+        self.model.partial_fit(X[rows], NAMES[rows])
+        self.held.update(rows)
+
+    def forget(self) -> None:
+        held = rows_of(self.held)
+        picks = self.data.draw(st.lists(st.integers(0, max(0, len(held) - 1)), unique=True, max_size=5), label="picks")
+        rows = [held[pick] for pick in picks if held]
+        if rows:
+            self.model.forget(X[rows], NAMES[rows])
+            self.held -= Counter(rows)
+
+    def forget_class(self) -> None:
+        present = sorted({NAMES[row] for row in rows_of(self.held)})
+        if present:
+            name = self.data.draw(st.sampled_from(present), label="class")
+            self.model.forget_class(name)
+            self.held = Counter({row: count for row, count in self.held.items() if NAMES[row] != name})
+
+    def merge(self) -> None:
+        rows = self.some_rows()
+        other = new(self.encoder, self.data.draw(st.sampled_from(hardware_here()), label="other's hardware"))
+        if rows:
+            other.fit(X[rows], NAMES[rows])
+        self.model.merge(other)
+        self.held.update(rows)
+
+    def save_and_load(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.model.save(Path(folder) / "model")
+            self.model = AnalyticClassifier.load(Path(folder) / "model", hardware=self.hardware)
+
+    def solve(self) -> None:
+        self.model.digest()  # so that the next change is followed from this solution
+
+    def refuse(self) -> None:
+        before = saved(self.model)
+        row = self.data.draw(st.integers(0, len(X) - 1), label="refused")
+        times = self.held[row] + 1
+        good = rows_of(self.held)[:2]
+        rows = [*good, *([row] * times)]
+        if not Counter(rows) <= self.held:
+            with pytest.raises(NotLearnedError):
+                self.model.forget(X[rows], NAMES[rows])
+        with pytest.raises(NotLearnedError):
+            self.model.forget_class("never seen")
+        assert saved(self.model) == before
+
+    def check(self) -> None:
+        rows = rows_of(self.held)
+        scratch = new(self.encoder)
+        if rows:
+            scratch.fit(X[rows], NAMES[rows])
+        assert self.model.digest() == scratch.digest()
+        assert saved(self.model) == saved(scratch)
+        if rows:
+            assert np.array_equal(self.model.decision_function(X), scratch.decision_function(X))
+
+
+REQUESTS = ["learn", "forget", "forget_class", "merge", "save_and_load", "solve", "refuse"]
+
+
+@pytest.mark.parametrize("encoder", ENCODERS, ids=lambda encoder: type(encoder).__name__)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_any_history_ends_in_the_model_of_the_remainder(encoder: Encoder, data: st.DataObject) -> None:
+    history = History(encoder, data)
+    history.learn()
+    for request in data.draw(st.lists(st.sampled_from(REQUESTS), max_size=10), label="requests"):
+        getattr(history, request)()
+    history.check()
+
+
+@pytest.mark.parametrize("encoder", ENCODERS, ids=lambda encoder: type(encoder).__name__)
+def test_the_digest_is_the_oracles(encoder: Encoder) -> None:
+    rows = list(range(12))
+    model = new(encoder).fit(X[rows], NAMES[rows])
+    quantised = [oracle.quantise(row) for row in X[rows].tolist()]
+    if isinstance(encoder, RandomProjection):
+        settings_, codes = (
+            oracle.random_projection_configuration(24, 3),
+            [oracle.random_projection(q, 24, 3) for q in quantised],
+        )
+    elif isinstance(encoder, GaussianKernel):
+        centres = features("centres", 20, WIDTH).tolist()
+        settings_ = oracle.gaussian_kernel_configuration(centres, 0.5)
+        codes = [oracle.gaussian_kernel(q, centres, 0.5) for q in quantised]
+    else:
+        settings_, codes = oracle.identity_configuration(), quantised
+    sums = oracle.statistics(codes, NAMES[rows].tolist())
+    weights = oracle.weights(sums.gram, sums.cross, 2**10, 40)
+    configuration = oracle.configuration_digest(settings_, 2**10, 40)
+    assert model.digest() == oracle.model_digest(configuration, WIDTH, sums.classes, weights).hex()
+    scores = [oracle.scores(code, weights) for code in codes]
+    assert model.decision_function(X[rows]).tolist() == [oracle.decision(score, 40) for score in scores]
+    assert model.predict(X[rows]).tolist() == [oracle.predict(score, sums.classes) for score in scores]
+    expected = np.array([[float(p) for p in oracle.probabilities(score, 40)] for score in scores])
+    assert np.allclose(model.predict_proba(X[rows]), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("chunk", [1, 3, 1000])
+@pytest.mark.parametrize("name", hardware_here())
+def test_threads_chunks_and_hardware_change_no_bit(
+    threads: int, chunk: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, labels = clustered("threads", 300, 40, 7)
+    encoder = RandomProjection(160, seed=1)
+    expected = AnalyticClassifier(encoder, key=Key(SECRET), hardware="numpy").fit(rows, labels)
+    monkeypatch.setattr(model_module, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(encoding_module, "_ROWS", chunk)
+    with threadpool_limits(threads):
+        if name != "numpy":
+            import torch
+
+            torch.set_num_threads(threads)
+        model = AnalyticClassifier(encoder, key=Key(SECRET), hardware=name)
+        for start in range(0, 300, 75):
+            model.partial_fit(rows[start : start + 75], labels[start : start + 75])
+        assert model.digest() == expected.digest()
+        assert saved(model) == saved(expected)
+        assert np.array_equal(model.decision_function(rows), expected.decision_function(rows))
+
+
+def test_following_requests_gives_the_bits_of_full_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, labels = clustered("following", 200, 20, 4)
+    encoder = RandomProjection(128, seed=1)
+    model = AnalyticClassifier(encoder, key=Key(SECRET), hardware="numpy").fit(rows, labels)
+    model.digest()
+    full_solves = []
+
+    def counted(*args: Any, **options: Any) -> Solution:
+        full_solves.append(1)
+        return solve(*args, **options)
+
+    monkeypatch.setattr(model_module, "solve", counted)
+    held = list(range(200))
+    for step in range(40):
+        row = (step * 37) % 200
+        if row in held:
+            model.forget(rows[[row]], labels[[row]])
+            held.remove(row)
+        else:
+            model.partial_fit(rows[[row]], labels[[row]])
+            held.append(row)
+        if step % 4 == 3:
+            hinted = model.digest()
+            model_without = AnalyticClassifier(encoder, key=Key(SECRET), hardware="numpy")
+            before = len(full_solves)
+            assert hinted == model_without.fit(rows[held], labels[held]).digest()
+            assert len(full_solves) == before + 1
+    assert len(full_solves) == 10  # those of the fresh models: every change was followed
+    model.discard_hints()
+    assert model.digest() == hinted
+
+
+def test_an_interrupt_in_the_middle_of_a_change_cannot_pass_for_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = new(ENCODERS[0]).fit(X, NAMES)
+    exact = model._model
+
+    def interrupted(members: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exact.membership, "remove", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.forget(X[:1], NAMES[:1])
+    for verb in (lambda: model.forget(X[:1], NAMES[:1]), lambda: model.predict(X), model.digest):
+        with pytest.raises(HardwareError, match="cut off half-way; load it again"):
+            verb()
+
+
+def test_a_failed_product_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = new(ENCODERS[0]).fit(X, NAMES)
+    before = saved(model)
+    monkeypatch.setattr(type(model._model.hardware), "int8_gram", lambda self, codes: np.ones((24, 24), np.int64))
+    for verb in (model.forget, model.partial_fit):
+        with pytest.raises(HardwareError, match="nothing was changed"):
+            verb(X[:2], NAMES[:2])
+    monkeypatch.undo()
+    assert saved(model) == before
+    assert model.forget(X[:2], NAMES[:2]).digest() == new(ENCODERS[0]).fit(X[2:], NAMES[2:]).digest()

@@ -1,0 +1,241 @@
+"""Hints, small changes and hard cases of the certified solve; `test_solver_oracle.py` proves the rounding itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from neverseen import HardwareError, IllConditionedError, InputError, LimitError
+from neverseen import solver as solver_module
+from neverseen.hardware import Array, Hardware, choose
+from neverseen.preconditioning import ApproximateInverse, CholeskyFactor, Corrected, NoProgressError
+from neverseen.rational import eliminated
+from neverseen.solver import Solution, solve
+from tests.samples import clustered
+from tests.samples import codes as sample_codes
+
+NUMPY = choose("numpy")
+SIZE, CLASSES = 96, 5
+CODES = np.abs(sample_codes("solver", 400, SIZE))
+LABELS = clustered("solver", 400, 2, CLASSES)[1].astype(np.intp)
+
+
+def sums(rows: np.ndarray | list[int]) -> tuple[np.ndarray, np.ndarray]:
+    batch = CODES[rows].astype(np.int64)
+    return batch.T @ batch, batch.T @ np.eye(CLASSES, dtype=np.int64)[LABELS[rows]]
+
+
+def weights_of(rows: np.ndarray | list[int], gamma: int, grid_bits: int = 40) -> np.ndarray:
+    return solve(*sums(rows), gamma, grid_bits).weights
+
+
+def exact_weights(rows: np.ndarray | list[int], gamma: int, grid_bits: int = 40) -> list[list[int]]:
+    gram, cross = sums(rows)
+    return [[round(value * (1 << grid_bits)) for value in row] for row in eliminated(gram, gamma, cross)]
+
+
+@pytest.mark.parametrize("gamma", [1, 2**16, 2**30])
+@pytest.mark.parametrize("rows", [np.arange(400), np.arange(40), np.arange(1), np.zeros(50, np.intp)])
+def test_every_hardware_gives_the_exact_weights(gamma: int, rows: np.ndarray, hardware: Hardware) -> None:
+    gram, cross = sums(rows)
+    solution = solve(hardware.array(gram), hardware.array(cross), gamma, hardware=hardware)
+    assert np.array_equal(solution.weights, weights_of(rows, gamma))
+    assert solution.weights.dtype == np.int64
+
+
+@pytest.mark.parametrize("gamma", [1, 2**16])
+def test_larger_systems_against_elimination(gamma: int) -> None:
+    rows = np.arange(70)  # fewer samples than features
+    assert weights_of(rows, gamma).tolist() == exact_weights(rows, gamma)
+
+
+@pytest.mark.parametrize("gamma", [1, 2**10, 2**30])
+def test_a_million_identical_rows(gamma: int) -> None:
+    code = CODES[0].astype(np.int64)
+    gram, cross = np.outer(code, code) * 10**6, code[:, None] * 10**6
+    expected = [[round(value * 2**40) for value in row] for row in eliminated(gram[:40, :40], gamma, cross[:40])]
+    assert solve(gram[:40, :40], cross[:40], gamma).weights.tolist() == expected
+    # In closed form: W* = m c / (gamma + m |c|^2).
+    total = gamma + 10**6 * int(code @ code)
+    assert solve(gram, cross, gamma).weights[:, 0].tolist() == [
+        round(solver_module.Fraction(10**6 * int(c) << 40, total)) for c in code
+    ]
+
+
+def test_residual_bounds_hold() -> None:
+    gram, cross = sums(np.arange(120))
+    solution = solve(gram, cross, 2**12)
+    for column in range(CLASSES):
+        exact = solution.values.column_exactly(column)
+        for row in range(SIZE):
+            image = sum(int(a) * x for a, x in zip(gram[row], exact, strict=True)) + 2**12 * exact[row]
+            assert abs(float(int(cross[row, column]) - image)) <= solution.residuals[column]
+
+
+# -- following small changes --------------------------------------------------------------------------
+
+
+def follow(
+    solution: Solution, hardware: Hardware, before: list[int], come: list[int], go: list[int]
+) -> Solution | None:
+    after = [row for row in before if row not in go] + come
+    gram, cross = sums(after)
+    changed = come + go
+    signs = np.array([1] * len(come) + [-1] * len(go))
+    return solution.followed(
+        hardware.array(gram), hardware.array(cross), hardware.array(CODES[changed]), signs, LABELS[changed], hardware
+    )
+
+
+@pytest.mark.parametrize("gamma", [2**6, 2**16, 2**30])
+@pytest.mark.parametrize(
+    ("come", "go"), [([], [7]), ([301], []), ([], [1, 2, 3]), ([301, 302], [5, 6]), ([303], [303 - 300])]
+)
+def test_a_followed_change_gives_the_bits_of_a_full_solve(
+    gamma: int, come: list[int], go: list[int], hardware: Hardware
+) -> None:
+    before = list(range(300))
+    gram, cross = sums(before)
+    solution = solve(hardware.array(gram), hardware.array(cross), gamma, hardware=hardware)
+    followed = follow(solution, hardware, before, come, go)
+    assert followed is not None
+    after = [row for row in before if row not in go] + come
+    assert np.array_equal(followed.weights, weights_of(after, gamma))
+    assert isinstance(followed.preconditioner, Corrected)
+    # The residual bound it claims is true.
+    gram, cross = sums(after)
+    for column in range(CLASSES):
+        exact = followed.values.column_exactly(column)
+        row = 11
+        image = sum(int(a) * x for a, x in zip(gram[row], exact, strict=True)) + gamma * exact[row]
+        assert abs(float(int(cross[row, column]) - image)) <= followed.residuals[column]
+
+
+def test_changes_can_be_followed_for_long(hardware: Hardware) -> None:
+    held = list(range(200))
+    gram, cross = sums(held)
+    solution = solve(hardware.array(gram), hardware.array(cross), 2**14, hardware=hardware)
+    for step in range(60):
+        come, go = ([200 + step], []) if step % 3 else ([], [held[step % len(held)]])
+        followed = follow(solution, hardware, held, come, go)
+        assert followed is not None
+        solution, held = followed, [row for row in held if row not in go] + come
+        if step % 10 == 9:
+            assert np.array_equal(solution.weights, weights_of(held, 2**14))
+    assert solution.residuals.max() < 2**14 * 2.0**-60  # 2**-20 grid steps
+
+
+def test_columns_whose_bound_does_not_decide_are_refined_from_their_exact_residual(hardware: Hardware) -> None:
+    before = list(range(300))
+    gram, cross = sums(before)
+    solution = solve(hardware.array(gram), hardware.array(cross), 2**16, hardware=hardware)
+    doubtful = solution.residuals.copy()
+    doubtful[[1, 3]] = 2**16 * 2.0**-42  # a quarter of a grid step: true, and too weak to decide
+    followed = follow(replace(solution, residuals=doubtful), hardware, before, [], [17])
+    assert followed is not None
+    assert np.array_equal(followed.weights, weights_of([row for row in before if row != 17], 2**16))
+    assert followed.residuals.max() < 2**16 * 2.0**-65
+    again = follow(followed, hardware, [row for row in before if row != 17], [], [18])
+    assert again is not None
+    assert np.array_equal(again.weights, weights_of([row for row in before if row not in (17, 18)], 2**16))
+
+
+def test_classes_come_and_go_with_columns() -> None:
+    before = list(range(300))
+    gram, cross = sums(before)
+    solution = solve(gram, cross, 2**16)
+    # Drop column 2 (its samples stay in G: as if they had a label of no class), and add an empty class in front.
+    kept = [-1, 0, 1, 3, 4]
+    moved = solution.with_columns(kept)
+    assert moved.residuals[0] == 0
+    change = CODES[[7]]
+    gram2 = gram - np.outer(change[0].astype(int), change[0].astype(int))
+    cross2 = np.concatenate([np.zeros((SIZE, 1), np.int64), cross[:, kept[1:]]], axis=1)
+    label = LABELS[7]
+    target = kept.index(label) if label in kept else -1
+    if target >= 0:
+        cross2[:, target] -= change[0]
+    followed = moved.followed(gram2, cross2, change, np.array([-1]), np.array([target]), NUMPY)
+    assert followed is not None
+    assert np.array_equal(followed.weights, solve(gram2, cross2, 2**16).weights)
+    assert not followed.weights[:, 0].any()
+
+
+def test_large_changes_are_left_to_a_full_solve() -> None:
+    before = list(range(300))
+    solution = solve(*sums(before), 2**16)
+    assert follow(solution, NUMPY, before, [], list(range(100))) is None
+    exhausted = replace(solution, residuals=np.full(CLASSES, np.inf))
+    assert follow(exhausted, NUMPY, before, [], [3]) is None
+
+
+def test_a_useless_preconditioner_is_left_to_a_full_solve() -> None:
+    before = list(range(300))
+    solution = solve(*sums(before), 2**16)
+    for matrix in (np.zeros((SIZE, SIZE)), np.full((SIZE, SIZE), np.nan), np.eye(SIZE)):
+        assert (
+            follow(replace(solution, preconditioner=ApproximateInverse(matrix, NUMPY)), NUMPY, before, [], [3]) is None
+        )
+
+
+# -- hints and failures -------------------------------------------------------------------------------
+
+
+def test_factors_of_other_systems_are_hints() -> None:
+    gram, cross = sums(np.arange(300))
+    expected = weights_of(np.arange(300), 2**16)
+    other = solve(*sums(np.arange(50)), 2**16)
+    assert isinstance(other.preconditioner, CholeskyFactor)
+    near = np.linalg.inv(gram + 2**16 * np.eye(SIZE))
+    for hint in (
+        other,
+        other.preconditioner,
+        near,
+        near.astype(np.float32),
+        near[:3],
+        np.zeros((SIZE, SIZE), complex).real,
+    ):
+        assert np.array_equal(solve(gram, cross, 2**16, hint=hint).weights, expected)
+
+
+def test_singular_cores_count_as_no_progress() -> None:
+    factor = ApproximateInverse(np.eye(3), NUMPY)
+    with pytest.raises(NoProgressError):
+        Corrected(factor, np.ones((3, 2)), np.zeros((2, 2)), NUMPY)(np.ones((3, 1)))
+
+
+def test_systems_beyond_float64_say_what_to_do() -> None:
+    root = np.ones((1, 200), np.int64)
+    gram = root.T @ root * 2**50
+    with pytest.raises(
+        IllConditionedError, match=r"with gamma = 1: no float64 factor of the system contracts. Raise gamma"
+    ):
+        solve(gram, np.ones((200, 3), np.int64), 1)
+    weights = solve(gram[:20, :20], np.ones((20, 3), np.int64), 1).weights  # small: eliminated
+    assert weights[0, 0] == round(solver_module.Fraction(2**40, 1 + 20 * 2**50))
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(LimitError, match=r"does not fit the grid of 2\*\*-52"):
+        solve(np.zeros((2, 2), np.int64), np.full((2, 1), 2**20), 1, grid_bits=52)
+
+
+def test_shapes_are_checked() -> None:
+    with pytest.raises(InputError, match="gram must be"):
+        solve(np.zeros((2, 3), np.int64), np.zeros((2, 1), np.int64), 1)
+    with pytest.raises(InputError, match="gram must be"):
+        solve(np.zeros((2, 2), np.int64), np.zeros((3, 1), np.int64), 1)
+    assert solve(np.zeros((2, 2), np.int64), np.zeros((2, 0), np.int64), 1).weights.shape == (2, 0)
+
+
+def test_wrong_products_stop_the_solve() -> None:
+    class Faulty(Hardware):
+        def matmul(self, left: Array, right: Array) -> Array:
+            product = super().matmul(left, right)
+            product[0, 0] *= 1 + 2.0**-30
+            return product
+
+    with pytest.raises(HardwareError, match="nothing was changed"):
+        solve(*sums(np.arange(300)), 2**16, hardware=Faulty())

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neverseen import ConfigurationError, InputError, LimitError, NotLearnedError
+from neverseen.arithmetic import MAX_SAMPLES
+from neverseen.hardware import Hardware
+from neverseen.statistics import Statistics, narrowed, pack_triangle, unpack_triangle
+from tests import oracle
+from tests.samples import codes, uniform_bytes
+
+SIZE = 6
+CODES = codes("statistics", 30, SIZE)
+LABELS = [("a", "b", ("c", 1))[value % 3] for value in uniform_bytes("statistics:labels", 30)]
+
+
+def of(rows: list[int], **options: object) -> Statistics:
+    return Statistics.of(CODES[rows], [LABELS[row] for row in rows], **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [[], [0], list(range(30)), [3, 3, 3]])
+def test_sums_are_the_specified_ones(rows: list[int], hardware: Hardware) -> None:
+    found = Statistics.of(hardware.array(CODES[rows]), [LABELS[row] for row in rows], hardware)
+    expected = oracle.statistics(CODES[rows].tolist(), [LABELS[row] for row in rows])
+    if rows:
+        assert hardware.numpy(found.gram).tolist() == expected.gram
+        assert found.cross().tolist() == expected.cross
+    assert found.classes == [oracle.label_text(label) for label in expected.classes]
+    assert [found.counts[name] for name in found.classes] == list(expected.counts)
+
+
+@given(st.lists(st.integers(0, 29), min_size=1, max_size=20), st.data())
+@settings(max_examples=60)
+def test_any_order_and_grouping_gives_the_same_sums(rows: list[int], data: st.DataObject) -> None:
+    gone = data.draw(st.lists(st.sampled_from(range(len(rows))), unique=True))
+    total = Statistics(SIZE, track_classes=True)
+    for row in data.draw(st.permutations(rows)):
+        total.merge(of([row], track_classes=True))
+    if gone:
+        total.remove(CODES[[rows[i] for i in gone]], [LABELS[rows[i]] for i in gone])
+    left = [row for i, row in enumerate(rows) if i not in gone]
+    expected = Statistics(SIZE, track_classes=True)
+    expected.add(CODES[left], [LABELS[row] for row in left])
+    assert total == expected
+    assert total.digest() == expected.digest()
+    assert set(total.class_grams or ()) == set(expected.class_grams or ()) == set(expected.counts)
+    for name in expected.counts:
+        assert total.class_grams is not None
+        assert expected.class_grams is not None
+        packed = total.class_grams.packed(name)
+        assert packed.dtype == expected.class_grams.packed(name).dtype
+        assert np.array_equal(packed, expected.class_grams.packed(name))
+
+
+def test_a_class_goes_by_its_own_sums(tmp_path: Path) -> None:
+    for folder in (None, tmp_path / "spill"):
+        total = Statistics(SIZE, track_classes=True, class_folder=folder)
+        total.add(CODES, LABELS)
+        total.remove_class('"b"')
+        assert total == of([row for row in range(30) if LABELS[row] != "b"])
+        with pytest.raises(NotLearnedError, match='class "b" is not held'):
+            total.remove_class('"b"')
+
+
+def test_class_sums_are_spilled_to_a_private_folder_and_removed_with_the_object(tmp_path: Path) -> None:
+    total = Statistics(SIZE, track_classes=True, class_folder=tmp_path)
+    total.add(CODES, LABELS)
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(list(folder.glob("*.npy"))) == 3
+    assert not list(folder.glob("*.partial"))
+    total.remove_class('"a"')
+    assert len(list(folder.glob("*.npy"))) == 2
+    for twin in (pickle.loads(pickle.dumps(total)), copy.deepcopy(total)):  # noqa: S301
+        twin.remove_class('"b"')
+        assert '"b"' in total.counts
+        assert len(list(folder.glob("*.npy"))) == 2
+    del total, twin
+    assert not folder.exists()
+
+
+def test_refusals_change_nothing() -> None:
+    total = of([0, 1, 2, 3], track_classes=True)
+    before = total.digest()
+    with pytest.raises(NotLearnedError, match="samples of class .* are held; .* were to be taken away"):
+        total.remove(CODES[[0, 0, 0, 0, 0]], [LABELS[0]] * 5)
+    with pytest.raises(NotLearnedError, match="are not those that are held"):
+        total.remove(CODES[[9, 8, 7, 6]][: total.counts['"a"']], ["a"] * total.counts['"a"'])
+    with pytest.raises(ConfigurationError, match="over 6 and 2 codes"):
+        total.merge(Statistics(2, track_classes=True))
+    with pytest.raises(ConfigurationError, match="keeps class sums and the other does not"):
+        total.merge(of([0]))
+    huge = of([0], track_classes=True)
+    huge.counts[next(iter(huge.counts))] = MAX_SAMPLES
+    with pytest.raises(LimitError, match="whose sums fit 64 bits"):
+        total.merge(huge)
+    assert total.digest() == before
+    plain = of([0])
+    with pytest.raises(ConfigurationError, match="class sums are not kept"):
+        plain.remove_class(plain.classes[0])
+
+
+@pytest.mark.parametrize(
+    ("batch", "labels", "message"),
+    [
+        (np.zeros((2, 3)), ["a", "b"], "must be an int8 matrix; got dtype float64"),
+        (np.zeros(3, np.int8), ["a", "b", "c"], "must be an int8 matrix"),
+        (np.zeros((2, 3), np.int8), ["a"], "2 codes and 1 labels"),
+        (np.full((1, 3), -128, np.int8), ["a"], "got -128"),
+    ],
+)
+def test_unusable_batches_are_refused(batch: np.ndarray, labels: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Statistics.of(batch, labels)
+
+
+def test_equality_is_exact() -> None:
+    one, other = of([0, 1]), of([1, 0])
+    assert one == other
+    other.gram[0, 0] += 1
+    assert one != other
+    assert one.digest() != other.digest()
+    assert one != "something else"
+    assert of([0]) != of([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("top", "dtype"), [(127, "int8"), (128, "int16"), (-128, "int8"), (2**15, "int32"), (2**31, "int64")]
+)
+def test_narrowest_integers(top: int, dtype: str) -> None:
+    assert narrowed(np.array([0, top])).dtype == dtype
+    assert narrowed(np.array([0, top])).tolist() == [0, top]
+
+
+def test_triangles_round_trip() -> None:
+    root = CODES.astype(np.int64)
+    matrix = root.T @ root
+    packed = pack_triangle(matrix)
+    assert packed.tolist() == matrix[np.triu_indices(SIZE)].tolist()
+    assert np.array_equal(unpack_triangle(packed, SIZE), matrix)
