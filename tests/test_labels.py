@@ -56,10 +56,23 @@ def test_equal_values_of_different_kinds_stay_apart() -> None:
         '{"bytes":"31"}',
         '{"tuple":[1]}',
     ]
-    assert len(LabelIndex([1, 1.0, np.float32(1), np.int64(1)]).texts) == 1
+    assert len(LabelIndex([1, 1.0, np.float32(1), np.int64(1), enum.IntEnum("Size", "ONE")["ONE"]]).texts) == 1
+    assert LabelIndex([np.float64(0.5), 0.5, -0.0, 0]).texts == ["0", '{"float":"0x1.0000000000000p-1"}']
 
 
-@pytest.mark.parametrize("label", [object(), [1], {"a": 1}, enum.Enum("Colour", "RED")["RED"], 1j, ("a", [1])])
+@pytest.mark.parametrize(
+    "label",
+    [
+        object(),
+        [1],
+        {"a": 1},
+        enum.Enum("Colour", "RED")["RED"],
+        1j,
+        ("a", [1]),
+        np.datetime64("2026-01-01", "ns"),
+        np.timedelta64(1),
+    ],
+)
 def test_labels_without_a_canonical_form_are_refused(label: object) -> None:
     with pytest.raises(LabelError, match="has no canonical form"):
         normalise(label)
@@ -101,3 +114,9 @@ def test_arrays_are_typed_where_that_loses_nothing() -> None:
     assert mixed.dtype == object
     assert mixed.tolist() == [None, 1, "a", (1, 2), (3, 4)]
     assert sorted([(2,), (1, 5)], key=order_key) == [(1, 5), (2,)]
+
+
+def test_huge_integers_are_refused_by_name() -> None:
+    assert text(normalise(2**4095)) == str(2**4095)
+    with pytest.raises(LabelError, match="integer of 16610 bits"):
+        normalise(10**5000)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neverseen.rational import eliminated, exact_solution, simplest_between
+from neverseen.rational import block_values, eliminated, exact_solution, simplest_between
 from tests import oracle
 from tests.samples import codes
 
@@ -39,3 +39,13 @@ def test_elimination_and_reconstruction_agree_with_the_oracle() -> None:
     assert exact_solution(gram, 7, cross[:, 0], shaken, error) == column
     assert exact_solution(gram, 7, cross[:, 1], shaken, error) is None
     assert exact_solution(gram, 7, cross[:, 0], shaken, Fraction(1, 1000)) is None
+
+
+def test_blocks_are_solved_by_themselves() -> None:
+    root = codes("blocks", 9, 5).astype(np.int64)
+    gram, right = root.T @ root, codes("blocks:right", 5, 1).astype(np.int64)
+    gram[:2, 2:] = gram[2:, :2] = 0
+    exact = oracle.exact_weights(gram.tolist(), right.tolist(), 3)
+    assert block_values(gram, 3, right[:, 0], [1, 4], 3) == {1: exact[1][0], 4: exact[4][0]}
+    assert block_values(gram, 3, right[:, 0], [1], 2) == {1: exact[1][0]}
+    assert block_values(gram, 3, right[:, 0], [1, 4], 2) is None

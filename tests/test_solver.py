@@ -200,6 +200,23 @@ def test_factors_of_other_systems_are_hints() -> None:
         assert np.array_equal(solve(gram, cross, 2**16, hint=hint).weights, expected)
 
 
+@pytest.mark.parametrize("ways", ["blocks", "reconstruction", "distance"])
+def test_ties_are_settled_in_three_ways(ways: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 40
+    gram = np.zeros((size, size), np.int64)
+    gram[1:, 1:] = sums(np.arange(300))[0][: size - 1, : size - 1]
+    gram[0, 0] = 2**13 - 2**10
+    cross = np.ones((size, 2), np.int64)
+    cross[0] = 3 << 7, -(5 << 7)  # W* = 3 / 64 and -5 / 64 beside entries of a denominator of hundreds of bits
+    expected = [[round(value * 2**5) for value in row] for row in eliminated(gram, 2**10, cross)]
+    if ways != "blocks":
+        monkeypatch.setattr(solver_module, "block_values", lambda *args: None)
+    if ways == "distance":
+        monkeypatch.setattr(solver_module, "exact_solution", lambda *args: None)
+    assert solve(gram, cross, 2**10, grid_bits=5).weights.tolist() == expected
+    assert expected[0] == [2, -2]
+
+
 def test_singular_cores_count_as_no_progress() -> None:
     factor = ApproximateInverse(np.eye(3), NUMPY)
     with pytest.raises(NoProgressError):

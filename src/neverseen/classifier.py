@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.exceptions import DataConversionWarning, NotFittedError
-from sklearn.utils import assert_all_finite, check_consistent_length
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from neverseen import saving
-from neverseen.encoding import Encoder, RandomProjection, quantise, whole_number
+from neverseen.encoding import Encoder, RandomProjection, quantise
 from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.hardware import choose
 from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
@@ -305,10 +304,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError(
                 f"encoder must be an Encoder such as RandomProjection(2048); got {type(encoder).__name__}"
             )
-        gamma = whole_number("gamma", self.gamma, 1, 2**40)
-        configuration = Configuration(clone(encoder), gamma, whole_number("grid_bits", self.grid_bits, 1, 52))
-        configuration.as_json()
-        return configuration
+        return Configuration(clone(encoder), self.gamma, self.grid_bits)
 
     def _new_model(self, n_features: int, default_key: Key | None = None) -> ExactModel:
         if self.key is not None and not isinstance(self.key, Key):
@@ -374,16 +370,8 @@ def _labels(y: Any) -> list[Any]:
             array = np.array(labels)
     else:
         array = np.asarray(y)
-        if array.ndim == 2 and array.shape[1] == 1:
-            warnings.warn(
-                "y is a column vector and was expected to be flat; pass y.ravel() to be rid of this warning",
-                DataConversionWarning,
-                stacklevel=4,
-            )
-            array = array[:, 0]
-        if array.ndim != 1:
-            raise InputError(f"y should be a 1d array, got an array of shape {array.shape} instead.")
-        labels = array.tolist()
+        array = column_or_1d(array, warn=True)
+        labels = array.tolist() if array.dtype.kind not in "mM" else list(array)
     if array is not None and array.dtype.kind in "fc":
         assert_all_finite(array, input_name="y")
         check_classification_targets(array)

@@ -63,7 +63,9 @@ def quantise(samples: Any) -> np.ndarray:
     int8 ndarray of shape (n, d0), entries in -127..127
         A row of zeros stays zeros. Multiplying a row by a power of two changes nothing.
 
-    Notes ----- The same bits on every machine: scaling by a power of two, products, sums in a fixed tree,
+    Notes
+    -----
+    The same bits on every machine: scaling by a power of two, products, sums in a fixed tree,
     division and square root are each one correctly rounded IEEE operation. Scaling to a largest magnitude in
     [1/2, 1) rules out overflow, and what underflows is too small to move a sum that is at least 1/4.
 

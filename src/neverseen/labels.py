@@ -18,6 +18,7 @@ from neverseen.errors import FileRejectedError, LabelError
 
 Label = Hashable
 
+_MAX_BITS = 4096  # an integer's text stays far below Python's limit of 4300 digits
 _KINDS = "None, bool, int, finite float, str, bytes, or a tuple or frozenset of these"
 
 
@@ -31,11 +32,16 @@ def normalise(label: Any) -> Label:
     >>> normalise(np.int8(3)), normalise(3.0), normalise("cat")
     (3, 3, 'cat')
     """
-    if isinstance(label, np.generic):
+    if isinstance(label, np.generic) and label.dtype.kind in "biufUS":  # not dates: their items depend on the unit
         label = label.item()
-    if label is None or isinstance(label, bool | int):
+    if label is None or isinstance(label, bool):
         return label
+    if isinstance(label, int):
+        if label.bit_length() > _MAX_BITS:
+            raise LabelError(f"a label is an integer of {label.bit_length()} bits; at most {_MAX_BITS} are supported")
+        return int(label)  # also of an IntEnum
     if isinstance(label, float):
+        label = float(label)
         if not math.isfinite(label):
             raise LabelError(f"a label is {label!r}; labels must be finite: drop those samples or name their class")
         return int(label) if label.is_integer() else label

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.arithmetic import GridWeights
-from neverseen.encoding import Encoder
+from neverseen.encoding import Encoder, whole_number
 from neverseen.errors import ConfigurationError, HardwareError, InputError, NeverseenError, NotLearnedError
 from neverseen.hardware import Array, Hardware
 from neverseen.labels import LabelIndex, canonical_json
@@ -47,6 +47,11 @@ class Configuration:
     encoder: Encoder
     gamma: int
     grid_bits: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", whole_number("gamma", self.gamma, 1, 2**40))
+        object.__setattr__(self, "grid_bits", whole_number("grid_bits", self.grid_bits, 1, 52))
+        self.encoder.configuration()  # raises if its settings are unusable
 
     def as_json(self) -> dict[str, Any]:
         """Return the configuration as JSON values."""

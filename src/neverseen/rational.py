@@ -1,7 +1,7 @@
 """Exact rational answers in Python integers, for the few systems that fixed-point refinement cannot settle.
 
-`exact_solution` settles exact ties; `eliminated` solves small systems that no float64 factor can precondition. Both
-are slow and rare.
+`block_values` and `exact_solution` settle exact ties; `eliminated` solves small systems that no float64 factor can
+precondition. All are slow and rare.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import math
 from fractions import Fraction
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 
 def exact_solution(
@@ -44,6 +46,25 @@ def exact_solution(
         if image != denominator * target:
             return None
     return [Fraction(numerator, denominator) for numerator in numerators]
+
+
+def block_values(
+    gram: np.ndarray, gamma: int, right: np.ndarray, rows: list[int], largest: int
+) -> dict[int, Fraction] | None:
+    """Return exact entries `rows` of the solution from the blocks of the system they belong to.
+
+    Features that never occur together leave zeros in G, and the system falls into blocks that can be solved one by one.
+    None if a block has more than `largest` features.
+    """
+    _, block_of = connected_components(csr_array(gram != 0), directed=False)
+    values = {}
+    for block in {int(block_of[row]) for row in rows}:
+        members = np.flatnonzero(block_of == block)
+        if len(members) > largest:
+            return None
+        solution = eliminated(gram[np.ix_(members, members)], gamma, right[members, None])
+        values.update({int(member): entry[0] for member, entry in zip(members, solution, strict=True)})
+    return {row: values[row] for row in rows}
 
 
 def simplest_between(low: Fraction, high: Fraction) -> Fraction:

@@ -126,9 +126,11 @@ def read(
     about, tensors = _read_tensors(Path(path))
     try:
         return _assemble(about, tensors, key, hardware, class_folder)
+    except FileRejectedError:
+        raise
+    except NeverseenError as error:
+        _reject(path, str(error), error)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, NeverseenError):
-            raise
         _reject(path, f"its description does not fit its data ({type(error).__name__})", error)
 
 

@@ -11,8 +11,9 @@ How it is proved
    ``|X_ij - W*_ij| <= ||X_j - W*_j||_2 = ||A^-1 R_j||_2 <= ||R_j||_2 / gamma``.
 3. An entry is rounded only when no half-integer of the grid lies within that bound. Otherwise X is refined: a
    preconditioner (any approximate inverse of A) turns R into a correction, and R is updated exactly.
-4. Exact ties are rational numbers with a small denominator. When refinement has gone on for long without deciding,
-   the column is guessed from its continued fractions and the guess proved by substitution, ``A x = b`` in integers.
+4. An exact tie is beyond refinement. Where it has gone on for long without deciding, the entry is settled in exact
+   rational arithmetic: its own block of the system if that is small, else the whole column guessed from continued
+   fractions and proved by substitution, else by the distance that two different fractions must keep.
 
 Floating point appears only inside preconditioners, where it decides how fast R shrinks and nothing else, and in
 norms, which are rounded up. **A hint can change the time, never the bits.**
@@ -49,7 +50,7 @@ from neverseen.preconditioning import (
     Preconditioner,
     corrected,
 )
-from neverseen.rational import eliminated, exact_solution
+from neverseen.rational import block_values, eliminated, exact_solution
 
 _SOLVE_BITS = 26
 """A solution is refined until its error bound is below 2**-26 grid steps. One entry in 2**25 is then too near a tie
@@ -98,8 +99,13 @@ class _Refinement:
         2**62``, and the residual is scaled to at most 2**62.
         """
         before = self.log2_size()
-        with np.errstate(all="ignore"):  # a hint may hold anything
-            correction = precondition(self.floats)  # (d, c), units of 2**-scale
+        try:
+            with np.errstate(all="ignore"):  # a hint may hold anything, and be for another system
+                correction = precondition(self.floats)  # (d, c), units of 2**-scale
+        except (ValueError, RuntimeError) as error:
+            raise NoProgressError from error
+        if correction.shape != self.floats.shape:
+            raise NoProgressError
         top = self.hardware.max_abs(correction)
         if not (0 < top < 2.0**400):
             raise NoProgressError
@@ -212,8 +218,7 @@ class Solution:
         """Return the solution with its weights rounded, refining the columns that need it."""
         weights, undecided = _rounded(self.values, self.residuals / self.gamma, self.grid_bits)
         residuals = self.residuals.copy()
-        for start in range(0, len(undecided), 64):
-            columns = undecided[start : start + 64]
+        if columns := sorted(undecided):
             refinement = self._restarted(system, cross, columns)
             weights[:, columns], _ = _refined_weights(
                 system, refinement, contiguous(cross[:, columns]), self.preconditioner, self.grid_bits, 4
@@ -260,8 +265,8 @@ def _cut_residual(system: IntegerSystem, limbs: int) -> float:
     return float(system.trace) * (1 + 1e-9) * math.sqrt(system.size) * 2.0 ** (-LIMB * (limbs - 1))
 
 
-def _rounded(values: FixedPoint, errors: np.ndarray, grid_bits: int) -> tuple[np.ndarray, list[int]]:
-    """Return the rounded grid weights and the columns in which the bound does not decide every entry.
+def _rounded(values: FixedPoint, errors: np.ndarray, grid_bits: int) -> tuple[np.ndarray, dict[int, list[int]]]:
+    """Return the rounded grid weights, and by column the rows that the bound does not decide.
 
     Parameters
     ----------
@@ -277,11 +282,11 @@ def _rounded(values: FixedPoint, errors: np.ndarray, grid_bits: int) -> tuple[np
     with np.errstate(under="ignore"):
         steps = np.ldexp(errors * (1 + 1e-9), grid_bits) + 2.0**-48  # the fraction is known to 2**-50
     near = abs(fraction - 0.5) <= hardware.array(steps[None, :])  # (d, C)
-    undecided = set(np.flatnonzero(steps > 0.1).tolist())
     weights = hardware.numpy(integer + hardware.int64(fraction > 0.5))
+    undecided = {column: list(range(len(weights))) for column in np.flatnonzero(steps > 0.1).tolist()}
     scale = LIMB * len(values.limbs) + grid_bits
     for row, column in np.argwhere(hardware.numpy(near)).tolist():
-        if column in undecided:
+        if steps[column] > 0.1:
             continue
         exact = Fraction(values.exactly(row, column, scale), 1 << (scale - grid_bits))  # in grid steps
         error = Fraction(float(errors[column])) * (1 << grid_bits) * Fraction(1001, 1000)
@@ -289,8 +294,8 @@ def _rounded(values: FixedPoint, errors: np.ndarray, grid_bits: int) -> tuple[np
         if low == high:  # rounding never decreases, so all between round alike
             weights[row, column] = low
         else:
-            undecided.add(column)
-    return weights, sorted(undecided)
+            undecided.setdefault(column, []).append(row)
+    return weights, undecided
 
 
 def _refined_weights(
@@ -308,27 +313,50 @@ def _refined_weights(
     weights, undecided = _rounded(refinement.values, refinement.bounds() / system.gamma, grid_bits)
     for column in undecided:
         single = refinement.columns([column])
-        weights[:, column] = _decided_column(system, single, hardware.numpy(right[:, column]), precondition, grid_bits)
+        target = hardware.numpy(right[:, column])
+        weights[:, column] = _settled(system, single, target, precondition, grid_bits)
     return weights, refinement
 
 
-def _decided_column(
+def _settled(
     system: IntegerSystem, single: _Refinement, right: np.ndarray, precondition: Preconditioner, grid_bits: int
 ) -> np.ndarray:
-    """Return one column's weights, however near a tie: by refinement, or from its exact rational value."""
-    next_guess = single.scale + 64
+    """Return the weights of one column that has entries too near a tie for the bound at hand."""
+    look = single.scale + 64  # near-ties are nearly always told from ties by that many bits more
     while True:
+        while single.scale < look and single.norms.any():
+            single.step(precondition, least_gain=0.5)
         weights, undecided = _rounded(single.values, single.bounds() / system.gamma, grid_bits)
         if not undecided:
             return weights[:, 0]
-        if single.scale >= next_guess:
-            approximate = single.values.column_exactly(0)
-            error = Fraction(float(single.norms[0])) / (system.gamma << single.scale)
-            exact = exact_solution(system.hardware.numpy(system.gram), system.gamma, right, approximate, error)
-            if exact is not None:
-                return np.array([round(value * (1 << grid_bits)) for value in exact], dtype=np.int64)
-            next_guess = 2 * single.scale
-        single.step(precondition, least_gain=0.5)
+        exact = _exact_values(system, single, right, undecided[0], grid_bits)
+        if exact is not None:
+            for row, value in exact.items():
+                weights[row, 0] = round(value * (1 << grid_bits))
+            return weights[:, 0]
+        look = 2 * single.scale
+
+
+def _exact_values(
+    system: IntegerSystem, single: _Refinement, right: np.ndarray, rows: list[int], grid_bits: int
+) -> dict[int, Fraction] | None:
+    """Return the exact values of the entries `rows` of one column, if they can be known by now."""
+    gram = system.hardware.numpy(system.gram)
+    values = block_values(gram, system.gamma, right, rows, _RATIONAL_SIZE)
+    if values is not None:
+        return values
+    approximate = single.values.column_exactly(0)
+    error = Fraction(float(single.norms[0])) / (system.gamma << single.scale)
+    whole = exact_solution(gram, system.gamma, right, approximate, error)
+    if whole is not None:
+        return {row: whole[row] for row in rows}
+    # A tie is m / 2**(p+1), an entry of W* is n / det A, and 0 < det A <= prod A_ii (Hadamard). If they differ, then by
+    # at least 1 / (2**(p+1) prod A_ii); and an undecided entry is within 2.1 times the error of its tie.
+    product = math.prod(entry + system.gamma for entry in gram.diagonal().tolist())
+    if 4 * error * product * 2 ** (grid_bits + 1) < 1:
+        steps = {row: math.floor(approximate[row] * 2**grid_bits) for row in rows}
+        return {row: Fraction(2 * step + 1, 2 ** (grid_bits + 1)) for row, step in steps.items()}
+    return None
 
 
 def solve(
@@ -416,8 +444,8 @@ def _preconditioners(
     if isinstance(hint, Solution):
         hint = hint.preconditioner
     if isinstance(hint, np.ndarray):
-        matrix = np.asarray(hint, dtype=np.float64)
-        if matrix.shape == (system.size, system.size):
+        if hint.shape == (system.size, system.size) and hint.dtype.kind in "fiu":
+            matrix = hint.astype(np.float64)
             ways.append((lambda: ApproximateInverse(hardware.array(matrix), hardware), 8))
     elif hint is not None and hint is not _identity:
         ways.append((lambda: hint, 8))

@@ -1,0 +1,97 @@
+"""The package as a whole: its public face, what it imports, and digests that no machine may change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import neverseen
+from neverseen import AnalyticClassifier, ConfigurationError, GaussianKernel, Identity, Key, RandomProjection
+from neverseen import hardware as hardware_module
+from neverseen.hardware import Hardware
+from tests.samples import clustered, features
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_public_face() -> None:
+    assert neverseen.__all__ == sorted(neverseen.__all__)
+    assert set(neverseen.__all__) == {
+        "AnalyticClassifier", "ConfigurationError", "Encoder", "FileRejectedError", "GaussianKernel", "HardwareError", "Identity",
+        "IllConditionedError", "InputError", "Key", "KeyMissingError", "LabelError", "LimitError", "NeverseenError", "NotLearnedError",
+        "RandomProjection", "__version__",
+    }  # fmt: skip
+    assert all(hasattr(neverseen, name) for name in neverseen.__all__)
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("neverseen", ["torch"]),
+        ("neverseen.tracking", ["torch"]),
+    ],
+)
+def test_optional_libraries_stay_unimported(module: str, unwanted: list[str]) -> None:
+    script = f"import {module}, sys; print([name for name in {unwanted!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_it_works_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = hardware_module.importlib.util.find_spec
+    monkeypatch.setattr(
+        hardware_module.importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name)
+    )
+    assert hardware_module.choose("auto").name == "numpy"
+    for name in ("torch", "cuda"):
+        with pytest.raises(
+            ConfigurationError, match=r"needs PyTorch, which is not installed: pip install 'neverseen\[torch\]'"
+        ):
+            hardware_module.choose(name)
+
+
+def test_cuda_must_be_there_to_be_asked_for() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        assert hardware_module.choose("auto").name == "cuda"
+    else:
+        with pytest.raises(ConfigurationError, match="PyTorch sees no CUDA device"):
+            hardware_module.choose("cuda")
+        assert hardware_module.choose("auto").name == "torch"
+
+
+RECORDED = {
+    "projection": "107cf593abd5dcc114a87a565e83693dc498794ab1c3768693279ee5eb47e1ea",
+    "identity": "e07fa8b8140e320d16d4cf4a6a12652b46c2b8228af051019f49c4a587189654",
+    "kernel": "f56b30a65abc422e8114fc5b551a523b2668008bca4b2c97409a003c83756d80",
+    "wide": "6322fc16b36b6d8b409afb05196252076d40bd22d1c7a1a2ba767430052fcaba",
+}
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_recorded_digests(kind: str, hardware: Hardware) -> None:
+    """Learn, forget and come back, on any machine, any hardware, any library version: these bits."""
+    samples, labels = clustered("recorded", 900, 24, 7)
+    encoder = {
+        "projection": RandomProjection(200, seed=2026),
+        "identity": Identity(),
+        "kernel": GaussianKernel(features("recorded centres", 150, 24), 0.6),
+        "wide": RandomProjection(1024, seed=1),
+    }[kind]
+    model = AnalyticClassifier(encoder, 2**13, track_classes=True, key=Key(bytes(32)), hardware=hardware.name)
+    for start in range(0, 900, 300):
+        model.partial_fit(samples[start : start + 300], labels[start : start + 300])
+    model.digest()
+    model.forget(samples[7:8], labels[7:8])
+    model.digest()
+    model.forget(samples[100:103], labels[100:103])
+    model.digest()
+    model.forget_class(int(labels[0]))
+    model.partial_fit(samples[:50], labels[:50])
+    assert model.digest() == RECORDED[kind]
+    scores = model.decision_function(samples[:100])
+    assert np.array_equal(scores, np.ldexp(np.rint(np.ldexp(scores, 40)), -40))
