@@ -58,7 +58,7 @@ def test_system_products_are_exact_up_to_the_bound(columns: int, scale: int, har
     root = codes("system", 40, 24).astype(np.int64)
     matrix = (root.T @ root) * scale
     system = IntegerSystem(hardware.array(matrix), 3, hardware)
-    limit = 1 << system.width
+    limit = 1 << system.width(columns)
     draw = uniform_bytes("block", 24, columns, 8).copy().view(np.int64)[:, :, 0] % (2 * limit + 1) - limit
     draw[0], draw[1] = limit, -limit
     product = hardware.numpy(system.product(hardware.array(draw)))

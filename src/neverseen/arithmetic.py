@@ -111,13 +111,7 @@ class IntegerSystem:
 
     Attributes
     ----------
-    width : int
-        Blocks may have entries up to ``2**width`` in magnitude, 40 bits at most. Then, with ``|A_ij| < 2**bits``
-        and ``d <= 2**spread``:
-
-        - entries of A are cut into limbs of `limb_bits` bits; a float64 product of a limb with the block
-          has partial sums of at most ``2**(limb_bits + spread + width) <= 2**53``: exact;
-        - ``|A @ block| < 2**(bits + spread + width) <= 2**62``: the recombined int64 cannot wrap.
+    size : int
     trace : int
         Bounds the largest eigenvalue.
     """
@@ -127,51 +121,65 @@ class IntegerSystem:
         self.gram, self.gamma, self.hardware = gram, gamma, hardware
         self.size = len(gram)
         self.trace = sum(diagonal.tolist()) + gamma * self.size
-        bits = (int(diagonal.max(initial=0)) + gamma).bit_length()
-        spread = max(0, self.size - 1).bit_length()
-        self.limbs = 2 if bits <= 36 else 3
-        self.limb_bits = -(-bits // self.limbs)
-        self.width = min(40, 62 - bits - spread, 53 - self.limb_bits - spread)
-        if self.width < 2:
+        self._bits = (int(diagonal.max(initial=0)) + gamma).bit_length()  # |A_ij| < 2**bits
+        self._spread = max(0, self.size - 1).bit_length()  # d <= 2**spread
+        self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= 16 or count == 3)
+        self._limbs: list[Array] = []
+        if self.width(1) < 2:
             raise LimitError(
-                f"sums of {bits} bits over {self.size} features leave no room for exact products; "
+                f"sums of {self._bits} bits over {self.size} features leave no room for exact products; "
                 "split the model, or use a smaller gamma"
             )
 
-    def product(self, block: Array) -> Array:
-        """Return ``A @ block`` exactly for an int64 block of shape (d, c) with entries up to ``2**width``.
+    def _float_width(self, limbs: int) -> int:
+        return 53 - -(-self._bits // limbs) - self._spread
 
-        Costs `limbs` float64 products of (d, d) by (d, c), and one integer matrix-vector product for the check.
+    def width(self, columns: int) -> int:
+        """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude.
+
+        Then ``|A @ block| < 2**(bits + spread + w) <= 2**62``: no int64 wraps. Blocks of more than two columns are multiplied in
+        float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb bits + spread + w) <= 2**53``,
+        and so exact. At most 40 bits, for `FixedPoint`.
         """
-        hardware = self.hardware
-        if block.shape[1] <= 2:  # integer arithmetic alone: memory-bound, and nothing to check
-            columns = [hardware.wrapping_matvec(self.gram, block[:, j]) for j in range(block.shape[1])]
-            return hardware.concatenate([column[:, None] for column in columns], 1) + self.gamma * block
+        integer = min(40, 62 - self._bits - self._spread)
+        return integer if columns <= 2 else min(integer, self._float_width(self._limb_count))
+
+    def product(self, block: Array) -> Array:
+        """Return ``A @ block`` exactly for an int64 block of shape (d, c) with entries up to ``2**width(c)``.
+
+        Costs one to three float64 products of (d, d) by (d, c), and an integer matrix-vector product for the check.
+        """
+        hardware, columns = self.hardware, block.shape[1]
         values = hardware.float64(block)
-        if hardware.max_abs(values) > 2.0**self.width:
-            raise LimitError(f"a block exceeds {self.width} bits")
-        mask = (1 << self.limb_bits) - 1
-        rows = max(1, 2**20 // self.size) if hardware.name != "cuda" else self.size  # pieces that stay in cache
-        pieces = []
-        for start in range(0, self.size, rows):
-            part = self.gram[start : start + rows]  # (rows, d)
-            total: Array = 0
-            for limb in range(self.limbs):
-                shift = limb * self.limb_bits
-                piece = part >> shift if shift else part
-                if limb < self.limbs - 1:
-                    piece = piece & mask  # in [0, 2**limb_bits); the top limb keeps the sign
-                total = total + (hardware.int64(hardware.matmul(hardware.float64(piece), values)) << shift)
-            pieces.append(total)
-        result = hardware.concatenate(pieces, 0) + self.gamma * block  # (d, c)
-        self._check(block, result)
+        if hardware.max_abs(values) > 2.0 ** self.width(columns):
+            raise LimitError(f"a block exceeds {self.width(columns)} bits")
+        if columns <= 2:
+            return self.wrapping_product(block)
+        if not self._limbs:
+            self._limbs = self._cut()
+        shift = -(-self._bits // self._limb_count)
+        result = self.gamma * block
+        for position, limb in enumerate(self._limbs):
+            result = result + (hardware.int64(hardware.matmul(limb, values)) << (position * shift))  # (d, c)
+        probe = random_vector(columns, hardware)
+        image = hardware.wrapping_matvec(block, probe)
+        expected = hardware.wrapping_matvec(self.gram, image) + self.gamma * image
+        _require_equal(hardware.wrapping_matvec(result, probe), expected, "product with the system")
         return result
 
-    def _check(self, block: Array, result: Array) -> None:
-        probe = random_vector(block.shape[1], self.hardware)
-        image = self.hardware.wrapping_matvec(block, probe)
-        expected = self.hardware.wrapping_matvec(self.gram, image) + self.gamma * image
-        _require_equal(self.hardware.wrapping_matvec(result, probe), expected, "product with the system")
+    def wrapping_product(self, block: Array) -> Array:
+        """Return ``A @ block`` modulo 2**64, for any int64 block, in integer arithmetic alone: nothing to check."""
+        columns = [self.hardware.wrapping_matvec(self.gram, block[:, j]) for j in range(block.shape[1])]
+        return self.hardware.concatenate([column[:, None] for column in columns], 1) + self.gamma * block
+
+    def _cut(self) -> list[Array]:
+        """Return G as float64 limbs, lowest first: all but the top one in ``[0, 2**limb bits)``, the top one with the sign."""
+        if self._limb_count == 1:
+            return [self.hardware.float64(self.gram)]
+        shift = -(-self._bits // self._limb_count)
+        mask = (1 << shift) - 1
+        lower = [self.hardware.float64((self.gram >> (k * shift)) & mask) for k in range(self._limb_count - 1)]
+        return [*lower, self.hardware.float64(self.gram >> ((self._limb_count - 1) * shift))]
 
 
 class GridWeights:

@@ -48,10 +48,14 @@ class FixedPoint:
 
     def normalise(self, last: int | None = None) -> None:
         """Carry upwards from limb `last`, so that all limbs up to it but the first lie in ``[-2**21, 2**21)``."""
+        carry: Array | None = None
         for k in range(len(self.limbs) - 1 if last is None else last, 0, -1):
-            carry = (self.limbs[k] + _HALF) >> LIMB
-            self.limbs[k] = self.limbs[k] - (carry << LIMB)
-            self.limbs[k - 1] = self.limbs[k - 1] + carry
+            limb = self.limbs[k] if carry is None else self.limbs[k] + carry
+            carry = limb + _HALF
+            carry >>= LIMB
+            self.limbs[k] = limb - (carry << LIMB)  # a new array: others may share the old one
+        if carry is not None:
+            self.limbs[0] = self.limbs[0] + carry
 
     def truncated(self, limbs: int) -> FixedPoint:
         """Return the first `limbs` limbs; each entry moves by less than ``2**(-22 (limbs - 1))``."""
@@ -90,7 +94,7 @@ class FixedPoint:
         for k in range(min(whole + 1, len(limbs))):
             integer = integer + (limbs[k] << (scale - k * LIMB))
         fraction = self.hardware.float64(self.hardware.zeros(*limbs[0].shape))
-        for k in range(len(limbs) - 1, whole + 1, -1):  # smallest first; all together below 2**(rest - 2 * 22) * 2**21
+        for k in range(min(len(limbs) - 1, whole + 4), whole + 1, -1):  # smallest first; later ones are below 2**-66
             fraction = (fraction + self.hardware.float64(limbs[k])) * 2.0**-LIMB
         if len(limbs) > whole + 1:
             cut = LIMB - rest  # the limb that the grid cuts: its top bits are whole steps

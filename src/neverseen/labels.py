@@ -10,6 +10,7 @@ import copy
 import json
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -173,7 +174,12 @@ class LabelIndex:
 
 def in_class_order(texts: Iterable[str]) -> list[str]:
     """Return canonical texts sorted as their classes are."""
-    return sorted(texts, key=lambda canonical: order_key(from_text(canonical)))
+    return sorted(texts, key=_order_of_text)
+
+
+@lru_cache(maxsize=2**16)
+def _order_of_text(canonical: str) -> tuple[Any, ...]:
+    return order_key(from_text(canonical))
 
 
 def as_array(labels: Sequence[Label]) -> np.ndarray:

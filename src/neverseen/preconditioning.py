@@ -68,6 +68,16 @@ class Corrected:
         return self.base(right) - self.hardware.matmul(self.images, self.hardware.array(inner))
 
 
+    def latest(self, signs: np.ndarray) -> Array:
+        """Return about ``A^-1 C'`` for the samples corrected for last, with their signs: ``Z (S + C Z)^-1 S``, no solve needed."""
+        place = np.zeros((len(self.core), len(signs)))
+        place[-len(signs) :] = np.diag(signs)
+        try:
+            return self.hardware.matmul(self.images, self.hardware.array(np.linalg.solve(self.core, place)))  # (d, k)
+        except np.linalg.LinAlgError as error:
+            raise NoProgressError from error
+
+
 def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
     """Return `current` corrected for more samples; `codes` is float64 of shape (k, d), `signs` +1 or -1."""
     if not isinstance(current, Corrected):

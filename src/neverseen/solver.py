@@ -58,7 +58,7 @@ to be decided at once, and small changes can be followed from there."""
 _FOLLOW_BITS = 30
 """A change is followed until it adds less than 2**-30 grid steps to the error bound."""
 _LIMBS = 8
-"""Limbs kept when following: 154 bits after the point."""
+"""Limbs kept when following a change, at most: 154 bits after the point."""
 _MAX_CORRECTION = 2**11 // _LIMBS
 """Rank of the correction to a factor beyond which a new factor is cheaper; the inner dimension `FixedPoint` allows."""
 _RATIONAL_SIZE = 96
@@ -109,7 +109,7 @@ class _Refinement:
         top = self.hardware.max_abs(correction)
         if not (0 < top < 2.0**400):
             raise NoProgressError
-        finer = min(self.system.width - math.frexp(top)[1], 62 - math.frexp(self._largest)[1])
+        finer = min(self.system.width(self.floats.shape[1]) - math.frexp(top)[1], 62 - math.frexp(self._largest)[1])
         if finer < 0:
             raise NoProgressError
         block = self.hardware.int64(self.hardware.rint(correction * 2.0**finer))  # (d, c), up to 2**width
@@ -150,6 +150,8 @@ class Solution:
 
     def with_columns(self, columns: list[int]) -> Solution:
         """Return the solution for other classes: columns picked by position, -1 for a class without samples."""
+        if columns == list(range(len(self.residuals))):
+            return self
         picked = np.array([self.residuals[column] if column >= 0 else 0.0 for column in columns])
         return replace(self, values=self.values.columns(columns), residuals=picked)
 
@@ -179,7 +181,16 @@ class Solution:
     ) -> Solution | None:
         hardware = system.hardware
         precondition = corrected(self.preconditioner, hardware.float64(codes), signs, hardware)
-        old = self.values.truncated(_LIMBS)
+        # How many limbs to keep: what is cut, of X and of the product below, moves each entry by less than `dropped`, and
+        # so the residual by `cut`, as no eigenvalue of A or A' exceeds `largest`. It should not weaken the bound.
+        largest = float(system.trace + INT8_PRODUCT * len(signs) * system.size)
+        enough = math.ldexp(self.gamma, -self.grid_bits - _FOLLOW_BITS)
+        for limbs in range(3, _LIMBS + 1):
+            dropped = (len(signs) * limbs + 1) * 2.0 ** (43 - LIMB * limbs)
+            cut = 2 * largest * math.sqrt(system.size) * dropped
+            if cut < enough:
+                break
+        old = self.values.truncated(limbs)
 
         # S E = S (Y - C X), exact.                                              (k, C)
         fit = old.after_codes(codes)
@@ -196,20 +207,17 @@ class Solution:
         # U with A' U = C' - V, refined until V S E cannot matter.                (d, k)
         right = contiguous(codes.T)
         inverse = _Refinement(system, right)
-        enough = math.ldexp(self.gamma, -self.grid_bits - _FOLLOW_BITS)
+        if inverse.norms.any():  # samples whose codes are all zero change nothing
+            inverse.step(lambda right: precondition.latest(signs), least_gain=4)
         while (change := inverse.bounds() @ sizes).max(initial=0.0) > enough:
             inverse.step(precondition, least_gain=4)
         if max(hardware.max_abs(part.limbs[0]) for part in (inverse.values, errors)) >= 2 ** (LIMB - 1):
             return None
 
-        # X' = X + U S E, cut to _LIMBS limbs.                                    (d, C)
+        # X' = X + U S E.                                                         (d, C)
         values = FixedPoint(list(old.limbs), hardware)
-        values.add_product(inverse.values, errors, _LIMBS)
-        # What was cut, of X and of the product, moves each entry by less than `dropped`; no eigenvalue of A or
-        # A' exceeds `largest`.
-        dropped = (len(signs) * _LIMBS + 1) * 2.0 ** (43 - LIMB * _LIMBS)
-        largest = float(system.trace + INT8_PRODUCT * codes.shape[0] * system.size)
-        residuals = (self.residuals + change + 2 * largest * math.sqrt(system.size) * dropped) * (1 + 1e-9)
+        values.add_product(inverse.values, errors, limbs)
+        residuals = (self.residuals + change + cut) * (1 + 1e-9)
 
         solution = replace(self, values=values, residuals=residuals, preconditioner=precondition)
         return solution._decided(system, cross)
@@ -244,20 +252,13 @@ class Solution:
         residual = _shifted(contiguous(cross[:, columns]), scale)
         for k, limb in enumerate(values.limbs):
             if scale - LIMB * k < 64:
-                residual = residual - _shifted(_product_of_any(system, limb), scale - LIMB * k)
+                residual = residual - _shifted(system.wrapping_product(limb), scale - LIMB * k)
         return _Refinement(system, residual, values, scale)
 
 
 def _shifted(array: Array, bits: int) -> Array:
     """Return ``array * 2**bits`` modulo 2**64."""
     return array << bits if bits < 64 else array * 0
-
-
-def _product_of_any(system: IntegerSystem, block: Array) -> Array:
-    """Return ``A @ block`` modulo 2**64 for a block of any size, column by column in integers."""
-    hardware = system.hardware
-    columns = [hardware.wrapping_matvec(system.gram, contiguous(block[:, j])) for j in range(block.shape[1])]
-    return hardware.concatenate([column[:, None] for column in columns], 1) + system.gamma * block
 
 
 def _cut_residual(system: IntegerSystem, limbs: int) -> float:
