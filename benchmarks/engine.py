@@ -24,6 +24,8 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -258,8 +260,26 @@ def _relative(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
-def measure_memory(bench: Bench) -> dict[str, float]:
-    """Return peaks above the samples, in d x d float64 matrices, for learning all sums, a full solve and a request of 400."""
+def measure_memory(options: argparse.Namespace, size: int) -> dict[str, float]:
+    """Return peaks above the samples, in d x d float64 matrices, each method in a process of its own."""
+    peaks = {}
+    for method in ("exact", "recursion", "recursion, as written", "refit"):
+        command = [sys.executable, "-m", "benchmarks.engine", "--memory-of", method, "--sizes", str(size)]
+        command += [
+            "--samples",
+            str(options.samples),
+            "--classes",
+            str(options.classes),
+            "--hardware",
+            options.hardware,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks[method] = float(done.stdout)
+    return peaks
+
+
+def peak_memory(bench: Bench, method: str) -> float:
+    """Return the peak of one method for learning all sums, a full solve and a request of 400."""
     rest = slice(bench.gone, None)
     request = slice(bench.gone, bench.gone + 400)
     F, Y = bench.features[request], bench.targets[request]
@@ -275,10 +295,10 @@ def measure_memory(bench: Bench) -> dict[str, float]:
     def written() -> None:
         recursion_as_written(*bench.float_model(rest), F, Y)
 
+    bench.model.discard_hints()
     del bench.model
-    unit = 8 * bench.size**2
     calls = {"exact": exact, "recursion": floats, "recursion, as written": written, "refit": bench.refit}
-    return {name: round(_peak(call, bench.hardware) / unit, 2) for name, call in calls.items()}
+    return round(_peak(calls[method], bench.hardware) / (8 * bench.size**2), 2)
 
 
 def _peak(call: Callable[[], Any], hardware: Hardware) -> int:
@@ -345,9 +365,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--repeats", type=int, nargs=3, default=list(REQUESTS.values()), help="requests of 1, 20 and 400"
     )
+    parser.add_argument("--memory-of", metavar="METHOD", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     options = parser.parse_args(arguments)
     hardware = choose(options.hardware)
+    if options.memory_of:
+        print(peak_memory(Bench(options.samples, options.sizes[0], options.classes, 0, hardware), options.memory_of))
+        return
     repeats = dict(zip(REQUESTS, options.repeats, strict=True))
     results = provenance(
         "engine", options.seed, classes=options.classes, samples=options.samples, gamma=GAMMA, hardware=hardware.name
@@ -355,8 +379,9 @@ def main(arguments: list[str] | None = None) -> None:
     results["sizes"] = {}
     for size in options.sizes:
         bench = Bench(options.samples, size, options.classes, options.seed, hardware)
-        results["sizes"][size] = {"times": measure_times(bench, repeats), "memory": measure_memory(bench)}
+        times = measure_times(bench, repeats)
         del bench
+        results["sizes"][size] = {"times": times, "memory": measure_memory(options, size)}
     print(report(results))
     if options.json:
         write_json(options.json, results)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from neverseen import HardwareError, IllConditionedError, InputError, LimitError
-from neverseen import solver as solver_module
+from neverseen import refinement as refinement_module
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.preconditioning import ApproximateInverse, CholeskyFactor, Corrected, NoProgressError
 from neverseen.rational import eliminated
-from neverseen.solver import Solution, solve
+from neverseen.solver import solve
 from tests.samples import clustered
 from tests.samples import codes as sample_codes
 
@@ -60,7 +60,7 @@ def test_a_million_identical_rows(gamma: int) -> None:
     # In closed form: W* = m c / (gamma + m |c|^2).
     total = gamma + 10**6 * int(code @ code)
     assert solve(gram, cross, gamma).weights[:, 0].tolist() == [
-        round(solver_module.Fraction(10**6 * int(c) << 40, total)) for c in code
+        round(Fraction(10**6 * int(c) << 40, total)) for c in code
     ]
 
 
@@ -72,112 +72,6 @@ def test_residual_bounds_hold() -> None:
         for row in range(SIZE):
             image = sum(int(a) * x for a, x in zip(gram[row], exact, strict=True)) + 2**12 * exact[row]
             assert abs(float(int(cross[row, column]) - image)) <= solution.residuals[column]
-
-
-# -- following small changes --------------------------------------------------------------------------
-
-
-def follow(
-    solution: Solution, hardware: Hardware, before: list[int], come: list[int], go: list[int]
-) -> Solution | None:
-    after = [row for row in before if row not in go] + come
-    gram, cross = sums(after)
-    changed = come + go
-    signs = np.array([1] * len(come) + [-1] * len(go))
-    return solution.followed(
-        hardware.array(gram), hardware.array(cross), hardware.array(CODES[changed]), signs, LABELS[changed], hardware
-    )
-
-
-@pytest.mark.parametrize("gamma", [2**6, 2**16, 2**30])
-@pytest.mark.parametrize(
-    ("come", "go"), [([], [7]), ([301], []), ([], [1, 2, 3]), ([301, 302], [5, 6]), ([303], [303 - 300])]
-)
-def test_a_followed_change_gives_the_bits_of_a_full_solve(
-    gamma: int, come: list[int], go: list[int], hardware: Hardware
-) -> None:
-    before = list(range(300))
-    gram, cross = sums(before)
-    solution = solve(hardware.array(gram), hardware.array(cross), gamma, hardware=hardware)
-    followed = follow(solution, hardware, before, come, go)
-    assert followed is not None
-    after = [row for row in before if row not in go] + come
-    assert np.array_equal(followed.weights, weights_of(after, gamma))
-    assert isinstance(followed.preconditioner, Corrected)
-    # The residual bound it claims is true.
-    gram, cross = sums(after)
-    for column in range(CLASSES):
-        exact = followed.values.column_exactly(column)
-        row = 11
-        image = sum(int(a) * x for a, x in zip(gram[row], exact, strict=True)) + gamma * exact[row]
-        assert abs(float(int(cross[row, column]) - image)) <= followed.residuals[column]
-
-
-def test_changes_can_be_followed_for_long(hardware: Hardware) -> None:
-    held = list(range(200))
-    gram, cross = sums(held)
-    solution = solve(hardware.array(gram), hardware.array(cross), 2**14, hardware=hardware)
-    for step in range(60):
-        come, go = ([200 + step], []) if step % 3 else ([], [held[step % len(held)]])
-        followed = follow(solution, hardware, held, come, go)
-        assert followed is not None
-        solution, held = followed, [row for row in held if row not in go] + come
-        if step % 10 == 9:
-            assert np.array_equal(solution.weights, weights_of(held, 2**14))
-    assert solution.residuals.max() < 2**14 * 2.0**-60  # 2**-20 grid steps
-
-
-def test_columns_whose_bound_does_not_decide_are_refined_from_their_exact_residual(hardware: Hardware) -> None:
-    before = list(range(300))
-    gram, cross = sums(before)
-    solution = solve(hardware.array(gram), hardware.array(cross), 2**16, hardware=hardware)
-    doubtful = solution.residuals.copy()
-    doubtful[[1, 3]] = 2**16 * 2.0**-42  # a quarter of a grid step: true, and too weak to decide
-    followed = follow(replace(solution, residuals=doubtful), hardware, before, [], [17])
-    assert followed is not None
-    assert np.array_equal(followed.weights, weights_of([row for row in before if row != 17], 2**16))
-    assert followed.residuals.max() < 2**16 * 2.0**-65
-    again = follow(followed, hardware, [row for row in before if row != 17], [], [18])
-    assert again is not None
-    assert np.array_equal(again.weights, weights_of([row for row in before if row not in (17, 18)], 2**16))
-
-
-def test_classes_come_and_go_with_columns() -> None:
-    before = list(range(300))
-    gram, cross = sums(before)
-    solution = solve(gram, cross, 2**16)
-    # Drop column 2 (its samples stay in G: as if they had a label of no class), and add an empty class in front.
-    kept = [-1, 0, 1, 3, 4]
-    moved = solution.with_columns(kept)
-    assert moved.residuals[0] == 0
-    change = CODES[[7]]
-    gram2 = gram - np.outer(change[0].astype(int), change[0].astype(int))
-    cross2 = np.concatenate([np.zeros((SIZE, 1), np.int64), cross[:, kept[1:]]], axis=1)
-    label = LABELS[7]
-    target = kept.index(label) if label in kept else -1
-    if target >= 0:
-        cross2[:, target] -= change[0]
-    followed = moved.followed(gram2, cross2, change, np.array([-1]), np.array([target]), NUMPY)
-    assert followed is not None
-    assert np.array_equal(followed.weights, solve(gram2, cross2, 2**16).weights)
-    assert not followed.weights[:, 0].any()
-
-
-def test_large_changes_are_left_to_a_full_solve() -> None:
-    before = list(range(300))
-    solution = solve(*sums(before), 2**16)
-    assert follow(solution, NUMPY, before, [], list(range(100))) is None
-    exhausted = replace(solution, residuals=np.full(CLASSES, np.inf))
-    assert follow(exhausted, NUMPY, before, [], [3]) is None
-
-
-def test_a_useless_preconditioner_is_left_to_a_full_solve() -> None:
-    before = list(range(300))
-    solution = solve(*sums(before), 2**16)
-    for matrix in (np.zeros((SIZE, SIZE)), np.full((SIZE, SIZE), np.nan), np.eye(SIZE)):
-        assert (
-            follow(replace(solution, preconditioner=ApproximateInverse(matrix, NUMPY)), NUMPY, before, [], [3]) is None
-        )
 
 
 # -- hints and failures -------------------------------------------------------------------------------
@@ -210,9 +104,9 @@ def test_ties_are_settled_in_three_ways(ways: str, monkeypatch: pytest.MonkeyPat
     cross[0] = 3 << 7, -(5 << 7)  # W* = 3 / 64 and -5 / 64 beside entries of a denominator of hundreds of bits
     expected = [[round(value * 2**5) for value in row] for row in eliminated(gram, 2**10, cross)]
     if ways != "blocks":
-        monkeypatch.setattr(solver_module, "block_values", lambda *args: None)
+        monkeypatch.setattr(refinement_module, "block_values", lambda *args: None)
     if ways == "distance":
-        monkeypatch.setattr(solver_module, "exact_solution", lambda *args: None)
+        monkeypatch.setattr(refinement_module, "exact_solution", lambda *args: None)
     assert solve(gram, cross, 2**10, grid_bits=5).weights.tolist() == expected
     assert expected[0] == [2, -2]
 
@@ -231,7 +125,7 @@ def test_systems_beyond_float64_say_what_to_do() -> None:
     ):
         solve(gram, np.ones((200, 3), np.int64), 1)
     weights = solve(gram[:20, :20], np.ones((20, 3), np.int64), 1).weights  # small: eliminated
-    assert weights[0, 0] == round(solver_module.Fraction(2**40, 1 + 20 * 2**50))
+    assert weights[0, 0] == round(Fraction(2**40, 1 + 20 * 2**50))
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:

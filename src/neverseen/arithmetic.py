@@ -67,11 +67,28 @@ def gram(codes: Array, hardware: Hardware) -> Array:
 
 def exact_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
     """Return the product of two int64 arrays, exact because the caller has bounded its partial sums by 2**53."""
-    product = hardware.int64(hardware.matmul(hardware.float64(left), hardware.float64(right)))
-    probe = random_vector(right.shape[1], hardware)
-    expected = hardware.wrapping_matvec(left, hardware.wrapping_matvec(right, probe))
-    _require_equal(hardware.wrapping_matvec(product, probe), expected, "product of fixed-point numbers")
-    return product
+    return ExactOperand(right, hardware).after(left)
+
+
+class ExactOperand:
+    """An int64 matrix that others are multiplied by in float64, exactly, with its check vector worked out once.
+
+    The caller bounds the partial sums of every product by 2**53.
+    """
+
+    def __init__(self, matrix: Array, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._values = hardware.float64(matrix)
+        self._probe = random_vector(matrix.shape[1], hardware)
+        self._image = hardware.wrapping_matvec(matrix, self._probe)
+
+    def after(self, left: Array) -> Array:
+        """Return ``left @ matrix`` exactly, for an integer array of any width, as int64."""
+        hardware = self._hardware
+        product = hardware.int64(hardware.matmul(hardware.float64(left), self._values))
+        expected = hardware.wrapping_matvec(left, self._image)
+        _require_equal(hardware.wrapping_matvec(product, self._probe), expected, "exact product")
+        return product
 
 
 class CodeMatrix:
@@ -195,23 +212,17 @@ class GridWeights:
             raise LimitError("the weights are too large for 64-bit scores; raise gamma or lower grid_bits")
         limb_bits = 53 - 7 - max(0, len(weights) - 1).bit_length()
         bits = int(np.abs(weights).max(initial=0)).bit_length()
-        self._hardware = hardware
         self._limbs = []
         for shift in range(0, max(bits, 1), limb_bits):
             limb = weights >> shift
             if shift + limb_bits < bits:
                 limb = limb & ((1 << limb_bits) - 1)  # non-negative; the top limb keeps the sign
-            self._limbs.append((shift, hardware.array(limb.astype(np.float64))))
-        self._probe = random_vector(weights.shape[1], hardware)
-        self._image = hardware.wrapping_matvec(hardware.array(weights), self._probe)  # (d,)
+            self._limbs.append((shift, ExactOperand(hardware.array(limb), hardware)))
+        self._hardware = hardware
 
     def scores(self, codes: Array) -> np.ndarray:
         """Return ``codes @ weights`` exactly, as int64 of shape (n, C), for int8 codes of shape (n, d)."""
-        hardware = self._hardware
-        rows = hardware.float64(codes)
         total: Array = 0
         for shift, limb in self._limbs:
-            total = total + (hardware.int64(hardware.matmul(rows, limb)) << shift)
-        expected = hardware.wrapping_matvec(codes, self._image)
-        _require_equal(hardware.wrapping_matvec(total, self._probe), expected, "scores")
-        return hardware.numpy(total)  # (n, C)
+            total = total + (limb.after(codes) << shift)
+        return self._hardware.numpy(total)  # (n, C)

@@ -61,6 +61,39 @@ class FixedPoint:
         """Return the first `limbs` limbs; each entry moves by less than ``2**(-22 (limbs - 1))``."""
         return FixedPoint(self.limbs[:limbs], self.hardware)
 
+    def copied(self) -> FixedPoint:
+        """Return a copy that shares no memory."""
+        return FixedPoint([limb + 0 for limb in self.limbs], self.hardware)
+
+    def beside(self, other: FixedPoint) -> FixedPoint:
+        """Return the columns of this and then those of another."""
+        return self._joined(other, 1)
+
+    def above(self, other: FixedPoint) -> FixedPoint:
+        """Return the rows of this and then those of another."""
+        return self._joined(other, 0)
+
+    def _joined(self, other: FixedPoint, axis: int) -> FixedPoint:
+        depth = max(len(self.limbs), len(other.limbs))
+        parts = [
+            [*part.limbs, *[self.hardware.zeros(*part.limbs[0].shape)] * (depth - len(part.limbs))]
+            for part in (self, other)
+        ]
+        return FixedPoint(
+            [self.hardware.concatenate(list(pair), axis) for pair in zip(*parts, strict=True)], self.hardware
+        )
+
+    def nearest_floats(self) -> Array:
+        """Return the values as float64, right to a few units of the last place (2**-51 relative, once normalised).
+
+        Limbs are added from the last to the first; each sum is at most about half a unit of the next limb, so rounding
+        errors of the early sums are far below those of the last two.
+        """
+        total = self.hardware.float64(self.limbs[-1])
+        for limb in reversed(self.limbs[:-1]):
+            total = total * 2.0**-LIMB + self.hardware.float64(limb)
+        return total
+
     def columns(self, columns: list[int]) -> FixedPoint:
         """Return some columns, -1 standing for a column of zeros."""
         picked = []
@@ -109,11 +142,21 @@ class FixedPoint:
 
     def column_exactly(self, column: int) -> list[Fraction]:
         """Return one column as fractions."""
-        scale = LIMB * (len(self.limbs) - 1)
-        limbs = [self.hardware.numpy(limb[:, column]).tolist() for limb in self.limbs]
+        return self._exactly([limb[:, column] for limb in self.limbs])
+
+    def row_exactly(self, row: int) -> list[Fraction]:
+        """Return one row as fractions."""
+        return self._exactly([limb[row] for limb in self.limbs])
+
+    def entry_exactly(self, row: int, column: int) -> Fraction:
+        """Return one entry as a fraction."""
+        return self._exactly([limb[row, column : column + 1] for limb in self.limbs])[0]
+
+    def _exactly(self, lines: list[Array]) -> list[Fraction]:
+        scale = LIMB * (len(lines) - 1)
         return [
             Fraction(sum(part << (scale - k * LIMB) for k, part in enumerate(entry)), 1 << scale)
-            for entry in zip(*limbs, strict=True)
+            for entry in zip(*(self.hardware.numpy(line).tolist() for line in lines), strict=True)
         ]
 
     def after_codes(self, codes: Array) -> FixedPoint:

@@ -36,6 +36,9 @@ FLOAT32_ROWS = 2**24 // INT8_PRODUCT  # 1040 products of codes sum to less than 
 INT32_ROWS = (2**31 - 1) // INT8_PRODUCT  # 133,144 of them to less than 2**31
 
 
+_LARGE = 2**24  # multiplications; below this, one matrix product is small
+
+
 class Hardware:
     """NumPy and SciPy on the CPU: always there, and the reference for the others."""
 
@@ -153,8 +156,23 @@ class TorchHardware(Hardware):
         self._torch = torch
         self._int8_units_work = _passes_int8_self_test(torch)
 
+    # Two libraries' threads wait for work by spinning and slow each other down, so one kind of work stays with one
+    # library: wide products and solves with PyTorch, narrow ones with NumPy and SciPy.
+
     def matmul(self, left: Array, right: Array) -> Array:
+        if left.size * right.shape[1] < _LARGE:
+            return super().matmul(left, right)
         return (self._torch.from_numpy(left) @ self._torch.from_numpy(right)).numpy()
+
+    def cholesky(self, matrix: Array) -> Array | None:
+        factor, info = self._torch.linalg.cholesky_ex(self._torch.from_numpy(matrix), upper=True)
+        return np.asfortranarray(factor.numpy()) if int(info) == 0 else None
+
+    def cholesky_solve(self, factor: Array, right: Array) -> Array:
+        if factor.size * right.shape[1] < 4 * _LARGE:
+            return super().cholesky_solve(factor, right)
+        torch = self._torch
+        return torch.cholesky_solve(torch.from_numpy(right), torch.from_numpy(factor), upper=True).numpy()
 
     def int8_matmul(self, left: Array, right: Array) -> Array:
         if not self._int8_units_work or min(left.shape) < 2 or right.shape[1] < 2:
@@ -218,15 +236,19 @@ class CudaHardware(Hardware):
         matrix.diagonal().add_(value)
 
     def int8_matmul(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        # The tensor cores' kernel wants more than 16 rows and multiples of 8: pad with zeros, which add nothing.
-        a = self._padded(left, max(24, _multiple_of_8(left.shape[0])), _multiple_of_8(left.shape[1]))
-        b = self._padded(right, _multiple_of_8(right.shape[0]), _multiple_of_8(right.shape[1]))
-        return self._torch._int_mm(a, b)[: left.shape[0], : right.shape[1]]
+        a, b = self._padded(left), self._padded(right.t())
+        return self._torch._int_mm(a, b.t())[: left.shape[0], : right.shape[1]]
 
     def int8_gram(self, codes: torch.Tensor) -> torch.Tensor:
-        return self.int8_matmul(codes.t(), codes)
+        rows = self._padded(codes.t())
+        return self._torch._int_mm(rows, rows.t())[: codes.shape[1], : codes.shape[1]]
 
-    def _padded(self, array: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    def _padded(self, array: torch.Tensor) -> torch.Tensor:
+        """Return an array with zeros around it, which add nothing to a product.
+
+        The tensor cores' int8 kernels want multiples of 32, and a left operand by rows with a right one by columns.
+        """
+        rows, columns = (max(32, -(-size // 32) * 32) for size in array.shape)
         if tuple(array.shape) == (rows, columns):
             return array.contiguous()
         padded = self._torch.zeros((rows, columns), dtype=array.dtype, device=array.device)
@@ -234,7 +256,7 @@ class CudaHardware(Hardware):
         return padded
 
     def wrapping_matvec(self, matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-        rows = max(1, 2**26 // max(1, matrix.shape[1]))  # bounds the temporary at 512 MiB
+        rows = max(1, 2**24 // max(1, matrix.shape[1]))  # bounds the temporary at 128 MiB
         blocks = [(matrix[i : i + rows].long() * vector).sum(dim=1) for i in range(0, len(matrix), rows)]
         return self._torch.cat(blocks) if blocks else self.zeros(0)
 
@@ -249,10 +271,6 @@ class CudaHardware(Hardware):
 def contiguous(array: Array) -> Array:
     """Return an array, NumPy's or PyTorch's, laid out row by row."""
     return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
-
-
-def _multiple_of_8(size: int) -> int:
-    return -(-size // 8) * 8
 
 
 def _passes_int8_self_test(torch: Any) -> bool:

@@ -21,6 +21,7 @@ import numpy as np
 from neverseen.arithmetic import GridWeights
 from neverseen.encoding import Encoder, whole_number
 from neverseen.errors import ConfigurationError, HardwareError, InputError, NeverseenError, NotLearnedError
+from neverseen.following import Following
 from neverseen.hardware import Array, Hardware
 from neverseen.labels import LabelIndex, canonical_json
 from neverseen.membership import Key, Membership
@@ -109,7 +110,7 @@ class ExactModel:
         self.membership = Membership(key, self.configuration_digest)
         self._torn = False
         self._lock = threading.RLock()
-        self._hint: tuple[Solution, list[str]] | None = None  # an earlier solution and its classes
+        self._hint: tuple[Solution | Following, list[str]] | None = None  # an earlier solution and its classes
         self._changes: list[tuple[Array, np.ndarray, list[str]]] = []  # codes, signs and classes since then
         self._weights: GridWeights | None = None
 
@@ -191,10 +192,6 @@ class ExactModel:
         """Canonical texts of the classes, in class order: the columns of the weights."""
         return self.statistics.classes
 
-    def weights(self) -> np.ndarray:
-        """Return the weights in grid steps: int64 of shape (d, C), correctly rounded."""
-        return self._solved().weights
-
     def scores(self, quantised: np.ndarray) -> np.ndarray:
         """Return exact scores in grid steps: int64 of shape (n, C)."""
         with self._lock:
@@ -225,7 +222,7 @@ class ExactModel:
             self._hint, self._changes, self._weights = None, [], None
 
     def _note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
-        """Remember a small change for `Solution.followed`; a large one makes the hint useless."""
+        """Remember a small change for `neverseen.following`; a large one makes the hint useless."""
         self._weights = None
         if self._hint is None or codes is None:
             self.discard_hints()
@@ -233,14 +230,15 @@ class ExactModel:
         names = [index.texts[position] for position in index.positions]
         self._changes.append((codes, np.full(len(names), sign), names))
 
-    def _solved(self) -> Solution:
+    def weights(self) -> np.ndarray:
+        """Return the weights in grid steps: int64 of shape (d, C), correctly rounded."""
         with self._lock:
             self._require_whole()
             statistics, classes = self.statistics, self.classes
             if self._hint is not None and not self._changes:
-                return self._hint[0]
+                return self._hint[0].weights
             cross = self.hardware.array(statistics.cross())
-            solution = self._followed(cross, classes)
+            solution: Solution | Following | None = self._followed(cross, classes)
             if solution is None:
                 self.discard_hints()  # frees the old factor before the new one is made
                 solution = solve(
@@ -251,18 +249,23 @@ class ExactModel:
                     hardware=self.hardware,
                 )
             self._hint, self._changes = (solution, classes), []
-            return solution
+            return solution.weights
 
-    def _followed(self, cross: Array, classes: list[str]) -> Solution | None:
+    def _followed(self, cross: Array, classes: list[str]) -> Following | None:
+        """Return the solution that the changes since the last one lead to, if they are small."""
         if self._hint is None:
             return None
         earlier, columns = self._hint
+        following = Following.of(earlier, self.hardware) if isinstance(earlier, Solution) else earlier
+        if following is None or not columns:
+            return None
         codes = self.hardware.concatenate([codes for codes, _, _ in self._changes], 0)
         signs = np.concatenate([signs for _, signs, _ in self._changes])
         place = {name: position for position, name in enumerate(classes)}
         targets = np.array([place.get(name, -1) for _, _, names in self._changes for name in names], dtype=np.intp)
-        moved = earlier.with_columns([columns.index(name) if name in columns else -1 for name in classes])
-        return moved.followed(self.statistics.gram, cross, codes, signs, targets, self.hardware)
+        old_place = {name: position for position, name in enumerate(columns)}
+        following = following.with_columns([old_place.get(name, -1) for name in classes], self.hardware)
+        return following.after(self.statistics.gram, cross, codes, signs, targets, self.hardware)
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -67,7 +67,6 @@ class Corrected:
             raise NoProgressError from error
         return self.base(right) - self.hardware.matmul(self.images, self.hardware.array(inner))
 
-
     def latest(self, signs: np.ndarray) -> Array:
         """Return about ``A^-1 C'`` for the samples corrected for last, with their signs: ``Z (S + C Z)^-1 S``, no solve needed."""
         place = np.zeros((len(self.core), len(signs)))
