@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from neverseen import HardwareError
 from neverseen import following as following_module
 from neverseen.following import Following
 from neverseen.hardware import Hardware, choose
@@ -97,6 +98,7 @@ def test_changes_can_be_followed_for_long(hardware: Hardware) -> None:
 def test_entries_near_a_half_are_looked_up_and_columns_refined(
     looked_up: bool, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(following_module, "_MAX_DOUBT", 1.0)
     before = list(range(300))
     following = start(before, 2**16, hardware)
     if looked_up:  # rests so uncertain that a dozen entries of each column are in doubt
@@ -120,6 +122,7 @@ def test_entries_near_a_half_are_looked_up_and_columns_refined(
 
 def test_too_many_entries_in_doubt_are_refined_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following_module, "_FEW", 0)
+    monkeypatch.setattr(following_module, "_MAX_DOUBT", 1.0)
     before = list(range(300))
     doubtful = replace(start(before, 2**16, NUMPY), rest_errors=np.full(CLASSES, 0.05))
     followed = follow(doubtful, NUMPY, before, [], [17])
@@ -170,3 +173,21 @@ def test_what_cannot_be_followed_is_left_to_a_full_solve() -> None:
     rank = following_module._MAX_RANK
     full = replace(following, lefts=following.lefts.beside(following.base.columns([0] * rank)))
     assert follow(full, NUMPY, before, [], [3]) is None
+
+
+@pytest.mark.parametrize("fault", [7.0, np.nan])
+def test_a_wrong_float_product_is_not_silent(fault: float) -> None:
+    class Faulty(Hardware):
+        name = "numpy"
+
+        def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+            product = super().matmul(left, right)
+            if product.shape == (SIZE, CLASSES) and left.shape[1] == 1:
+                product[0, 0] += fault
+            return np.asarray(product)
+
+    before = list(range(300))
+    following = start(before, 2**16, NUMPY)
+    gram, cross = sums(before[1:])
+    with pytest.raises(HardwareError, match="wrong beyond rounding"):
+        following.after(gram, cross, CODES[:1], np.array([-1]), LABELS[:1], Faulty())

@@ -150,3 +150,26 @@ def test_wrong_products_stop_the_solve() -> None:
 
     with pytest.raises(HardwareError, match="nothing was changed"):
         solve(*sums(np.arange(300)), 2**16, hardware=Faulty())
+
+
+def test_a_near_tie_below_every_float_is_not_a_tie() -> None:
+    size, gamma = 99, 4
+    gram = np.diag(np.full(size, 2**20 - gamma)) + np.diag(np.full(size - 1, 4), 1) + np.diag(np.full(size - 1, 4), -1)
+    cross = np.zeros((size, 1), np.int64)
+    cross[[0, 1, size - 1], 0] = 2**18, 1, 1  # W*_0 = 1/4 + 2**-1783
+    weights = solve(gram, cross, gamma, grid_bits=1).weights
+    expected = eliminated(gram, gamma, cross)
+    assert expected[0][0] > Fraction(1, 4)
+    assert weights[:, 0].tolist() == [round(2 * row[0]) for row in expected]
+    assert weights[0, 0] == 1
+
+
+def test_sums_of_no_samples_are_refused() -> None:
+    with pytest.raises(IllConditionedError, match="not positive semidefinite"):
+        solve(np.array([[0, 9], [9, 0]]), np.ones((2, 1), np.int64), 1)
+
+
+def test_weights_too_large_after_elimination_are_refused() -> None:
+    gram = np.full((20, 20), 2**50)
+    with pytest.raises(LimitError, match="does not fit the grid"):
+        solve(gram, np.diag(np.full(20, 2**30))[:, :1] - np.diag(np.full(20, 2**30))[:, 1:2], 1, grid_bits=52)

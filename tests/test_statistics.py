@@ -121,6 +121,15 @@ def test_unusable_batches_are_refused(batch: np.ndarray, labels: list[str], mess
         Statistics.of(batch, labels)
 
 
+def test_batches_widen_when_they_grow() -> None:
+    row = np.full((1, 2), 127, np.int8)
+    total = Statistics.of(row, ["a"])
+    total.add(row, ["a"])
+    total.add(row, ["a"])
+    assert total == Statistics.of(np.repeat(row, 3, axis=0), ["a", "a", "a"])
+    assert int(total.gram[0, 0]) == 3 * 127 * 127
+
+
 def test_equality_is_exact() -> None:
     one, other = of([0, 1]), of([1, 0])
     assert one == other

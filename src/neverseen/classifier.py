@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -100,10 +101,11 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like of shape (n, n_features), finite
         y : sequence of n labels
         """
-        features, index = self._samples(X, y, reset=True)
-        model = self._new_model(features.shape[1])
-        model.learn(quantise(features), index)
-        self._model = model
+        with self._unchanged_on_error():
+            features, index = self._samples(X, y, reset=True)
+            model = self._new_model(features.shape[1])
+            model.learn(quantise(features), index)
+            self._model = model
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Iterable[Any] | None = None) -> AnalyticClassifier:
@@ -117,20 +119,17 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If given, labels outside it are refused. A class exists once it has a sample, so it is not needed otherwise.
         """
         model = self._held()
-        features, index = self._samples(X, y, reset=model is None, least=0)
-        if classes is not None:
-            unknown = set(index.texts) - {text(normalise(label)) for label in classes}
-            if unknown:
-                raise InputError(f"y contains labels that are not in classes: {', '.join(sorted(unknown)[:5])}")
-        if len(index):
-            fresh = model is None
-            if model is None:
-                model = self._new_model(features.shape[1])
-            model.learn(quantise(features), index)
-            if fresh:
+        with self._unchanged_on_error():
+            features, index = self._samples(X, y, reset=model is None, least=0)
+            if classes is not None:
+                unknown = set(index.texts) - {text(normalise(label)) for label in classes}
+                if unknown:
+                    raise InputError(f"y contains labels that are not in classes: {', '.join(sorted(unknown)[:5])}")
+            if len(index):
+                model = model or self._new_model(features.shape[1])
+                model.learn(quantise(features), index)
                 self._model = model
-        else:
-            self._tidy()
+        self._tidy()
         return self
 
     def merge(self, other: AnalyticClassifier) -> AnalyticClassifier:
@@ -167,7 +166,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = self._held()
         if model is None:
             raise NotLearnedError("the model holds no samples: nothing was learned, or all of it is forgotten already")
-        features, index = self._samples(X, y, reset=False, least=0)
+        features, index = self._samples(X, y, reset=False, least=0, any_label=True)
         if len(index):
             model.forget(quantise(features), index)
         self._tidy()
@@ -187,13 +186,13 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of greatest score for each sample."""
-        scores = self._scores(X)
-        classes: np.ndarray = self.classes_[scores.argmax(axis=1)]
-        return classes
+        scores, names = self._scores(X)
+        predicted: np.ndarray = as_array([from_text(name) for name in names])[scores.argmax(axis=1)]
+        return predicted
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
-        scores = self._scores(X)
+        scores, _ = self._scores(X)
         if scores.shape[1] == 2:
             scores = scores[:, 1] - scores[:, 0]
         return np.ldexp(scores.astype(np.float64), -self.grid_bits)
@@ -204,7 +203,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Least squares on one-hot labels estimates probabilities; the Euclidean projection makes them non-negative
         and sum to one. Improbable classes get exactly 0.
         """
-        scores = np.ldexp(self._scores(X).astype(np.float64), -self.grid_bits)  # (n, C)
+        scores = np.ldexp(self._scores(X)[0].astype(np.float64), -self.grid_bits)  # (n, C)
         ranked = -np.sort(-scores, axis=1)
         excess = (np.cumsum(ranked, axis=1) - 1) / np.arange(1, scores.shape[1] + 1)
         support = (ranked > excess).sum(axis=1) - 1
@@ -213,10 +212,10 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of samples whose class is predicted right."""
-        scores = self._scores(X)
-        index = LabelIndex(_labels(y))
+        scores, names = self._scores(X)
+        index = LabelIndex(_labels(y, any_label=True))
         check_consistent_length(scores, index.positions, sample_weight)
-        held = {name: position for position, name in enumerate(self._require().classes)}
+        held = {name: position for position, name in enumerate(names)}
         truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
         return float(np.average(scores.argmax(axis=1) == truth, weights=sample_weight))
 
@@ -266,7 +265,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             `load` needs ``key=`` to learn or forget.
         """
         model = self._held()
-        saving.write(path, self._configuration(), model, bool(self.track_classes), self.key, include_key)
+        saving.write(path, self._configuration(), model, bool(self.track_classes), self.key, include_key=include_key)
 
     @classmethod
     def load(
@@ -341,26 +340,33 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for name in ("_model", *_SEEN):
                 self.__dict__.pop(name, None)
 
-    def _samples(self, X: Any, y: Any, *, reset: bool, least: int = 1) -> tuple[np.ndarray, LabelIndex]:
+    @contextmanager
+    def _unchanged_on_error(self) -> Iterator[None]:
+        """Put back what scikit-learn's validation notes about a batch if the batch is refused."""
         before = {name: self.__dict__[name] for name in _SEEN if name in self.__dict__}
         try:
-            features = validate_data(self, X, reset=reset, ensure_min_samples=least)
-            index = LabelIndex(_labels(y))
-            check_consistent_length(features, index.positions)
-        except Exception:
+            yield
+        except BaseException:
             for name in _SEEN:
                 self.__dict__.pop(name, None)
             self.__dict__.update(before)
             raise
+
+    def _samples(
+        self, X: Any, y: Any, *, reset: bool, least: int = 1, any_label: bool = False
+    ) -> tuple[np.ndarray, LabelIndex]:
+        features = validate_data(self, X, reset=reset, ensure_min_samples=least)
+        index = LabelIndex(_labels(y, any_label))
+        check_consistent_length(features, index.positions)
         return features, index
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _scores(self, X: Any) -> tuple[np.ndarray, list[str]]:
         model = self._require()
         return model.scores(quantise(validate_data(self, X, reset=False)))
 
 
-def _labels(y: Any) -> list[Any]:
-    """Return labels as a list, refusing what cannot be class labels."""
+def _labels(y: Any, any_label: bool = False) -> list[Any]:
+    """Return labels as a list, refusing what cannot be class labels; any label will do where it is only looked up."""
     if y is None:
         raise ValueError("AnalyticClassifier requires y to be passed, but the target y is None")
     if isinstance(y, list | tuple) and not any(isinstance(label, list | np.ndarray) for label in y):
@@ -374,5 +380,6 @@ def _labels(y: Any) -> list[Any]:
         labels = array.tolist() if array.dtype.kind not in "mM" else list(array)
     if array is not None and array.dtype.kind in "fc":
         assert_all_finite(array, input_name="y")
-        check_classification_targets(array)
+        if not any_label:
+            check_classification_targets(array)
     return labels

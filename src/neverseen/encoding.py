@@ -274,7 +274,10 @@ class GaussianKernel(Encoder):
 
     def configuration(self) -> dict[str, Any]:
         centres = self.quantised_centres()
-        bandwidth = float(self.bandwidth)
+        try:
+            bandwidth = float(self.bandwidth)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"bandwidth must be a number; got {self.bandwidth!r}") from error
         if not 2.0**-20 <= bandwidth <= 2.0**20:  # also refuses NaN
             raise ConfigurationError(f"bandwidth must be a number between 2**-20 and 2**20; got {self.bandwidth!r}")
         return {

@@ -22,7 +22,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from neverseen.arithmetic import ExactOperand, IntegerSystem
+from neverseen.arithmetic import ExactOperand, IntegerSystem, check_float_product
 from neverseen.fixedpoint import LIMB, FixedPoint
 from neverseen.hardware import INT8_PRODUCT, Array, Hardware, contiguous
 from neverseen.preconditioning import NoProgressError, Preconditioner, corrected
@@ -39,6 +39,11 @@ _MAX_DOUBT = 2.0**-14
 """Grid steps. Once the rests are less certain than this, too many entries would have to be looked up: solve anew."""
 _FEW = 64
 """More entries of a column too near a half than this, and the whole column is refined."""
+
+
+def can_follow(samples: int, size: int) -> bool:
+    """Return whether that many samples at once are few enough for codes of that size to be followed."""
+    return samples <= min(_MAX_RANK, size // 16)
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ class Following:
         signs : ndarray of shape (k,), +1 for samples that came and -1 for those that went
         targets : ndarray of shape (k,), each sample's column, or -1 if its class is gone
         """
-        if self.lefts.limbs[0].shape[1] + len(codes) > _MAX_RANK or len(codes) * 16 > len(gram):
+        if self.lefts.limbs[0].shape[1] + len(codes) > _MAX_RANK or not can_follow(len(codes), len(gram)):
             return None
         system = IntegerSystem(gram, self.gamma, hardware)
         try:
@@ -148,6 +153,7 @@ class Following:
         tops = hardware.numpy(abs(left)).max(axis=0)  # (k,)
         if (reach := (tops @ sizes) * 2.0**self.grid_bits * (1 + 1e-9)).max(initial=0.0) >= 2.0**50:
             raise NoProgressError
+        check_float_product(left, errors.nearest_floats() * 2.0**self.grid_bits, moves, float(reach.sum()), hardware)
         rest_errors = (self.rest_errors + (len(signs) + 10) * 2.0**-52 * reach + 2.0**-52) * (1 + 1e-9)
         if rest_errors.max(initial=0.0) > max(_MAX_DOUBT, self.rest_errors.max(initial=0.0)):
             raise NoProgressError
@@ -195,7 +201,7 @@ class Following:
         hardware = system.hardware
         with np.errstate(under="ignore"):
             doubt = np.ldexp(self.residuals / self.gamma * (1 + 1e-9), self.grid_bits) + self.rest_errors
-        near = hardware.numpy(0.5 - abs(self.rests) <= hardware.array(doubt[None, :]))  # (d, C)
+        near = hardware.numpy(~(0.5 - abs(self.rests) > hardware.array(doubt[None, :])))  # (d, C); NaN counts as near
         rows_near: dict[int, list[int]] = {}
         for row, column in np.argwhere(near).tolist():
             rows_near.setdefault(column, []).append(row)

@@ -67,7 +67,7 @@ class Hardware:
 
     def int64(self, array: Array) -> Array:
         """Return integers of any type, or integral floats, as int64."""
-        return array.astype(np.int64)
+        return array.astype(np.int64, copy=False)
 
     def int8(self, array: Array) -> Array:
         """Return integers between -127 and 127 as int8."""

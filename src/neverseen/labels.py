@@ -47,7 +47,12 @@ def normalise(label: Any) -> Label:
             raise LabelError(f"a label is {label!r}; labels must be finite: drop those samples or name their class")
         return int(label) if label.is_integer() else label
     if isinstance(label, str):
-        return str(label)
+        label = "".join(label)  # the plain text of a str enum too
+        if any("\ud800" <= letter <= "\udfff" for letter in label):
+            raise LabelError(
+                f"the label {label!r} has surrogate code points, which are no characters: decode it properly"
+            )
+        return label
     if isinstance(label, bytes):
         return bytes(label)
     if isinstance(label, tuple):
@@ -109,9 +114,9 @@ def text(label: Label) -> str:
 def from_text(canonical: str) -> Label:
     """Return the label whose canonical text is given; refuse any other text."""
     try:
-        label = _from_plain(json.loads(canonical))
+        label = normalise(_from_plain(json.loads(canonical)))
         known = text(label) == canonical
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise FileRejectedError(f"{canonical[:80]!r} is not the text of a label") from error
     if not known:
         raise FileRejectedError(f"{canonical[:80]!r} is not the canonical text of a label")

@@ -46,6 +46,10 @@ class Key:
         """Return the secret itself."""
         return self._secret
 
+    def check(self) -> str:
+        """Return eight bytes in hex that tell this key from others and nothing about it."""
+        return hashlib.blake2b(key=self._secret, digest_size=8, person=b"neverseen:key-id").hexdigest()
+
     def __repr__(self) -> str:
         return "Key(<secret>)"
 

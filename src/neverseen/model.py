@@ -21,7 +21,7 @@ import numpy as np
 from neverseen.arithmetic import GridWeights
 from neverseen.encoding import Encoder, whole_number
 from neverseen.errors import ConfigurationError, HardwareError, InputError, NeverseenError, NotLearnedError
-from neverseen.following import Following
+from neverseen.following import Following, can_follow
 from neverseen.hardware import Array, Hardware
 from neverseen.labels import LabelIndex, canonical_json
 from neverseen.membership import Key, Membership
@@ -75,6 +75,12 @@ def _model_digest(configuration: bytes, n_features: int, classes: list[str], wei
         hasher.update(struct.pack("<Q", len(name)) + name.encode())
     hasher.update(np.ascontiguousarray(weights, dtype="<i8").tobytes())
     return hasher.hexdigest()
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class ExactModel:
@@ -131,8 +137,8 @@ class ExactModel:
 
     def learn(self, quantised: np.ndarray, index: LabelIndex) -> None:
         """Add samples: int8 features of shape (n, d0) and their labels."""
-        with self._lock:
-            self._require_whole()
+        with self.locked():
+            self._require_width(quantised)
             members = self.membership.digests(quantised, index)
             batch, codes = self._batch(quantised, index)
             with self._changing():
@@ -142,8 +148,8 @@ class ExactModel:
 
     def forget(self, quantised: np.ndarray, index: LabelIndex) -> None:
         """Take samples away; raise `NotLearnedError` unless every one of them is held."""
-        with self._lock:
-            self._require_whole()
+        with self.locked():
+            self._require_width(quantised)
             members = self.membership.digests(quantised, index)
             self.membership.require(members)
             batch, codes = self._batch(quantised, index)
@@ -154,8 +160,7 @@ class ExactModel:
 
     def forget_class(self, name: str) -> None:
         """Take a whole class away, by its canonical label text, without its samples."""
-        with self._lock:
-            self._require_whole()
+        with self.locked():
             if name not in self.statistics.counts:
                 raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
             if self.statistics.class_grams is None:
@@ -172,9 +177,10 @@ class ExactModel:
         """Add all that another model holds: same configuration, same key."""
         if other is self:
             raise InputError("a model cannot be merged with itself: its samples would be held twice")
-        with self._lock, other._lock:
-            self._require_whole()
-            other._require_whole()
+        first, second = sorted(
+            (self, other), key=id
+        )  # always in this order, so that two merges cannot block each other
+        with first.locked(), second.locked():
             if self.configuration_digest != other.configuration_digest:
                 raise ConfigurationError("the models have different configurations (encoder, gamma or grid_bits)")
             if self.n_features != other.n_features:
@@ -192,9 +198,10 @@ class ExactModel:
         """Canonical texts of the classes, in class order: the columns of the weights."""
         return self.statistics.classes
 
-    def scores(self, quantised: np.ndarray) -> np.ndarray:
-        """Return exact scores in grid steps: int64 of shape (n, C)."""
-        with self._lock:
+    def scores(self, quantised: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """Return exact scores in grid steps, int64 of shape (n, C), and the classes that the columns stand for."""
+        with self.locked():
+            self._require_width(quantised)
             if self._weights is None:
                 self._weights = GridWeights(self.weights(), self.hardware)
             parts = [
@@ -203,11 +210,11 @@ class ExactModel:
                 )
                 for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
             ]
-            return np.concatenate(parts)
+            return np.concatenate(parts), self.classes
 
     def digest(self) -> str:
         """Return the SHA-256 of what the model is: configuration, classes, weights."""
-        with self._lock:
+        with self.locked():
             return _model_digest(self.configuration_digest, self.n_features, self.classes, self.weights())
 
     # -- hints -------------------------------------------------------------------------------------
@@ -224,19 +231,19 @@ class ExactModel:
     def _note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
         """Remember a small change for `neverseen.following`; a large one makes the hint useless."""
         self._weights = None
-        if self._hint is None or codes is None:
+        waiting = sum(len(signs) for _, signs, _ in self._changes) + len(index)
+        if self._hint is None or codes is None or not can_follow(waiting, self.statistics.size):
             self.discard_hints()
             return
         names = [index.texts[position] for position in index.positions]
         self._changes.append((codes, np.full(len(names), sign), names))
 
     def weights(self) -> np.ndarray:
-        """Return the weights in grid steps: int64 of shape (d, C), correctly rounded."""
-        with self._lock:
-            self._require_whole()
+        """Return the weights in grid steps: int64 of shape (d, C), correctly rounded, not to be written to."""
+        with self.locked():
             statistics, classes = self.statistics, self.classes
             if self._hint is not None and not self._changes:
-                return self._hint[0].weights
+                return _read_only(self._hint[0].weights)
             cross = self.hardware.array(statistics.cross())
             solution: Solution | Following | None = self._followed(cross, classes)
             if solution is None:
@@ -249,7 +256,7 @@ class ExactModel:
                     hardware=self.hardware,
                 )
             self._hint, self._changes = (solution, classes), []
-            return solution.weights
+            return _read_only(solution.weights)
 
     def _followed(self, cross: Array, classes: list[str]) -> Following | None:
         """Return the solution that the changes since the last one lead to, if they are small."""
@@ -281,6 +288,17 @@ class ExactModel:
             codes = expand(quantised[start : start + CHUNK_ROWS], self.hardware)
             total.merge(Statistics.of(codes, index.part(start, start + CHUNK_ROWS), self.hardware, tracked))
         return total, None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the model still, having made sure that it is whole."""
+        with self._lock:
+            self._require_whole()
+            yield
+
+    def _require_width(self, quantised: np.ndarray) -> None:
+        if quantised.ndim != 2 or quantised.shape[1] != self.n_features:
+            raise InputError(f"samples must have {self.n_features} features; got an array of shape {quantised.shape}")
 
     def _require_whole(self) -> None:
         if self._torn:

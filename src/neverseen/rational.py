@@ -13,6 +13,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from neverseen.errors import IllConditionedError
+
 
 def exact_solution(
     gram: np.ndarray, gamma: int, right: np.ndarray, approximate: list[Fraction], error: Fraction
@@ -96,6 +98,10 @@ def eliminated(gram: np.ndarray, gamma: int, cross: np.ndarray) -> list[list[Fra
     previous = 1
     for k in range(size):  # the matrix is positive definite, so every pivot, a leading minor, is positive
         pivot = rows[k][k]
+        if pivot <= 0:
+            raise IllConditionedError(
+                "the sums are not those of any samples: their matrix is not positive semidefinite"
+            )
         for i in range(size):
             if i != k:
                 factor = rows[i][k]

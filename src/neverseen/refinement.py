@@ -105,7 +105,7 @@ def rounded(values: FixedPoint, errors: np.ndarray, grid_bits: int) -> tuple[np.
     integer, fraction = values.floor_and_fraction(grid_bits)
     with np.errstate(under="ignore"):
         steps = np.ldexp(errors * (1 + 1e-9), grid_bits) + 2.0**-48  # the fraction is known to 2**-50
-    near = abs(fraction - 0.5) <= hardware.array(steps[None, :])  # (d, C)
+    near = ~(abs(fraction - 0.5) > hardware.array(steps[None, :]))  # (d, C); not a number counts as near
     weights = hardware.numpy(integer + hardware.int64(fraction > 0.5))
     undecided = {column: list(range(len(weights))) for column in np.flatnonzero(steps > 0.1).tolist()}
     scale = LIMB * len(values.limbs) + grid_bits
@@ -175,9 +175,16 @@ def _exact_values(
     if whole is not None:
         return {row: whole[row] for row in rows}
     # A tie is m / 2**(p+1), an entry of W* is n / det A, and 0 < det A <= prod A_ii (Hadamard). If they differ, then by
-    # at least 1 / (2**(p+1) prod A_ii); and an undecided entry is within 2.1 times the error of its tie.
+    # at least 1 / (2**(p+1) prod A_ii): within twice the error of each other, and nearer than that, they are equal.
     product = math.prod(entry + system.gamma for entry in gram.diagonal().tolist())
-    if 4 * error * product * 2 ** (grid_bits + 1) < 1:
-        steps = {row: math.floor(approximate[row] * 2**grid_bits) for row in rows}
-        return {row: Fraction(2 * step + 1, 2 ** (grid_bits + 1)) for row, step in steps.items()}
-    return None
+    told = 4 * error * product * 2 ** (grid_bits + 1) < 1
+    values = {}
+    for row in rows:
+        tie = Fraction(2 * math.floor(approximate[row] * 2**grid_bits) + 1, 2 ** (grid_bits + 1))
+        if abs(approximate[row] - tie) > error:
+            values[row] = approximate[row]  # on this side of the tie, as W* is
+        elif told:
+            values[row] = tie
+        else:
+            return None
+    return values

@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
-from neverseen.errors import FileRejectedError, NeverseenError
+from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
 from neverseen.hardware import INT8_PRODUCT, Hardware
 from neverseen.labels import canonical_json, from_text, in_class_order
 from neverseen.membership import DIGEST_SIZE, Key
@@ -27,6 +27,7 @@ from neverseen.model import Configuration, ExactModel
 from neverseen.statistics import narrowed, pack_triangle, unpack_triangle
 
 FORMAT = "neverseen-model-1"
+_FIELDS = {"classes", "configuration", "counts", "format", "key", "key_check", "n_features", "track_classes"}
 _DTYPES = {"int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8"}
 
 
@@ -36,6 +37,7 @@ def write(
     model: ExactModel | None,
     track_classes: bool,
     key: Key | None,
+    *,
     include_key: bool,
 ) -> None:
     """Write a model to a file of mode 600, replacing it as a whole or not at all.
@@ -43,8 +45,28 @@ def write(
     Parameters
     ----------
     model : ExactModel or None
-        None for a model that holds no sample; then `key` is the key it was given, if any.
+        None for a model that holds no sample; then `track_classes` and `key` are what it was given.
     """
+    if model is None:
+        _write(Path(path), configuration, None, track_classes, key, include_key)
+        return
+    with model.locked():
+        tracked = model.statistics.class_grams is not None
+        _write(Path(path), configuration, model, tracked, model.membership.key, include_key)
+
+
+def _write(
+    path: Path,
+    configuration: Configuration,
+    model: ExactModel | None,
+    track_classes: bool,
+    key: Key | None,
+    include_key: bool,
+) -> None:
+    if type(configuration.encoder) not in (Identity, RandomProjection, GaussianKernel):
+        raise ConfigurationError(
+            f"models with a custom encoder ({type(configuration.encoder).__name__}) cannot be saved"
+        )
     tensors: dict[str, np.ndarray] = {}
     about: dict[str, Any] = {
         "classes": [],
@@ -52,13 +74,13 @@ def write(
         "counts": [],
         "format": FORMAT,
         "key": None,
+        "key_check": None if key is None else key.check(),
         "n_features": 0,
         "track_classes": track_classes,
     }
     if isinstance(configuration.encoder, GaussianKernel):
         tensors["centres"] = configuration.encoder.quantised_centres()
     if model is not None:
-        key = model.membership.key
         statistics = model.statistics
         classes = statistics.classes
         about |= {
@@ -93,7 +115,7 @@ def write(
     header["__metadata__"] = {"neverseen": canonical_json(about | {"sha256": hasher.hexdigest()})}
     head = canonical_json(header).encode()
     head += b" " * (-len(head) % 8)
-    _replace(Path(path), [struct.pack("<Q", len(head)), head, *(blob.data for blob in blobs)])
+    _replace(path, [struct.pack("<Q", len(head)), head, *(blob.data for blob in blobs)])
 
 
 def _replace(path: Path, parts: list[Any]) -> None:
@@ -109,11 +131,12 @@ def _replace(path: Path, parts: list[Any]) -> None:
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    if os.name == "posix":  # elsewhere a folder cannot be synced
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def read(
@@ -157,7 +180,10 @@ def _read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         claimed = about.pop("sha256")
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
+            head = file.read(length)
+            header = json.loads(head)
+            if head.rstrip(b" ") != canonical_json(header).encode():
+                _reject(path, "its header is damaged or not in canonical form")
             del header["__metadata__"]
             hasher = hashlib.sha256(canonical_json(about).encode() + canonical_json(header).encode())
             while block := file.read(1 << 24):
@@ -189,16 +215,18 @@ def _assemble(
     hardware: Hardware,
     class_folder: str | os.PathLike[str] | None,
 ) -> tuple[Configuration, ExactModel | None, bool, Key | None]:
-    settings, classes, counts, n_features = (
-        about["configuration"],
-        about["classes"],
-        about["counts"],
-        about["n_features"],
-    )
+    _demand(set(about) == _FIELDS, "the list of its fields")
+    settings, classes, counts = about["configuration"], about["classes"], about["counts"]
+    n_features = about["n_features"]
     configuration = Configuration(_encoder(settings, tensors), settings["gamma"], settings["grid_bits"])
     _demand(configuration.as_json() == settings, "its configuration")
-    key = Key(bytes.fromhex(about["key"])) if about["key"] is not None else key
-    track_classes = about["track_classes"] is True
+    if about["key"] is not None:
+        found = Key(bytes.fromhex(about["key"]))
+        _demand(key is None or key == found, "its key, which is another than the key given,")
+        key = found
+    _demand(key is None or about["key_check"] in (None, key.check()), "its key, which is another than the key given,")
+    _demand(type(about["track_classes"]) is bool, "whether it tracks classes")
+    track_classes = about["track_classes"]
     if not classes:
         _demand(not tensors and n_features == 0 and counts == [], "the list of its classes")
         return configuration, None, track_classes, key
@@ -208,19 +236,22 @@ def _assemble(
     _demand(in_class_order(set(classes)) == classes, "the order of its classes")
     _demand(type(n_features) is int and n_features > 0, "the number of its features")
 
-    model = ExactModel(configuration, n_features, key, hardware, track_classes, class_folder)
-    statistics = model.statistics
-    size, total = statistics.size, sum(counts)
+    size, total = configuration.encoder.code_size(n_features), sum(counts)
     triangle = size * (size + 1) // 2
     packed, sums = tensors.pop("gram"), tensors.pop("sums")
     _demand(packed.shape == (triangle,) and packed.dtype.kind == "i", "the shape of its Gram matrix")
     _demand(sums.shape == (len(classes), size) and sums.dtype == np.int64, "the shape of its class sums")
+    model = ExactModel(configuration, n_features, key, hardware, track_classes, class_folder)
+    statistics = model.statistics
     matrix = unpack_triangle(packed, size)
     diagonal = matrix.diagonal()
-    # What every Gram matrix of codes satisfies, and the solver's bounds rest on.
+    # Necessary, and cheap to see. That G is a Gram matrix, on which the solver's bounds rest, the writer is trusted for.
     _demand(bool((diagonal >= 0).all()) and int(diagonal.max()) <= INT8_PRODUCT * total, "its Gram matrix")
     _demand(max(-int(packed.min()), int(packed.max())) <= int(diagonal.max()), "its Gram matrix")
-    _demand(all(int(abs(row).max()) <= 127 * count for row, count in zip(sums, counts, strict=True)), "its class sums")
+    _demand(
+        all(max(-int(row.min()), int(row.max())) <= 127 * count for row, count in zip(sums, counts, strict=True)),
+        "its class sums",
+    )
 
     if track_classes:
         assert statistics.class_grams is not None
@@ -237,6 +268,7 @@ def _assemble(
     members = tensors.pop("members")
     _demand(members.shape == (total, DIGEST_SIZE) and members.dtype == np.uint8, "the list of its members")
     model.membership.fill(members, statistics.counts)
+    _demand(np.array_equal(model.membership.to_array(), members), "the order of its members")
     _demand(not tensors, "the list of its parts")
     return configuration, model, track_classes, key
 

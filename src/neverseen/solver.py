@@ -15,8 +15,8 @@ How it is proved
    rational arithmetic: its own block of the system if that is small, else the whole column guessed from continued
    fractions and proved by substitution, else by the distance that two different fractions must keep.
 
-Floating point appears only inside preconditioners, where it decides how fast R shrinks and nothing else, and in
-norms, which are rounded up. **A hint can change the time, never the bits.**
+Floating point appears inside preconditioners, where it decides how fast R shrinks and nothing else, and in norms,
+which are rounded up. **A hint can change the time, never the bits.**
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neverseen.arithmetic import IntegerSystem
-from neverseen.errors import IllConditionedError, InputError
+from neverseen.errors import IllConditionedError, InputError, LimitError
 from neverseen.fixedpoint import FixedPoint
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.preconditioning import ApproximateInverse, CholeskyFactor, NoProgressError, Preconditioner
@@ -121,7 +121,10 @@ def solve(
             "no float64 factor of the system contracts. Raise gamma"
         )
     exact = eliminated(hardware.numpy(gram), gamma, hardware.numpy(cross))
-    weights = np.array([[round(value * (1 << grid_bits)) for value in row] for row in exact], dtype=np.int64)
+    steps = [[round(value * (1 << grid_bits)) for value in row] for row in exact]
+    if max(abs(step) for row in steps for step in row) >= 2**61:
+        raise LimitError(f"a weight does not fit the grid of 2**-{grid_bits}; raise gamma or lower grid_bits")
+    weights = np.array(steps, dtype=np.int64)
     return Solution(
         weights,
         FixedPoint.zeros(*cross.shape, hardware=hardware),

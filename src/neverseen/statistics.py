@@ -289,6 +289,7 @@ class Statistics:
             raise ConfigurationError("one of the statistics keeps class sums and the other does not")
 
     def _change(self, other: Statistics, sign: int) -> None:
+        self.gram = self.hardware.int64(self.gram)  # that of a batch may be narrower
         if self.class_grams is not None and other.class_grams is not None:
             self.class_grams.change(other.class_grams, sign)
         self.hardware.add_in_place(self.gram, self._here(other.gram, other.hardware), sign)
