@@ -25,12 +25,8 @@ A projection drawn anew moves an accuracy by about 0.2, so three seeds tell diff
 import argparse
 import hashlib
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cifar import CifarError, Samples, add_options, load_features
-from neverseen import AnalyticClassifier, Encoder, Identity, RandomProjection, __version__
+from benchmarks.provenance import provenance, write_json
+from neverseen import AnalyticClassifier, Encoder, Identity, RandomProjection
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -165,34 +162,12 @@ def summarise(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return row
 
 
-def provenance(samples: Samples) -> dict[str, Any]:
-    """Describe what a result was made with: commit, versions, hardware and features."""
-
-    def git(*arguments: str) -> str | None:
-        try:
-            command = ["git", "-C", str(Path(__file__).parent), *arguments]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        except (OSError, subprocess.CalledProcessError):
-            return None
-
-    packages = {found.name: found.version for found in metadata.distributions()}
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+def features_digest(samples: Samples) -> str:
+    """Return the SHA-256 of the features and labels, to tell whether two runs saw the same."""
     digest = hashlib.sha256()
     for array in samples:
         digest.update(np.ascontiguousarray(array).data)
-    return {
-        "commit": git("rev-parse", "--verify", "--quiet", "HEAD"),
-        "uncommitted_changes": bool(git("status", "--porcelain")),
-        "versions": {"python": platform.python_version(), "neverseen": __version__}
-        | {name: packages.get(name) for name in ("numpy", "scipy", "torch")},
-        "hardware": {
-            "processor": names[0] if names else platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-        },
-        "features_sha256": digest.hexdigest(),
-    }
+    return digest.hexdigest()
 
 
 def main() -> int:
@@ -202,7 +177,7 @@ def main() -> int:
     )
     add_options(parser)
     parser.add_argument("--codes", type=int, nargs="+", default=[1024, 1280, 2048, 4096], help="sizes")
-    parser.add_argument("--samples", type=int, nargs="+", default=[10_000, 50_000], help="samples learned")
+    parser.add_argument("--samples", type=int, nargs="+", default=[50_000], help="samples learned (%(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--gamma", type=int, default=2**16, help="of the int8 classifier (%(default)s)")
     parser.add_argument("--tolerance", type=float, default=0.3, help="points int8 may lose (%(default)s)")
@@ -240,8 +215,8 @@ def main() -> int:
     print(f"\nworst difference: {worst['fixed']:+.2f} points untuned, {worst['chosen']:+.2f} with gamma chosen")
     if options.json:
         settings = {"gamma": options.gamma, "gammas": GAMMAS, "tolerance": options.tolerance, "seeds": options.seeds}
-        results = {"benchmark": "accuracy", **provenance(everything), "settings": settings}
-        options.json.write_text(json.dumps(results | {"rows": rows, "runs": runs}, indent=1) + "\n")
+        results = provenance("accuracy", features_sha256=features_digest(everything), **settings)
+        write_json(options.json, results | {"rows": rows, "runs": runs})
     return int(worst["fixed"] < -options.tolerance)
 
 

@@ -18,10 +18,6 @@ Takes two to four minutes on two cores. The last digit of a figure depends on th
 """
 
 import argparse
-import json
-import os
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.provenance import provenance, write_json
 from neverseen import tracking
 
 SAMPLES, FEATURES, CLASSES, GAMMA, REQUEST = 6_000, 512, 20, 1, 20
@@ -166,43 +163,6 @@ def measure(seed: int) -> dict[str, Any]:
     return {"exact_known_to": bounds, "rows": rows}
 
 
-def provenance(seed: int) -> dict[str, Any]:
-    """Return where the figures come from: code, seed, settings, versions, machine."""
-    return {
-        "benchmark": "drift",
-        "commit": _git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain")),
-        "seed": seed,
-        "settings": {
-            "samples": SAMPLES,
-            "features": FEATURES,
-            "classes": CLASSES,
-            "gamma": GAMMA,
-            "request": REQUEST,
-        },
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
-        "hardware": {
-            "machine": platform.machine(),
-            "cpu": _cpu(),
-            "cores": os.cpu_count(),
-            "system": platform.system(),
-        },
-    }
-
-
-def _git(*arguments: str) -> str | None:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _cpu() -> str:
-    listing = Path("/proc/cpuinfo")
-    lines = listing.read_text().splitlines() if listing.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
-
-
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the figures for a terminal, one row a line."""
     stops = "".join(f"{left:>9,}" for left in LEFT)
@@ -222,12 +182,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     options = parser.parse_args()
     began = time.perf_counter()
-    results = provenance(options.seed) | measure(options.seed)
+    settings = {"samples": SAMPLES, "features": FEATURES, "classes": CLASSES, "gamma": GAMMA, "request": REQUEST}
+    results = provenance("drift", options.seed, **settings) | measure(options.seed)
     results["seconds"] = round(time.perf_counter() - began, 1)
     print(table(results["rows"]))
     print(f"exact solution known to {max(results['exact_known_to'].values()):.0e}; {results['seconds']} s")
     if options.json:
-        options.json.write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
+        write_json(options.json, results)
 
 
 if __name__ == "__main__":

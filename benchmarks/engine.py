@@ -28,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ class Clock:
     """Wall time of calls on CPU or GPU."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self._wait = (lambda: None) if hardware.name != "cuda" else _synchronize
+        self._wait: Callable[[], None] = _synchronize if hardware.name == "cuda" else lambda: None
 
     def seconds(self, call: Callable[[], Any]) -> float:
         """Return how long a call takes."""
@@ -179,14 +180,12 @@ def measure_times(bench: Bench, repeats: dict[int, int]) -> dict[str, Any]:
     matrix, cross = bench.float_system(rest)
     bench.full_solve()
     cholesky_solve(matrix, cross, bench.hardware)
-    pairs = [
-        (clock.seconds(bench.full_solve), clock.seconds(lambda: cholesky_solve(matrix, cross, bench.hardware)))
-        for _ in range(5)
-    ]
+    floats = partial(cholesky_solve, matrix, cross, bench.hardware)
+    pairs = [(clock.seconds(bench.full_solve), clock.seconds(floats)) for _ in range(5)]
     times: dict[str, Any] = {
         "full solve": _summary({"exact": [p[0] for p in pairs], "Cholesky": [p[1] for p in pairs]})
     }
-    del matrix, cross
+    del matrix, cross, floats
     T, W = bench.float_model(rest)
     bench.model.weights()
     refits = []
@@ -195,11 +194,10 @@ def measure_times(bench: Bench, repeats: dict[int, int]) -> dict[str, Any]:
         for turn in range(number + 1):
             request = bench.next_request(count)
             F, Y = bench.features[request], bench.targets[request]
-            exact = clock.seconds(lambda request=request: bench.exact_forget(request))
-            state: dict[str, Pair] = {}
-            fast = clock.seconds(lambda F=F, Y=Y, state=state: state.update(now=recursion(T, W, F, Y)))
-            literal = clock.seconds(lambda F=F, Y=Y: recursion_as_written(T, W, F, Y))
-            T, W = state["now"]
+            exact = clock.seconds(partial(bench.exact_forget, request))
+            fast = clock.seconds(partial(recursion, T, W, F, Y))
+            literal = clock.seconds(partial(recursion_as_written, T, W, F, Y))
+            T, W = recursion(T, W, F, Y)
             if turn:  # the first is a warm-up
                 for name, value in zip(spent, (exact, fast, literal), strict=True):
                     spent[name].append(value)
@@ -220,7 +218,7 @@ def _summary(spent: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def measure_errors(bench: Bench, W: Array) -> dict[str, Any]:
-    """Return the largest relative error of each method's weights after all requests, and how many differ from retraining."""
+    """Return each method's largest relative error after all requests, and how many weights differ from retraining."""
     hardware, rest = bench.hardware, slice(bench.gone, None)
     sums = bench.model.statistics
     exact = bench.full_solve()
@@ -327,12 +325,21 @@ def report(results: dict[str, Any]) -> str:
     """Return the results as tables for a terminal."""
     lines = []
     for size, found in results["sizes"].items():
+        settings = results["settings"]
         lines.append(
-            f"d = {size}, {results['settings']['classes']} classes, {results['settings']['samples']} samples, {results['settings']['hardware']}"
+            f"d = {size}, {settings['classes']} classes, {settings['samples']} samples, {settings['hardware']}"
         )
-        lines.append(
-            f"  {'':14}{'exact':>10}{'recursion':>12}{'ratio':>7}{'as written':>13}{'ratio':>7}{'Cholesky':>11}{'ratio':>7}{'refit':>10}"
-        )
+        heads = {
+            "exact": 10,
+            "recursion": 12,
+            "ratio": 7,
+            "as written": 13,
+            "ratio ": 7,
+            "Cholesky": 11,
+            " ratio": 7,
+            "refit": 10,
+        }
+        lines.append(" " * 16 + "".join(f"{head.strip():>{wide}}" for head, wide in heads.items()))
         for name, row in found["times"].items():
             if name in ("refit", "errors"):
                 continue

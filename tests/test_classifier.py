@@ -227,6 +227,38 @@ def test_a_refused_first_batch_leaves_the_model_as_new() -> None:
         assert vars(model) == state
 
 
+def test_a_refused_fit_leaves_the_model_as_it_was() -> None:
+    model = new().fit(X, NAMES)
+    before = model.digest()
+    model.set_params(gamma=0)
+    with pytest.raises(ConfigurationError):
+        model.fit(X[:, :3], NAMES)
+    model.set_params(gamma=2**10)
+    assert model.n_features_in_ == 6
+    assert model.digest() == before
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(X[:, :3], NAMES)
+    for fresh, options in ((new(gamma=0), {}), (new(), {"classes": ["fox"]})):
+        with pytest.raises((ConfigurationError, InputError)):
+            fresh.partial_fit(X, NAMES, **options)
+        assert not hasattr(fresh, "n_features_in_")
+
+
+def test_weights_cannot_be_written_to() -> None:
+    model = new().fit(X, NAMES)
+    with pytest.raises(ValueError, match="read-only"):
+        model._model.weights()[0, 0] = 1
+
+
+def test_codes_waiting_for_a_solve_are_bounded() -> None:
+    model = new(encoder=RandomProjection(64)).fit(X, NAMES)
+    model.digest()
+    for _ in range(10):
+        model.partial_fit(X, NAMES)
+    assert model._model._changes == []
+    assert model._model._hint is None
+
+
 def test_merge_is_addition() -> None:
     left, right = new().fit(X[:20], NAMES[:20]), new().fit(X[20:], NAMES[20:])
     whole = new().fit(X, NAMES).digest()

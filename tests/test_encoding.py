@@ -56,7 +56,7 @@ def test_quantise_extremes() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.uint16, np.int64, bool])
 def test_every_real_dtype_counts_as_its_value(dtype: type) -> None:
-    values = np.array([[0, 1, 1], [1, 0, 1]]).astype(dtype)
+    values: np.ndarray = np.array([[0, 1, 1], [1, 0, 1]]).astype(dtype)
     assert np.array_equal(quantise(values), quantise(values.astype(np.float64)))
 
 
@@ -145,7 +145,7 @@ def test_digests_tell_configurations_apart() -> None:
         GaussianKernel(-np.eye(3)),
     ]
     assert len({encoder.digest() for encoder in encoders}) == len(encoders)
-    assert RandomProjection(np.int64(8), 0).digest() == RandomProjection(8, 0).digest()
+    assert RandomProjection(int(np.int64(8)), 0).digest() == RandomProjection(8, 0).digest()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,19 @@ from neverseen import FileRejectedError, LabelError
 from neverseen.labels import LabelIndex, as_array, from_text, in_class_order, normalise, order_key, text
 from tests import oracle
 
+
+class Size(enum.IntEnum):
+    ONE = 1
+
+
+class Shade(enum.Enum):
+    DARK = 1
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
 FLAT = st.one_of(
     st.none(),
     st.booleans(),
@@ -56,7 +69,7 @@ def test_equal_values_of_different_kinds_stay_apart() -> None:
         '{"bytes":"31"}',
         '{"tuple":[1]}',
     ]
-    assert len(LabelIndex([1, 1.0, np.float32(1), np.int64(1), enum.IntEnum("Size", "ONE")["ONE"]]).texts) == 1
+    assert len(LabelIndex([1, 1.0, np.float32(1), np.int64(1), Size.ONE]).texts) == 1
     assert LabelIndex([np.float64(0.5), 0.5, -0.0, 0]).texts == ["0", '{"float":"0x1.0000000000000p-1"}']
 
 
@@ -66,7 +79,7 @@ def test_equal_values_of_different_kinds_stay_apart() -> None:
         object(),
         [1],
         {"a": 1},
-        enum.Enum("Colour", "RED")["RED"],
+        Shade.DARK,
         1j,
         ("a", [1]),
         np.datetime64("2026-01-01", "ns"),
@@ -114,6 +127,20 @@ def test_arrays_are_typed_where_that_loses_nothing() -> None:
     assert mixed.dtype == object
     assert mixed.tolist() == [None, 1, "a", (1, 2), (3, 4)]
     assert sorted([(2,), (1, 5)], key=order_key) == [(1, 5), (2,)]
+
+
+def test_surrogates_are_refused_and_enums_count_as_their_text() -> None:
+    with pytest.raises(LabelError, match="surrogate"):
+        normalise("\ud83d\ude00")
+    assert normalise("\U0001f600") == "\U0001f600"
+
+    assert LabelIndex([Colour.RED, "red"]).texts == ['"red"']
+
+
+@pytest.mark.parametrize("text_", ['{"float":"nan"}', '{"float":"0x1p99999"}', '{"float":"0x1.0000000000000p+0"}'])
+def test_floats_that_no_label_can_be_are_refused(text_: str) -> None:
+    with pytest.raises(FileRejectedError, match="text of a label"):
+        from_text(text_)
 
 
 def test_huge_integers_are_refused_by_name() -> None:

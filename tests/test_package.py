@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,10 +45,8 @@ def test_optional_libraries_stay_unimported(module: str, unwanted: list[str]) ->
 
 
 def test_it_works_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = hardware_module.importlib.util.find_spec
-    monkeypatch.setattr(
-        hardware_module.importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name)
-    )
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     assert hardware_module.choose("auto").name == "numpy"
     for name in ("torch", "cuda"):
         with pytest.raises(
@@ -95,3 +96,49 @@ def test_recorded_digests(kind: str, hardware: Hardware) -> None:
     assert model.digest() == RECORDED[kind]
     scores = model.decision_function(samples[:100])
     assert np.array_equal(scores, np.ldexp(np.rint(np.ldexp(scores, 40)), -40))
+
+
+def test_the_specifications_example(tmp_path: Path) -> None:
+    """Section 8.3 of the specification shows what the library writes."""
+    page = (ROOT / "docs" / "specification.md").read_text()
+    model = AnalyticClassifier(Identity(), gamma=1, key=Key(bytes(32)), hardware="numpy")
+    empty = model.digest()
+    model.fit([[3.0, -4.0], [1.0, 1.0]], ["cat", "dog"]).save(tmp_path / "tiny")
+    raw = (tmp_path / "tiny").read_bytes()
+    assert f"The file has {len(raw)} bytes" in page
+    for line in range(0, len(raw), 16):
+        digits = raw[line : line + 16].hex()
+        if line < 32 or line >= 0x280:
+            assert f"{line:08x}: " + " ".join(digits[i : i + 4] for i in range(0, len(digits), 4)) in page
+    about = json.loads(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]["neverseen"])
+    assert f'"sha256":"{about["sha256"]}"' in page
+    assert f'"key_check":"{about["key_check"]}"' in page
+    assert str(model._model.weights().tolist()) in page
+    assert model.digest() in page
+    assert empty in page
+
+
+def test_the_readmes_code_runs() -> None:
+    """Every Python block of the README, in order, as it stands there."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.split() == ["True"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["demo"], ["engine", "--sizes", "64", "--samples", "1600", "--classes", "5", "--repeats", "1", "1", "1"]],
+)
+def test_benchmarks_start(arguments: list[str]) -> None:
+    """A short run of what the documents tell people to run."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{arguments[0]}", *arguments[1:]],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert "equal, bit for bit" in done.stdout or "differ from retraining: exact 0" in done.stdout

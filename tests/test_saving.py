@@ -16,8 +16,10 @@ from safetensors.numpy import load_file, save_file
 
 from neverseen import (
     AnalyticClassifier,
+    ConfigurationError,
     FileRejectedError,
     GaussianKernel,
+    HardwareError,
     Identity,
     Key,
     KeyMissingError,
@@ -143,6 +145,40 @@ def test_the_key_can_stay_outside_the_file(tmp_path: Path) -> None:
     )
 
 
+def test_a_wrong_key_is_refused(tmp_path: Path) -> None:
+    model_of().save(tmp_path / "with")
+    model_of().save(tmp_path / "without", include_key=False)
+    for name in ("with", "without"):
+        with pytest.raises(FileRejectedError, match="another than the key given"):
+            AnalyticClassifier.load(tmp_path / name, key=Key(bytes(32)))
+        assert AnalyticClassifier.load(tmp_path / name, key=KEY).digest() == model_of().digest()
+
+
+def test_a_torn_model_never_replaces_a_good_file(tmp_path: Path) -> None:
+    model = model_of()
+    model.save(tmp_path / "model")
+    before = (tmp_path / "model").read_bytes()
+    model._model._torn = True
+    with pytest.raises(HardwareError, match="cut off half-way"):
+        model.save(tmp_path / "model")
+    assert (tmp_path / "model").read_bytes() == before
+
+
+def test_tracking_is_saved_as_it_is_not_as_it_is_set(tmp_path: Path) -> None:
+    model = model_of(track_classes=False).set_params(track_classes=True)
+    model.save(tmp_path / "model")
+    assert AnalyticClassifier.load(tmp_path / "model").track_classes is False
+
+
+def test_models_with_custom_encoders_are_not_saved(tmp_path: Path) -> None:
+    class Custom(Identity):
+        pass
+
+    model = AnalyticClassifier(Custom(), key=KEY).fit(X, LABELS)
+    with pytest.raises(ConfigurationError, match=r"custom encoder \(Custom\) cannot be saved"):
+        model.save(tmp_path / "model")
+
+
 SAVED: dict[str, bytes] = {}
 
 
@@ -247,7 +283,7 @@ def test_rewriting_reproduces_the_file(tmp_path: Path) -> None:
         ("counts", [1, 2]), ("counts", [10, 10, -3]), ("counts", [True, 10, 10]), ("counts", "abc"),
         ("classes", ['"ant"', "null", '{"tuple":["bee",1]}']), ("classes", ["x", "y", "z"]), ("classes", []),
         ("classes", ["null", "null", '"ant"']), ("n_features", 0), ("n_features", "4"), ("n_features", -1),
-        ("key", "00"), ("key", 7), ("configuration", {}), ("track_classes", False),
+        ("key", "00"), ("key_check", "00"), ("surprise", 1), ("track_classes", "yes"), ("sums", np.full((3, 12), -(2**63))), ("key", 7), ("configuration", {}), ("track_classes", False),
         ("configuration", {"encoder": {"kind": "quantum"}, "format": 1, "gamma": 512, "grid_bits": 40}),
         ("configuration", {"encoder": {"kind": "random-projection", "codes": 2**40, "seed": 0}, "format": 1, "gamma": 512, "grid_bits": 40}),
         ("configuration", {"encoder": {"kind": "random-projection", "codes": 12, "seed": 9}, "format": 1, "gamma": 0, "grid_bits": 40}),
@@ -263,7 +299,7 @@ def test_contents_that_contradict_each_other_are_refused(place: str, value: Any,
     path = tmp_path / "model"
     model_of().save(path)
     about, tensors = parts(path)
-    if place in about:
+    if place in about or place == "surprise":
         about[place] = value
     elif value is None:
         del tensors[place]

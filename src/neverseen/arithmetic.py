@@ -94,9 +94,10 @@ class ExactOperand:
 def check_float_product(left: Array, right: Array, product: Array, reach: float, hardware: Hardware) -> None:
     """Raise `HardwareError` unless a float64 product is right to within its rounding.
 
-    Both sides are multiplied by a random vector of signs. `reach` bounds the sum over a row of ``|left| @ |right|``, so for inner
-    dimension k and C columns the sides differ by less than ``(k + C + 8) 2**-51 reach`` if the product is right; a larger error in
-    any one entry shows with probability 1/2 for one vector, and 1 - 2**-8 for the eight used.
+    Both sides are multiplied by a random vector of signs. `reach` bounds the sum over a row of ``|left| @
+    |right|``, so for inner dimension k and C columns the sides differ by less than ``(k + C + 8) 2**-51 reach`` if
+    the product is right; a larger error in any one entry shows with probability 1/2 for one vector, and 1 - 2**-8
+    for the eight used.
     """
     signs = np.frombuffer(os.urandom(8 * right.shape[1]), np.int8).reshape(right.shape[1], 8)
     signs = hardware.array(np.where(signs < 0, -1.0, 1.0))  # (C, 8)
@@ -169,9 +170,9 @@ class IntegerSystem:
     def width(self, columns: int) -> int:
         """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude.
 
-        Then ``|A @ block| < 2**(bits + spread + w) <= 2**62``: no int64 wraps. Blocks of more than two columns are multiplied in
-        float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb bits + spread + w) <= 2**53``,
-        and so exact. At most 40 bits, for `FixedPoint`.
+        Then ``|A @ block| < 2**(bits + spread + w) <= 2**62``: no int64 wraps. Blocks of more than two columns are
+        multiplied in float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb
+        bits + spread + w) <= 2**53``, and so exact. At most 40 bits, for `FixedPoint`.
         """
         integer = min(40, 62 - self._bits - self._spread)
         return integer if columns <= 2 else min(integer, self._float_width(self._limb_count))
@@ -205,7 +206,7 @@ class IntegerSystem:
         return self.hardware.concatenate([column[:, None] for column in columns], 1) + self.gamma * block
 
     def _cut(self) -> list[Array]:
-        """Return G as float64 limbs, lowest first: all but the top one in ``[0, 2**limb bits)``, the top one with the sign."""
+        """Return G as float64 limbs, lowest first; the top one has the sign, the others are not negative."""
         if self._limb_count == 1:
             return [self.hardware.float64(self.gram)]
         shift = -(-self._bits // self._limb_count)

@@ -9,9 +9,10 @@ So with E near ``Y - C X`` and V near 0, the residual of X' is that of X and lit
 of X' as `neverseen.solver` proves. Solving for the k columns of U, not the C of X, certifies all weights: a
 request of one sample costs a few passes over A.
 
-X is never written out. It stays a base and a product of thin factors, ``X = X0 + L R``, in exact fixed point. What is kept for
-every weight is its rounding ``N`` and the rest ``2**p X - N`` as a float64 with a bound on its error; each change adds a float64
-product to the rest. The few entries whose rest is too near a half are looked up in the exact factors.
+X is never written out. It stays a base and a product of thin factors, ``X = X0 + L R``, in exact fixed point. What
+is kept for every weight is its rounding ``N`` and the rest ``2**p X - N`` as a float64 with a bound on its error;
+each change adds a float64 product to the rest. The few entries whose rest is too near a half are looked up in the
+exact factors.
 """
 
 from __future__ import annotations
@@ -146,8 +147,8 @@ class Following:
         if hardware.max_abs(inverse.values.limbs[0]) >= 2 ** (LIMB - 1):
             raise NoProgressError
 
-        # N and the rests move by 2**p U S E, computed in float64: rounded inputs, products and sums are wrong by less than
-        # (k + 10) 2**-52 of the sum of magnitudes.
+        # N and the rests move by 2**p U S E, computed in float64: rounded inputs, products and sums are wrong by
+        # less than (k + 10) 2**-52 of the sum of magnitudes.
         left = inverse.values.nearest_floats()  # (d, k)
         moves = hardware.matmul(left, errors.nearest_floats() * 2.0**self.grid_bits)  # (d, C)
         tops = hardware.numpy(abs(left)).max(axis=0)  # (k,)
@@ -260,8 +261,8 @@ class Following:
 def _restarted(system: IntegerSystem, right: Array, values: FixedPoint, largest: float) -> Refinement:
     """Return a refinement from given values, their residual computed anew, exactly, modulo 2**64.
 
-    The values are cut to whole limbs such that the true residual, whose norm is at most `largest` plus what the cut adds,
-    stays below 2**61 units: so its value modulo 2**64 is its value.
+    The values are cut to whole limbs such that the true residual, whose norm is at most `largest` plus what the cut
+    adds, stays below 2**61 units: so its value modulo 2**64 is its value.
     """
     limbs = len(values.limbs)
     while (largest + cut_residual(system, limbs)) * 2.0 ** (LIMB * (limbs - 1)) > 2.0**61:

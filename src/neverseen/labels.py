@@ -47,12 +47,12 @@ def normalise(label: Any) -> Label:
             raise LabelError(f"a label is {label!r}; labels must be finite: drop those samples or name their class")
         return int(label) if label.is_integer() else label
     if isinstance(label, str):
-        label = "".join(label)  # the plain text of a str enum too
-        if any("\ud800" <= letter <= "\udfff" for letter in label):
+        plain = "".join(label)  # also of a str enum
+        if any("\ud800" <= letter <= "\udfff" for letter in plain):
             raise LabelError(
-                f"the label {label!r} has surrogate code points, which are no characters: decode it properly"
+                f"the label {plain!r} has surrogate code points, which are no characters: decode it properly"
             )
-        return label
+        return plain
     if isinstance(label, bytes):
         return bytes(label)
     if isinstance(label, tuple):

@@ -68,7 +68,7 @@ class Corrected:
         return self.base(right) - self.hardware.matmul(self.images, self.hardware.array(inner))
 
     def latest(self, signs: np.ndarray) -> Array:
-        """Return about ``A^-1 C'`` for the samples corrected for last, with their signs: ``Z (S + C Z)^-1 S``, no solve needed."""
+        """Return about ``A^-1 C'`` for the samples corrected for last, without a solve: ``Z (S + C Z)^-1 S``."""
         place = np.zeros((len(self.core), len(signs)))
         place[-len(signs) :] = np.diag(signs)
         try:

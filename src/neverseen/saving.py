@@ -245,7 +245,8 @@ def _assemble(
     statistics = model.statistics
     matrix = unpack_triangle(packed, size)
     diagonal = matrix.diagonal()
-    # Necessary, and cheap to see. That G is a Gram matrix, on which the solver's bounds rest, the writer is trusted for.
+    # Necessary, and cheap to see. That G is a Gram matrix, on which the solver's bounds rest, the writer is trusted
+    # for.
     _demand(bool((diagonal >= 0).all()) and int(diagonal.max()) <= INT8_PRODUCT * total, "its Gram matrix")
     _demand(max(-int(packed.min()), int(packed.max())) <= int(diagonal.max()), "its Gram matrix")
     _demand(
