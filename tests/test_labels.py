@@ -83,7 +83,7 @@ def test_equal_values_of_different_kinds_stay_apart() -> None:
         1j,
         ("a", [1]),
         np.datetime64("2026-01-01", "ns"),
-        np.timedelta64(1),
+        np.timedelta64(1, "s"),
     ],
 )
 def test_labels_without_a_canonical_form_are_refused(label: object) -> None:

@@ -7,10 +7,10 @@ operands are bounded. Each function here bounds them before, and checks the resu
 The check (Freivalds) multiplies both sides by a random vector `r` in plain 64-bit integers, modulo 2**64. Let a
 wrong product differ from the right one by a matrix E with some entry not 0 modulo 2**64, and let 2**v be the
 largest power of two that divides every entry of its row. For `r` uniform modulo 2**64, ``E r`` is 0 in that row
-with probability at most 2**(v - 64). Here v is small: entries are below 2**b in magnitude (b = 34 for Gram
-matrices), and an entry that is not zero has v <= b. So a wrong Gram matrix passes with probability below 2**-29,
-and a saturated or rounded one (v of a few bits) below 2**-50. A product that fails raises `HardwareError`; the
-caller has changed nothing yet.
+with probability at most 2**(v - 64). An entry that is not zero has v below its own bits. So a wrong Gram matrix,
+of entries below 2**34, passes with probability below 2**-29, and a product that was rounded or saturated, wrong in
+its low bits, below 2**-40. The worst case is a lone flip of the top bit of a 62-bit entry, which one probe in four
+misses. A product that fails raises `HardwareError`; the caller has changed nothing yet.
 """
 
 from __future__ import annotations
