@@ -188,11 +188,9 @@ class IntegerSystem:
             raise LimitError(f"a block exceeds {self.width(columns)} bits")
         if columns <= 2:
             return self.wrapping_product(block)
-        if not self._limbs:
-            self._limbs = self._cut()
         shift = -(-self._bits // self._limb_count)
         result = self.gamma * block
-        for position, limb in enumerate(self._limbs):
+        for position, limb in enumerate(self._cut()):
             result = result + (hardware.int64(hardware.matmul(limb, values)) << (position * shift))  # (d, c)
         probe = random_vector(columns, hardware)
         image = hardware.wrapping_matvec(block, probe)
@@ -205,14 +203,26 @@ class IntegerSystem:
         columns = [self.hardware.wrapping_matvec(self.gram, block[:, j]) for j in range(block.shape[1])]
         return self.hardware.concatenate([column[:, None] for column in columns], 1) + self.gamma * block
 
+    def cholesky(self) -> Array | None:
+        """Return a float64 Cholesky factor of A, or None if there is none; ordinary floating point, nothing proved."""
+        hardware = self.hardware
+        shared = self._limb_count == 1 and hardware.cholesky_keeps
+        matrix = self._cut()[0] if shared else hardware.float64(self.gram)
+        hardware.add_to_diagonal(matrix, float(self.gamma))
+        factor = hardware.cholesky(matrix)
+        if shared:  # back to G: entries are integers below 2**37, so adding gamma and taking it away is exact
+            hardware.add_to_diagonal(matrix, -float(self.gamma))
+        return factor
+
     def _cut(self) -> list[Array]:
         """Return G as float64 limbs, lowest first; the top one has the sign, the others are not negative."""
-        if self._limb_count == 1:
-            return [self.hardware.float64(self.gram)]
-        shift = -(-self._bits // self._limb_count)
-        mask = (1 << shift) - 1
-        lower = [self.hardware.float64((self.gram >> (k * shift)) & mask) for k in range(self._limb_count - 1)]
-        return [*lower, self.hardware.float64(self.gram >> ((self._limb_count - 1) * shift))]
+        if not self._limbs:
+            last = self._limb_count - 1
+            shift = -(-self._bits // self._limb_count)
+            mask = (1 << shift) - 1
+            lower = [self.hardware.float64((self.gram >> (k * shift)) & mask) for k in range(last)]
+            self._limbs = [*lower, self.hardware.float64(self.gram >> (last * shift) if last else self.gram)]
+        return self._limbs
 
 
 class GridWeights:

@@ -44,6 +44,7 @@ class Hardware:
     """NumPy and SciPy on the CPU: always there, and the reference for the others."""
 
     name = "numpy"
+    cholesky_keeps = False  # whether `cholesky` leaves its argument as it was
 
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)
@@ -136,7 +137,7 @@ class Hardware:
     # -- factors -----------------------------------------------------------------------------------
 
     def cholesky(self, matrix: Array) -> Array | None:
-        """Return the Cholesky factor of a symmetric float64 matrix, which it overwrites; None if there is none."""
+        """Return the Cholesky factor of a symmetric float64 matrix, which it may overwrite; None if there is none."""
         factor, info = lapack.dpotrf(matrix.T, lower=0, overwrite_a=1, clean=0)  # .T: LAPACK's order, no copy
         return factor if info == 0 and np.isfinite(factor[-1, -1]) else None
 
@@ -150,6 +151,7 @@ class TorchHardware(Hardware):
     """NumPy's arrays, with PyTorch's CPU kernels for the products."""
 
     name = "torch"
+    cholesky_keeps = True
 
     def __init__(self) -> None:
         import torch
@@ -202,6 +204,7 @@ class CudaHardware(Hardware):
     """PyTorch on one NVIDIA GPU; arrays stay in its memory."""
 
     name = "cuda"
+    cholesky_keeps = True
 
     def __init__(self) -> None:
         import torch

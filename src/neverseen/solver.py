@@ -155,9 +155,7 @@ def _preconditioners(
         ways.append((lambda: hint, 8))
 
     def factor() -> Preconditioner | None:
-        matrix = hardware.float64(system.gram)
-        hardware.add_to_diagonal(matrix, float(system.gamma))
-        found = hardware.cholesky(matrix)
+        found = system.cholesky()
         return None if found is None else CholeskyFactor(found, hardware)
 
     ways.append((factor, 1))
