@@ -186,7 +186,7 @@ def measure_times(bench: Bench, repeats: dict[int, int]) -> dict[str, Any]:
         "full solve": _summary({"exact": [p[0] for p in pairs], "Cholesky": [p[1] for p in pairs]})
     }
     del matrix, cross, floats
-    T, W = bench.float_model(rest)
+    T, W = written = bench.float_model(rest)
     bench.model.weights()
     refits = []
     for count, number in repeats.items():
@@ -196,15 +196,15 @@ def measure_times(bench: Bench, repeats: dict[int, int]) -> dict[str, Any]:
             F, Y = bench.features[request], bench.targets[request]
             exact = clock.seconds(partial(bench.exact_forget, request))
             fast = clock.seconds(partial(recursion, T, W, F, Y))
-            literal = clock.seconds(partial(recursion_as_written, T, W, F, Y))
-            T, W = recursion(T, W, F, Y)
+            literal = clock.seconds(partial(recursion_as_written, *written, F, Y))
+            (T, W), written = recursion(T, W, F, Y), recursion_as_written(*written, F, Y)
             if turn:  # the first is a warm-up
                 for name, value in zip(spent, (exact, fast, literal), strict=True):
                     spent[name].append(value)
         refits.append(clock.seconds(bench.refit))
         times[f"forget {count}"] = _summary(spent)
     times["refit"] = {"ms": {"refit": statistics.median(refits) * 1e3}}
-    times["errors"] = measure_errors(bench, W)
+    times["errors"] = measure_errors(bench, {"recursion": W, "recursion, as written": written[1]})
     return times
 
 
@@ -217,7 +217,7 @@ def _summary(spent: dict[str, list[float]]) -> dict[str, Any]:
     return {"ms": {name: statistics.median(values) * 1e3 for name, values in spent.items()}, "exact / other": ratios}
 
 
-def measure_errors(bench: Bench, W: Array) -> dict[str, Any]:
+def measure_errors(bench: Bench, recursive: dict[str, Array]) -> dict[str, Any]:
     """Return each method's largest relative error after all requests, and how many weights differ from retraining."""
     hardware, rest = bench.hardware, slice(bench.gone, None)
     sums = bench.model.statistics
@@ -233,14 +233,16 @@ def measure_errors(bench: Bench, W: Array) -> dict[str, Any]:
         )
     )
     refit = bench.refit()
-    found = hardware.numpy(W)
     again = hardware.numpy(bench.float_model(rest)[1])
     return {
         "exact": {
             "error": _relative(np.ldexp(bench.model.weights().astype(np.float64), -40), wanted),
             "differ": int((bench.model.weights() != scratch).sum()),
         },
-        "recursion": {"error": _relative(found, wanted), "differ": int((found != again).sum())},
+        **{
+            name: {"error": _relative(found, wanted), "differ": int((found != again).sum())}
+            for name, found in ((name, hardware.numpy(W)) for name, W in recursive.items())
+        },
         "refit": {"error": _relative(refit, refitted), "differ": None},
         "weights": int(wanted.size),
     }
@@ -354,7 +356,10 @@ def report(results: dict[str, Any]) -> str:
         lines.append("  memory, d x d matrices: " + ", ".join(f"{name} {value:.1f}" for name, value in memory.items()))
         lines.append(
             "  largest relative error: "
-            + ", ".join(f"{name} {errors[name]['error']:.0e}" for name in ("exact", "recursion", "refit"))
+            + ", ".join(
+                f"{name} {errors[name]['error']:.0e}"
+                for name in ("exact", "recursion", "recursion, as written", "refit")
+            )
             + f"; weights that differ from retraining: exact {errors['exact']['differ']}, "
             f"recursion {errors['recursion']['differ']} of {errors['weights']}"
         )
