@@ -121,6 +121,11 @@ def test_the_file_is_private_and_replaced_whole(tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to save model in"):
+        model_of().save(tmp_path / "nowhere" / "model")
+
+
 def test_the_key_can_stay_outside_the_file(tmp_path: Path) -> None:
     model = model_of()
     model.save(tmp_path / "model", include_key=False)

@@ -12,6 +12,7 @@ import json
 import os
 import struct
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,22 +48,17 @@ def write(
     model : ExactModel or None
         None for a model that holds no sample; then `track_classes` and `key` are what it was given.
     """
-    if model is None:
-        _write(Path(path), configuration, None, track_classes, key, include_key)
-        return
-    with model.locked():
-        tracked = model.statistics.class_grams is not None
-        _write(Path(path), configuration, model, tracked, model.membership.key, include_key)
+    if model is not None:
+        track_classes, key = model.statistics.class_grams is not None, model.membership.key
+    with nullcontext() if model is None else model.locked():
+        parts = _file(configuration, model, track_classes, key, include_key)
+        _replace(Path(path), parts)
 
 
-def _write(
-    path: Path,
-    configuration: Configuration,
-    model: ExactModel | None,
-    track_classes: bool,
-    key: Key | None,
-    include_key: bool,
-) -> None:
+def _file(
+    configuration: Configuration, model: ExactModel | None, track_classes: bool, key: Key | None, include_key: bool
+) -> list[Any]:
+    """Return the bytes of the file, in parts."""
     if type(configuration.encoder) not in (Identity, RandomProjection, GaussianKernel):
         raise ConfigurationError(
             f"models with a custom encoder ({type(configuration.encoder).__name__}) cannot be saved"
@@ -115,11 +111,13 @@ def _write(
     header["__metadata__"] = {"neverseen": canonical_json(about | {"sha256": hasher.hexdigest()})}
     head = canonical_json(header).encode()
     head += b" " * (-len(head) % 8)
-    _replace(path, [struct.pack("<Q", len(head)), head, *(blob.data for blob in blobs)])
+    return [struct.pack("<Q", len(head)), head, *(blob.data for blob in blobs)]
 
 
 def _replace(path: Path, parts: list[Any]) -> None:
     """Write a file beside `path`, sync it, and rename it into place."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in")
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
     try:
         with os.fdopen(handle, "wb") as file:
