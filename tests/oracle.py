@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 Row = list[int]
@@ -292,6 +293,38 @@ def member_digest(configuration: bytes, key: bytes, label: Label, q: Row) -> byt
     """Keyed BLAKE2b of one sample (§7)."""
     content = configuration + prefixed(label_text(label)) + int8_bytes(q)
     return hashlib.blake2b(content, digest_size=16, key=key, person=b"neverseen:member").digest()
+
+
+def ticket_number(configuration: bytes, key: bytes, id_text: str) -> bytes:
+    """Keyed BLAKE2b of a sample's id (§7)."""
+    return hashlib.blake2b(
+        configuration + id_text.encode("ascii"), digest_size=16, key=key, person=b"neverseen:ticket"
+    ).digest()
+
+
+def ticket_content(configuration: bytes, key: bytes, class_text: str, fingerprint: bytes) -> bytes:
+    """Keyed BLAKE2b of a raw sample and its class (§7)."""
+    return hashlib.blake2b(
+        configuration + fingerprint + class_text.encode("ascii"), digest_size=16, key=key, person=b"neverseen:raw"
+    ).digest()
+
+
+def receipt_parts(token: bytes, key: bytes) -> tuple[bytes, bytes, str, str, str, Row]:
+    """Model, fingerprint, id, owner, label and features of a receipt (§9)."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+
+    sealing_key = hashlib.blake2b(b"", digest_size=32, key=key, person=b"neverseen:seal").digest()
+    assert token[:4] == b"NSR1"
+    assert int.from_bytes(token[4:8], "little") == len(token)
+    assert token[8:16] == hashlib.blake2b(b"", digest_size=8, key=key, person=b"neverseen:key-id").digest()
+    content = AESGCMSIV(sealing_key).decrypt(token[16:28], token[28:], token[:28])
+    assert token[16:28] == hashlib.blake2b(content, digest_size=12, key=key, person=b"neverseen:nonce").digest()
+    ends = [38]
+    for place in (32, 34, 36):
+        ends.append(ends[-1] + int.from_bytes(content[place : place + 2], "little"))
+    texts = [content[start:end].decode("ascii") for start, end in pairwise(ends)]
+    features = [byte - 256 if byte > 127 else byte for byte in content[ends[-1] :]]
+    return content[:16], content[16:32], texts[0], texts[1], texts[2], features
 
 
 def prefixed(text: str) -> bytes:

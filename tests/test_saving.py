@@ -18,6 +18,7 @@ from neverseen import (
     AnalyticClassifier,
     ConfigurationError,
     FileRejectedError,
+    ForgettingModel,
     GaussianKernel,
     HardwareError,
     Identity,
@@ -25,6 +26,7 @@ from neverseen import (
     KeyMissingError,
     RandomProjection,
 )
+from neverseen.backbones import Precomputed
 from tests.samples import clustered, features
 
 X, Y = clustered("saving", 30, 4, 3)
@@ -313,3 +315,29 @@ def test_contents_that_contradict_each_other_are_refused(place: str, value: Any,
     rewritten(path, about, tensors)
     with pytest.raises(FileRejectedError):
         AnalyticClassifier.load(path)
+
+
+def test_tickets_that_contradict_the_members_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    model = ForgettingModel(Precomputed(X.shape[1]), AnalyticClassifier(ENCODERS["projection"], 2**9))
+    model.learn(X, LABELS)
+    model.save(path)
+    about, tensors = parts(path)
+    tickets = tensors["tickets"]
+    assert tickets.shape == (30, 48)
+    assert about["configuration"]["backbone"] == model.backbone.digest()
+    rewritten(path, about, tensors)
+    assert AnalyticClassifier.load(path).digest() == model.digest()
+    strange = tickets.copy()
+    strange[0, 32:] = 0  # of a sample that is not held
+    doubled = np.concatenate([tickets[:1], tickets[:-1]])
+    crowded = tickets.copy()
+    crowded[:, 32:] = tickets[0, 32:]  # thirty tickets for one sample
+    for wrong in (strange, doubled, crowded, tickets[::-1], tickets[:, :-1], tickets[:0], tickets.astype(np.int8)):
+        rewritten(path, about, tensors | {"tickets": wrong})
+        with pytest.raises(FileRejectedError, match="its tickets"):
+            AnalyticClassifier.load(path)
+    for wrong_digest in ("ab", "AB" * 32, 7, None):
+        rewritten(path, about | {"configuration": about["configuration"] | {"backbone": wrong_digest}}, tensors)
+        with pytest.raises(FileRejectedError):
+            AnalyticClassifier.load(path)

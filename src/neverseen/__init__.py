@@ -8,6 +8,7 @@ from neverseen.classifier import AnalyticClassifier
 from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
 from neverseen.errors import (
     ConfigurationError,
+    FeaturesMovedError,
     FileRejectedError,
     HardwareError,
     IllConditionedError,
@@ -15,10 +16,13 @@ from neverseen.errors import (
     KeyMissingError,
     LabelError,
     LimitError,
+    MissingPackageError,
     NeverseenError,
     NotLearnedError,
+    ReceiptRejectedError,
 )
-from neverseen.membership import Key
+from neverseen.forgetting import ForgettingModel
+from neverseen.keys import Key, Keyring
 
 __version__ = "0.1.0"
 
@@ -26,7 +30,9 @@ __all__ = [
     "AnalyticClassifier",
     "ConfigurationError",
     "Encoder",
+    "FeaturesMovedError",
     "FileRejectedError",
+    "ForgettingModel",
     "GaussianKernel",
     "HardwareError",
     "Identity",
@@ -34,10 +40,13 @@ __all__ = [
     "InputError",
     "Key",
     "KeyMissingError",
+    "Keyring",
     "LabelError",
     "LimitError",
+    "MissingPackageError",
     "NeverseenError",
     "NotLearnedError",
     "RandomProjection",
+    "ReceiptRejectedError",
     "__version__",
 ]

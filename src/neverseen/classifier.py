@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,9 +18,10 @@ from neverseen import saving
 from neverseen.encoding import Encoder, RandomProjection, quantise
 from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.hardware import choose
+from neverseen.keys import Key
 from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
-from neverseen.membership import Key
 from neverseen.model import Configuration, ExactModel, empty_digest
+from neverseen.register import Ticket
 
 _SEEN = ("n_features_in_", "feature_names_in_")  # what scikit-learn's validation notes about the first batch
 
@@ -51,6 +52,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         new one is made.
     hardware : {"auto", "numpy", "torch", "cuda"}
         Changes the time, never a bit.
+    backbone : str, optional
+        Digest of what makes the features, bound into the model's own digest. `ForgettingModel` sets it.
 
     Attributes
     ----------
@@ -82,6 +85,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_folder: str | os.PathLike[str] | None = None,
         key: Key | None = None,
         hardware: str = "auto",
+        backbone: str | None = None,
     ) -> None:
         self.encoder = encoder
         self.gamma = gamma
@@ -90,6 +94,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_folder = class_folder
         self.key = key
         self.hardware = hardware
+        self.backbone = backbone
 
     # -- learning ----------------------------------------------------------------------------------
 
@@ -125,19 +130,15 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 unknown = set(index.texts) - {text(normalise(label)) for label in classes}
                 if unknown:
                     raise InputError(f"y contains labels that are not in classes: {', '.join(sorted(unknown)[:5])}")
-            if len(index):
-                model = model or self._new_model(features.shape[1])
-                model.learn(quantise(features), index)
-                self._model = model
-        self._tidy()
+            self._learn(quantise(features), index)
         return self
 
     def merge(self, other: AnalyticClassifier) -> AnalyticClassifier:
-        """Add all that another model holds. Both need the same encoder, gamma, grid_bits and key."""
+        """Add all that another model holds. Both need the same encoder, gamma, grid_bits, backbone and key."""
         if not isinstance(other, AnalyticClassifier):
             raise InputError(f"merge takes another AnalyticClassifier; got {type(other).__name__}")
         if self._configuration().digest() != other._configuration().digest():
-            raise ConfigurationError("the models have different configurations (encoder, gamma or grid_bits)")
+            raise ConfigurationError("the models have different configurations (encoder, gamma, grid_bits or backbone)")
         model, others = self._held(), other._held()
         if others is None:
             return self
@@ -167,9 +168,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if model is None:
             raise NotLearnedError("the model holds no samples: nothing was learned, or all of it is forgotten already")
         features, index = self._samples(X, y, reset=False, least=0, any_label=True)
-        if len(index):
-            model.forget(quantise(features), index)
-        self._tidy()
+        self._forget(model, quantise(features), index)
         return self
 
     def forget_class(self, label: Any) -> AnalyticClassifier:
@@ -213,7 +212,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of samples whose class is predicted right."""
         scores, names = self._scores(X)
-        index = LabelIndex(_labels(y, any_label=True))
+        index = LabelIndex(label_list(y, any_label=True))
         check_consistent_length(scores, index.positions, sample_weight)
         held = {name: position for position, name in enumerate(names)}
         truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
@@ -286,12 +285,27 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             class_folder=class_folder,
             key=found,
             hardware=hardware,
+            backbone=configuration.backbone,
         )
         if model is not None:
             classifier._model, classifier.n_features_in_ = model, model.n_features
         return classifier
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _learn(self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None) -> None:
+        if len(index):
+            model = self._held() or self._new_model(quantised.shape[1])
+            model.learn(quantised, index, tickets)
+            self._model, self.n_features_in_ = model, model.n_features
+        self._tidy()
+
+    def _forget(
+        self, model: ExactModel, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None
+    ) -> None:
+        if len(index):
+            model.forget(quantised, index, tickets)
+        self._tidy()
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._held() is not None
@@ -303,7 +317,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError(
                 f"encoder must be an Encoder such as RandomProjection(2048); got {type(encoder).__name__}"
             )
-        return Configuration(clone(encoder), self.gamma, self.grid_bits)
+        return Configuration(clone(encoder), self.gamma, self.grid_bits, self.backbone)
 
     def _new_model(self, n_features: int, default_key: Key | None = None) -> ExactModel:
         if self.key is not None and not isinstance(self.key, Key):
@@ -322,7 +336,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return None
         if self._configuration().digest() != model.configuration_digest:
             raise ConfigurationError(
-                "encoder, gamma or grid_bits was changed after samples were learned; set them back, "
+                "encoder, gamma, grid_bits or backbone was changed after samples were learned; set them back, "
                 "or call fit to start anew"
             )
         return model
@@ -356,7 +370,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, *, reset: bool, least: int = 1, any_label: bool = False
     ) -> tuple[np.ndarray, LabelIndex]:
         features = validate_data(self, X, reset=reset, ensure_min_samples=least)
-        index = LabelIndex(_labels(y, any_label))
+        index = LabelIndex(label_list(y, any_label))
         check_consistent_length(features, index.positions)
         return features, index
 
@@ -365,7 +379,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return model.scores(quantise(validate_data(self, X, reset=False)))
 
 
-def _labels(y: Any, any_label: bool = False) -> list[Any]:
+def label_list(y: Any, any_label: bool = False) -> list[Any]:
     """Return labels as a list, refusing what cannot be class labels; any label will do where it is only looked up."""
     if y is None:
         raise ValueError("AnalyticClassifier requires y to be passed, but the target y is None")

@@ -6,11 +6,14 @@
     ├── InputError (ValueError)             the data handed in is unusable: mend it and call again
     │   └── LabelError                      a label has no canonical form
     ├── NotLearnedError (LookupError)       asked to forget what the model does not hold
+    │   └── FeaturesMovedError              it holds the sample, with other features: use the receipt
+    ├── ReceiptRejectedError (ValueError)   a receipt is altered, foreign, used up or cut short
     ├── ConfigurationError (ValueError)     settings are invalid, changed after learning, or differ between models
     ├── KeyMissingError (RuntimeError)      the membership key is needed and was not given
     ├── FileRejectedError (ValueError)      a saved file is damaged, foreign or from another version
     ├── IllConditionedError (ArithmeticError)   no float64 factor of the system contracts: raise gamma
     ├── LimitError (OverflowError)          more than the integers can hold: split the model
+    ├── MissingPackageError (ImportError)   an optional package is needed: install what the message names
     └── HardwareError (RuntimeError)        an exact product came out wrong: do not trust this machine
 
 An error raised by any verb of a model means that the model was left exactly as it was.
@@ -47,6 +50,29 @@ class NotLearnedError(NeverseenError, LookupError):
         self.rows = rows
 
 
+class FeaturesMovedError(NotLearnedError):
+    """The sample was learned, but what the backbone makes of it now is not what was learned: use its receipt."""
+
+
+class ReceiptRejectedError(NeverseenError, ValueError):
+    """A receipt cannot be honoured.
+
+    Attributes
+    ----------
+    row : int
+        Position of the receipt in the request.
+    reason : str
+        ``"foreign"``: not a receipt; ``"truncated"``; ``"altered"``; ``"key"``: sealed under a key the model does not
+        have; ``"model"``: given by another model; ``"used"``: its sample is forgotten already; ``"repeated"``: listed
+        twice in one request.
+    """
+
+    def __init__(self, message: str, row: int, reason: str) -> None:
+        super().__init__(message)
+        self.row = row
+        self.reason = reason
+
+
 class ConfigurationError(NeverseenError, ValueError):
     """A setting is invalid, was changed after learning, or differs between two models."""
 
@@ -65,6 +91,10 @@ class IllConditionedError(NeverseenError, ArithmeticError):
 
 class LimitError(NeverseenError, OverflowError):
     """A sum or a weight would not fit its integers."""
+
+
+class MissingPackageError(NeverseenError, ImportError):
+    """An optional package is needed for this and is not installed, or does not import."""
 
 
 class HardwareError(NeverseenError, RuntimeError):

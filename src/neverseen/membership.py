@@ -8,56 +8,20 @@ is the one of never having learned.
 from __future__ import annotations
 
 import hashlib
-import hmac
-import secrets
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from neverseen.errors import ConfigurationError, KeyMissingError, NotLearnedError
+from neverseen.keys import Key
 from neverseen.labels import LabelIndex, in_class_order
 
 DIGEST_SIZE = 16
-KEY_SIZE = 32
 
-
-class Key:
-    """A 32-byte secret. It never shows in a representation, a log line or an error.
-
-    Examples
-    --------
-    >>> Key(bytes(32))
-    Key(<secret>)
-    """
-
-    def __init__(self, secret: bytes) -> None:
-        if not isinstance(secret, bytes) or len(secret) != KEY_SIZE:
-            raise ConfigurationError(f"a key must be {KEY_SIZE} bytes; use Key.generate() for a new one")
-        self._secret = secret
-
-    @classmethod
-    def generate(cls) -> Key:
-        """Return a new key from the system's random source."""
-        return cls(secrets.token_bytes(KEY_SIZE))
-
-    def reveal(self) -> bytes:
-        """Return the secret itself."""
-        return self._secret
-
-    def check(self) -> str:
-        """Return eight bytes in hex that tell this key from others and nothing about it."""
-        return hashlib.blake2b(key=self._secret, digest_size=8, person=b"neverseen:key-id").hexdigest()
-
-    def __repr__(self) -> str:
-        return "Key(<secret>)"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and hmac.compare_digest(self._secret, other._secret)
-
-    def __hash__(self) -> int:
-        return hash((Key, self._secret))
+Member = tuple[str, bytes]
+"""Class and digest of a sample."""
 
 
 class Membership:
@@ -76,16 +40,21 @@ class Membership:
         self._configuration = configuration_digest
         self._held: dict[str, Counter[bytes]] = {}
 
-    def digests(self, quantised: np.ndarray, index: LabelIndex) -> list[tuple[str, bytes]]:
-        """Return class and digest of each sample, for int8 features of shape (n, d0) before expansion."""
+    def require_key(self) -> Key:
+        """Return the key, or say that it is missing."""
         if self.key is None:
             raise KeyMissingError(
                 "this model was loaded without its membership key: it can predict, not learn or forget samples. "
                 "Load it with key="
             )
+        return self.key
+
+    def digests(self, quantised: np.ndarray, index: LabelIndex) -> list[Member]:
+        """Return class and digest of each sample, for int8 features of shape (n, d0) before expansion."""
+        key = self.require_key()
         started = []
         for name in index.texts:
-            hasher = hashlib.blake2b(key=self.key.reveal(), digest_size=DIGEST_SIZE, person=b"neverseen:member")
+            hasher = hashlib.blake2b(key=key.reveal(), digest_size=DIGEST_SIZE, person=b"neverseen:member")
             encoded = name.encode()
             hasher.update(self._configuration + struct.pack("<Q", len(encoded)) + encoded)
             started.append(hasher)
@@ -96,13 +65,14 @@ class Membership:
             members.append((index.texts[position], hasher.digest()))
         return members
 
-    def require(self, members: Iterable[tuple[str, bytes]]) -> None:
+    def require(self, members: Sequence[Member]) -> None:
         """Raise `NotLearnedError` unless every one of these is held, as often as it occurs here."""
-        asked: Counter[tuple[str, bytes]] = Counter()
+        held = self.held(members)
+        asked: Counter[Member] = Counter()
         missing = []
-        for row, (name, digest) in enumerate(members):
-            asked[name, digest] += 1
-            if asked[name, digest] > self._held.get(name, Counter())[digest]:
+        for row, member in enumerate(members):
+            asked[member] += 1
+            if asked[member] > held[member]:
                 missing.append(row)
         if missing:
             shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
@@ -113,12 +83,12 @@ class Membership:
                 tuple(missing),
             )
 
-    def add(self, members: Iterable[tuple[str, bytes]]) -> None:
+    def add(self, members: Iterable[Member]) -> None:
         """Take samples in."""
         for name, digest in members:
             self._held.setdefault(name, Counter())[digest] += 1
 
-    def remove(self, members: Iterable[tuple[str, bytes]]) -> None:
+    def remove(self, members: Iterable[Member]) -> None:
         """Let samples go that `require` has found here."""
         for name, digest in members:
             held = self._held[name]
@@ -144,9 +114,24 @@ class Membership:
         for name, held in other._held.items():
             self._held.setdefault(name, Counter()).update(held)
 
+    def held(self, members: Iterable[Member]) -> Counter[Member]:
+        """Return how often each of these is held."""
+        return Counter({(name, digest): self._held.get(name, Counter())[digest] for name, digest in members})
+
+    def of_class(self, name: str) -> list[bytes]:
+        """Return the different digests of a class."""
+        return list(self._held.get(name, ()))
+
     def counts(self) -> dict[str, int]:
         """Return the number of samples of each class."""
         return {name: held.total() for name, held in self._held.items()}
+
+    def occurrences(self) -> Counter[bytes]:
+        """Return how often each digest is held. A digest holds its class's name, so that no two classes share one."""
+        total: Counter[bytes] = Counter()
+        for held in self._held.values():
+            total.update(held)
+        return total
 
     def to_array(self) -> np.ndarray:
         """Return all digests, uint8 of shape (n, 16): by class, in class order, then sorted, duplicates repeated."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,13 +24,17 @@ from neverseen.encoding import Encoder, whole_number
 from neverseen.errors import ConfigurationError, HardwareError, InputError, NeverseenError, NotLearnedError
 from neverseen.following import Following, can_follow
 from neverseen.hardware import Array, Hardware
+from neverseen.keys import Key
 from neverseen.labels import LabelIndex, canonical_json
-from neverseen.membership import Key, Membership
+from neverseen.membership import Member, Membership
+from neverseen.register import Register, Ticket
 from neverseen.solver import Solution, solve
 from neverseen.statistics import Statistics
 
 CHUNK_ROWS = 32768
 """Samples encoded and summed at a time, to bound memory. Any value gives the same bits."""
+
+_HEX_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -43,20 +48,33 @@ class Configuration:
         Ridge strength, a whole number from 1 to 2**40.
     grid_bits : int
         Weights are multiples of ``2**-grid_bits``; from 1 to 52.
+    backbone : str, optional
+        Digest of what makes the features: 64 hex digits. None if the features come from the caller.
     """
 
     encoder: Encoder
     gamma: int
     grid_bits: int
+    backbone: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", whole_number("gamma", self.gamma, 1, 2**40))
         object.__setattr__(self, "grid_bits", whole_number("grid_bits", self.grid_bits, 1, 52))
         self.encoder.configuration()  # raises if its settings are unusable
+        if self.backbone is not None and not (isinstance(self.backbone, str) and _HEX_DIGEST.fullmatch(self.backbone)):
+            raise ConfigurationError(
+                f"backbone must be a backbone's digest(), 64 hex digits, or None; got {self.backbone!r}"
+            )
 
     def as_json(self) -> dict[str, Any]:
         """Return the configuration as JSON values."""
-        return {"encoder": self.encoder.configuration(), "format": 1, "gamma": self.gamma, "grid_bits": self.grid_bits}
+        settings = {
+            "encoder": self.encoder.configuration(),
+            "format": 1,
+            "gamma": self.gamma,
+            "grid_bits": self.grid_bits,
+        }
+        return settings if self.backbone is None else settings | {"backbone": self.backbone}
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the configuration."""
@@ -96,6 +114,8 @@ class ExactModel:
     hardware : Hardware
     track_classes : bool
     class_folder : path, optional
+    statistics : Statistics, optional
+        Of samples held from the start, in place of the last two.
     """
 
     def __init__(
@@ -106,14 +126,18 @@ class ExactModel:
         hardware: Hardware,
         track_classes: bool = False,
         class_folder: str | os.PathLike[str] | None = None,
+        statistics: Statistics | None = None,
     ) -> None:
         self.configuration = configuration
         self.configuration_digest = configuration.digest()
         self.n_features = n_features
         self.hardware = hardware
         size = configuration.encoder.code_size(n_features)
-        self.statistics = Statistics(size, hardware, track_classes, class_folder)
+        if statistics is None:
+            statistics = Statistics(size, hardware, track_classes, class_folder)
+        self.statistics = statistics
         self.membership = Membership(key, self.configuration_digest)
+        self.register = Register()
         self._torn = False
         self._lock = threading.RLock()
         self._hint: tuple[Solution | Following, list[str]] | None = None  # an earlier solution and its classes
@@ -135,31 +159,43 @@ class ExactModel:
 
     # -- verbs -------------------------------------------------------------------------------------
 
-    def learn(self, quantised: np.ndarray, index: LabelIndex) -> None:
-        """Add samples: int8 features of shape (n, d0) and their labels."""
+    def learn(self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None) -> None:
+        """Add samples: int8 features of shape (n, d0), their labels and, if they are learned under ids, tickets."""
         with self.locked():
             self._require_width(quantised)
             members = self.membership.digests(quantised, index)
+            if tickets is not None:
+                self.register.require_new(tickets)
             batch, codes = self._batch(quantised, index)
+            self.statistics.require_room(batch)
             with self._changing():
+                self._record_learn(quantised, index, members, tickets)
                 self.statistics.merge(batch)
-                self.membership.add(members)
                 self._note(codes, index, 1)
 
-    def forget(self, quantised: np.ndarray, index: LabelIndex) -> None:
-        """Take samples away; raise `NotLearnedError` unless every one of them is held."""
+    def require(
+        self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None
+    ) -> tuple[list[Member], list[bytes]]:
+        """Return the members and ticket numbers that `forget` would take away, or raise what it would raise."""
         with self.locked():
             self._require_width(quantised)
             members = self.membership.digests(quantised, index)
             self.membership.require(members)
+            return members, self.register.resolve(members, tickets, self.membership.held(members))
+
+    def forget(self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None) -> None:
+        """Take samples away; raise `NotLearnedError` unless every one of them is held, under its ticket if given."""
+        with self.locked():
+            members, numbers = self.require(quantised, index, tickets)
             batch, codes = self._batch(quantised, index)
+            self.statistics.require_part(batch)
             with self._changing():
+                self._record_forget(quantised, index, members, numbers)
                 self.statistics.subtract(batch)
-                self.membership.remove(members)
                 self._note(codes, index, -1)
 
-    def forget_class(self, name: str) -> None:
-        """Take a whole class away, by its canonical label text, without its samples."""
+    def require_class(self, name: str) -> None:
+        """Raise what `forget_class` would raise."""
         with self.locked():
             if name not in self.statistics.counts:
                 raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
@@ -168,9 +204,14 @@ class ExactModel:
                     "forgetting a class without its samples needs the class's own sums: "
                     "set track_classes=True before learning, or forget its samples"
                 )
+
+    def forget_class(self, name: str) -> None:
+        """Take a whole class away, by its canonical label text, without its samples."""
+        with self.locked():
+            self.require_class(name)
             with self._changing():
+                self._record_forget_class(name)
                 self.statistics.remove_class(name)
-                self.membership.remove_class(name)
                 self.discard_hints()
 
     def merge(self, other: ExactModel) -> None:
@@ -182,14 +223,37 @@ class ExactModel:
         )  # always in this order, so that two merges cannot block each other
         with first.locked(), second.locked():
             if self.configuration_digest != other.configuration_digest:
-                raise ConfigurationError("the models have different configurations (encoder, gamma or grid_bits)")
+                raise ConfigurationError(
+                    "the models have different configurations (encoder, gamma, grid_bits or backbone)"
+                )
             if self.n_features != other.n_features:
                 raise ConfigurationError(f"the models have {self.n_features} and {other.n_features} features")
             self.membership.require_like(other.membership)
+            self.register.require_apart(other.register)
             with self._changing():
                 self.statistics.merge(other.statistics)
                 self.membership.merge(other.membership)
+                self.register.merge(other.register)
                 self.discard_hints()
+
+    # -- what is on record: who is held, and in a model that lasts, what happened -------------------
+
+    def _record_learn(
+        self, quantised: np.ndarray, index: LabelIndex, members: list[Member], tickets: Sequence[Ticket] | None
+    ) -> None:
+        self.membership.add(members)
+        if tickets is not None:
+            self.register.add(members, tickets)
+
+    def _record_forget(
+        self, quantised: np.ndarray, index: LabelIndex, members: list[Member], numbers: list[bytes]
+    ) -> None:
+        self.membership.remove(members)
+        self.register.remove(numbers)
+
+    def _record_forget_class(self, name: str) -> None:
+        self.register.remove_members(self.membership.of_class(name))
+        self.membership.remove_class(name)
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -310,7 +374,7 @@ class ExactModel:
     def _changing(self) -> Iterator[None]:
         """Mark the model as torn while it changes, so that an interrupt in the middle can never pass for a state.
 
-        The first thing changed inside is the statistics, which refuse before they change: a refusal is not a tear.
+        What comes first inside changes all or nothing, and what follows was checked before: a refusal is not a tear.
         """
         self._torn = True
         try:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,9 +20,11 @@ from safetensors import SafetensorError, safe_open
 
 from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
 from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
+from neverseen.files import replace_file
 from neverseen.hardware import INT8_PRODUCT, Hardware
+from neverseen.keys import Key
 from neverseen.labels import canonical_json, from_text, in_class_order
-from neverseen.membership import DIGEST_SIZE, Key
+from neverseen.membership import DIGEST_SIZE
 from neverseen.model import Configuration, ExactModel
 from neverseen.statistics import narrowed, pack_triangle, unpack_triangle
 
@@ -52,7 +53,7 @@ def write(
         track_classes, key = model.statistics.class_grams is not None, model.membership.key
     with nullcontext() if model is None else model.locked():
         parts = _file(configuration, model, track_classes, key, include_key)
-        _replace(Path(path), parts)
+        replace_file(Path(path), parts)
 
 
 def _file(
@@ -87,6 +88,8 @@ def _file(
         tensors["gram"] = narrowed(pack_triangle(statistics.hardware.numpy(statistics.gram)))
         tensors["sums"] = np.ascontiguousarray(statistics.cross().T)  # (C, d)
         tensors["members"] = model.membership.to_array()
+        if len(model.register):
+            tensors["tickets"] = model.register.to_array()
         if statistics.class_grams is not None:
             for position, name in enumerate(classes):
                 tensors[f"class_gram.{position:06d}"] = statistics.class_grams.packed(name)
@@ -112,29 +115,6 @@ def _file(
     head = canonical_json(header).encode()
     head += b" " * (-len(head) % 8)
     return [struct.pack("<Q", len(head)), head, *(blob.data for blob in blobs)]
-
-
-def _replace(path: Path, parts: list[Any]) -> None:
-    """Write a file beside `path`, sync it, and rename it into place."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in")
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-    if os.name == "posix":  # elsewhere a folder cannot be synced
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def read(
@@ -216,7 +196,9 @@ def _assemble(
     _demand(set(about) == _FIELDS, "the list of its fields")
     settings, classes, counts = about["configuration"], about["classes"], about["counts"]
     n_features = about["n_features"]
-    configuration = Configuration(_encoder(settings, tensors), settings["gamma"], settings["grid_bits"])
+    configuration = Configuration(
+        _encoder(settings, tensors), settings["gamma"], settings["grid_bits"], settings.get("backbone")
+    )
     _demand(configuration.as_json() == settings, "its configuration")
     if about["key"] is not None:
         found = Key(bytes.fromhex(about["key"]))
@@ -264,12 +246,24 @@ def _assemble(
     statistics.gram = hardware.array(matrix)
     statistics.counts = dict(zip(classes, counts, strict=True))
     statistics.sums = {name: np.array(row) for name, row in zip(classes, sums, strict=True)}
-    members = tensors.pop("members")
-    _demand(members.shape == (total, DIGEST_SIZE) and members.dtype == np.uint8, "the list of its members")
-    model.membership.fill(members, statistics.counts)
-    _demand(np.array_equal(model.membership.to_array(), members), "the order of its members")
+    _fill_members(model, tensors)
     _demand(not tensors, "the list of its parts")
     return configuration, model, track_classes, key
+
+
+def _fill_members(model: ExactModel, tensors: dict[str, np.ndarray]) -> None:
+    """Take in members and tickets."""
+    members, total = tensors.pop("members"), model.statistics.total
+    _demand(members.shape == (total, DIGEST_SIZE) and members.dtype == np.uint8, "the list of its members")
+    model.membership.fill(members, model.statistics.counts)
+    _demand(np.array_equal(model.membership.to_array(), members), "the order of its members")
+    if "tickets" in tensors:
+        tickets = tensors.pop("tickets")
+        _demand(tickets.ndim == 2 and tickets.shape[1] == 3 * DIGEST_SIZE, "the shape of its tickets")
+        _demand(tickets.dtype == np.uint8 and 0 < len(tickets) <= total, "the list of its tickets")
+        model.register.fill(tickets)
+        _demand(np.array_equal(model.register.to_array(), tickets), "the order of its tickets")
+        _demand(model.register.fits(model.membership.occurrences()), "the list of its tickets")
 
 
 def _demand(holds: bool, what: str) -> None:

@@ -26,6 +26,7 @@ from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import LabelIndex, in_class_order
 
 _ROWS = 16384  # codes turned to integers at a time
+_TILE = 64  # rows mirrored at a time
 
 
 class ClassGrams:
@@ -134,8 +135,13 @@ def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:
     place = 0
     for row in range(size):
         matrix[row, row:] = packed[place : place + size - row]
-        matrix[row:, row] = matrix[row, row:]
         place += size - row
+    for start in range(0, size, _TILE):  # a column at a time would miss the cache with every entry
+        stop = min(start + _TILE, size)
+        matrix[stop:, start:stop] = matrix[start:stop, stop:].T
+        corner = matrix[start:stop, start:stop]
+        lower = np.tril_indices(stop - start, -1)
+        corner[lower] = corner.T[lower]
     return matrix
 
 
@@ -249,10 +255,14 @@ class Statistics:
 
     def merge(self, other: Statistics) -> None:
         """Add the statistics of other samples."""
+        self.require_room(other)
+        self._change(other, 1)
+
+    def require_room(self, other: Statistics) -> None:
+        """Raise what `merge` would raise."""
         self._require_like(other)
         if self.total + other.total > MAX_SAMPLES:
             raise LimitError(f"{self.total} + {other.total} samples exceed the {MAX_SAMPLES} whose sums fit 64 bits")
-        self._change(other, 1)
 
     def subtract(self, other: Statistics) -> None:
         """Take away the statistics of samples that are part of these.
@@ -260,6 +270,11 @@ class Statistics:
         Refused, with nothing changed, when counts or sums show that they are not. That is a necessary test, not a
         sufficient one: only membership (`neverseen.membership`) knows which samples are there.
         """
+        self.require_part(other)
+        self._change(other, -1)
+
+    def require_part(self, other: Statistics) -> None:
+        """Raise what `subtract` would raise."""
         self._require_like(other)
         for name, count in other.counts.items():
             held = self.counts.get(name, 0)
@@ -267,7 +282,6 @@ class Statistics:
                 raise NotLearnedError(f"{held} samples of class {name} are held; {count} were to be taken away")
             if count == held and not np.array_equal(self.sums[name], other.sums[name]):
                 raise NotLearnedError(f"the samples of class {name} to be taken away are not those that are held")
-        self._change(other, -1)
 
     def remove_class(self, name: str) -> None:
         """Take a whole class away by its own sums; needs `track_classes`."""

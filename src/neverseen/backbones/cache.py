@@ -1,0 +1,229 @@
+"""Features on disk, so that a sample passes the network once.
+
+One SQLite file for each backbone, named after its digest; a row for each sample, under its fingerprint, with a
+checksum. A row or a file that is damaged counts as not there. What is discarded is overwritten: no page of the file,
+nor of its log, holds the features afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sqlite3
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neverseen.backbones.base_set import BaseSet
+from neverseen.backbones.contents import FINGERPRINT_SIZE, as_list, decoded, fingerprint
+from neverseen.backbones.folders import cache_folder
+from neverseen.backbones.progress import progress_bar
+from neverseen.backbones.protocol import Backbone
+from neverseen.errors import ConfigurationError, FileRejectedError, InputError
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS features (fingerprint BLOB PRIMARY KEY, features BLOB NOT NULL, checksum BLOB NOT NULL)"
+)
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}  # the last: another table than ours
+_PATIENCE = 30.0  # seconds to wait for another process
+_SAMPLES, _BYTES = 1024, 2**28  # decoded samples, and bytes of them, that are held at a time
+
+
+class Cached:
+    """A backbone that remembers its features on disk.
+
+    It has the name, the digest and the base set of the backbone it wraps, and gives the same features.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    folder : str or path, optional
+        Made with mode 700 if it is not there. By default ``features`` in ``NEVERSEEN_CACHE``, or in
+        ``~/.cache/neverseen``.
+
+    Notes
+    -----
+    Features tell much about a sample, and are kept until `discard` or `clear`: guard the folder as you would the data.
+    Whoever can write to it can plant features; the checksums are against damage, not against malice.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from neverseen.backbones import Precomputed
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     backbone = Cached(Precomputed(2), folder)
+    ...     features = backbone.extract(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    ...     print(len(backbone))
+    2
+    """
+
+    def __init__(self, backbone: Backbone, folder: str | os.PathLike[str] | None = None) -> None:
+        if not isinstance(backbone, Backbone):
+            raise ConfigurationError(f"Cached wraps a backbone; got {type(backbone).__name__}")
+        self.backbone = backbone
+        self.name = backbone.name
+        self.n_features = backbone.n_features
+        self.base: BaseSet | None = getattr(backbone, "base", None)
+        self._digest = backbone.digest()
+        if not re.fullmatch("[0-9a-f]{64}", self._digest):
+            raise ConfigurationError(f"a backbone's digest must be a SHA-256 in hex; got {self._digest!r}")
+        place = cache_folder("features") if folder is None else Path(folder)
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = place / f"{self._digest}.sqlite"
+
+    def digest(self) -> str:
+        """Return the digest of the backbone, in hex."""
+        return self._digest
+
+    def extract(self, samples: Any) -> np.ndarray:
+        """Return the features of samples, float32 of shape (n, n_features), and remember those that were not known."""
+        listed = as_list(samples)
+        features = np.empty((len(listed), self.n_features), np.float32)
+        shown, batch = getattr(self.backbone, "progress", None), getattr(self.backbone, "batch_size", _SAMPLES)
+        row = 0
+        with progress_bar(self.name, len(listed), batch=batch, shown=shown) as advance:
+            for contents in _portions(listed):
+                marks = [fingerprint(content) for content in contents]
+                known = self._known(marks)
+                missing = {mark: content for mark, content in zip(marks, contents, strict=True) if mark not in known}
+                if missing:
+                    fresh = dict(zip(missing, self.backbone.extract(list(missing.values())), strict=True))
+                    self._remember(fresh)
+                    known |= fresh
+                for mark in marks:
+                    features[row] = known[mark]
+                    row += 1
+                advance(len(marks))
+        return features
+
+    def discard(self, fingerprints: Iterable[bytes]) -> None:
+        """Drop the features of samples, and overwrite them on disk; what is not known is passed over.
+
+        Raises `FileRejectedError` if they could not be overwritten, as when another process would not let go.
+        """
+        marks = list(fingerprints)
+        if not all(isinstance(mark, bytes) and len(mark) == FINGERPRINT_SIZE for mark in marks):
+            raise InputError(f"fingerprints must be {FINGERPRINT_SIZE} bytes each, as fingerprint(sample) gives them")
+        self._erase("DELETE FROM features WHERE fingerprint = ?", [(mark,) for mark in marks])
+
+    def clear(self) -> None:
+        """Drop all features of this backbone, and overwrite them on disk."""
+        self._erase("DELETE FROM features", [()])
+
+    def __len__(self) -> int:
+        try:
+            with self._open() as database:
+                return int(database.execute("SELECT count(*) FROM features").fetchone()[0])
+        except sqlite3.DatabaseError as error:
+            self._drop_if_damaged(error)
+            return 0
+
+    def __repr__(self) -> str:
+        return f"Cached({self.backbone!r})"
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Open the file for a while. Connections are not kept: threads and forks come and go."""
+        handle = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)  # by itself SQLite goes by the umask
+        os.close(handle)
+        with closing(sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)) as database:
+            database.execute("PRAGMA secure_delete = ON")
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA temp_store = MEMORY")
+            database.execute(_TABLE)
+            yield database
+
+    def _known(self, marks: list[bytes]) -> dict[bytes, np.ndarray]:
+        """Return features that are on disk and whole, by fingerprint."""
+        known = {}
+        try:
+            with self._open() as database:
+                for mark in marks:
+                    rows = database.execute(
+                        "SELECT features, checksum FROM features WHERE fingerprint = ?", (mark,)
+                    ).fetchall()
+                    for features, checksum in rows:
+                        if self._is_whole(mark, features, checksum):
+                            known[mark] = np.frombuffer(features, "<f4")
+        except sqlite3.DatabaseError as error:
+            self._drop_if_damaged(error)
+        except OSError:
+            pass  # told when the features are to be stored
+        return known
+
+    def _remember(self, fresh: dict[bytes, np.ndarray]) -> None:
+        rows = []
+        for mark, row in fresh.items():
+            features = row.astype("<f4").tobytes()
+            rows.append((mark, features, self._checksum(mark, features)))
+        try:
+            with self._open() as database:
+                database.execute("BEGIN IMMEDIATE")
+                database.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", rows)
+                database.execute("COMMIT")
+        except (sqlite3.DatabaseError, OSError) as error:  # the features are there: go on without storing them
+            self._drop_if_damaged(error)
+            warnings.warn(f"features could not be stored in {self.path}: {error}", RuntimeWarning, stacklevel=3)
+
+    def _erase(self, statement: str, rows: list[tuple[bytes, ...]]) -> None:
+        if not self.path.exists():
+            return
+        try:
+            with self._open() as database:
+                database.execute("BEGIN IMMEDIATE")
+                database.executemany(statement, rows)
+                database.execute("COMMIT")
+                # What was written lately is in the log as well, until it is brought into the file and cut off.
+                busy, _, _ = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except (sqlite3.DatabaseError, OSError) as error:
+            if self._drop_if_damaged(error):
+                return
+            raise FileRejectedError(
+                f"features could not be removed from {self.path}: {error}. Delete the file, or call this again"
+            ) from error
+        if busy:
+            raise FileRejectedError(
+                f"features were removed from {self.path}, and another process keeps its log from being cut off: call "
+                "this again when it has ended"
+            )
+
+    def _drop_if_damaged(self, error: Exception) -> bool:
+        """Delete the file if that error says that it is damaged, and return whether it was."""
+        if getattr(error, "sqlite_errorcode", 0) & 255 not in _DAMAGED:  # the low byte is the kind
+            return False
+        for ending in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
+        return True
+
+    def _checksum(self, mark: bytes, features: bytes) -> bytes:
+        content = bytes.fromhex(self._digest) + mark + features
+        return hashlib.blake2b(content, digest_size=16, person=b"neverseen:cached").digest()
+
+    def _is_whole(self, mark: bytes, features: Any, checksum: Any) -> bool:
+        return (
+            isinstance(features, bytes)
+            and len(features) == 4 * self.n_features
+            and checksum == self._checksum(mark, features)
+        )
+
+
+def _portions(samples: list[Any]) -> Iterator[list[np.ndarray | str]]:
+    """Yield the samples decoded, as many at a time as may be held."""
+    portion: list[np.ndarray | str] = []
+    size = 0
+    for sample in samples:
+        content = decoded(sample)
+        portion.append(content)
+        size += len(content) if isinstance(content, str) else content.nbytes
+        if len(portion) >= _SAMPLES or size >= _BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

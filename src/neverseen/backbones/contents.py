@@ -1,0 +1,163 @@
+"""Raw samples: what one may be, what it is once decoded, and its fingerprint.
+
+A sample is a NumPy array (an image, or a row of features), a ``PIL.Image.Image``, a `pathlib.Path` of an image file,
+the `bytes` of one, or a `str`, which is always a text and never a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neverseen.backbones.packages import imported
+from neverseen.errors import InputError
+from neverseen.labels import canonical_json
+
+FINGERPRINT_SIZE = 16
+PIXEL_LIMIT = 64_000_000
+# What is decoded is untrusted: these formats need no other program, and all are in every build of Pillow.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
+_KINDS = "a NumPy array, a PIL image, a pathlib.Path of an image file, the bytes of one, or a text (str, never a path)"
+_WIDE = ("I", "F")  # modes of more than 8 bits, which Pillow would clip and not scale
+
+
+def as_list(samples: Any) -> list[Any]:
+    """Return a collection of samples as a list, or say why it is none.
+
+    Parameters
+    ----------
+    samples : iterable of samples, or an array whose first axis counts them
+
+    Examples
+    --------
+    >>> as_list(("a text", "another"))
+    ['a text', 'another']
+    >>> len(as_list(np.zeros((5, 32, 32, 3), np.uint8)))
+    5
+    """
+    if isinstance(samples, str | bytes | Path) or _is_pil(samples):
+        raise InputError(f"samples must be a list of samples; got one {type(samples).__name__}: put it into a list")
+    if isinstance(samples, np.ndarray):
+        if samples.ndim == 0:
+            raise InputError("samples must be a list, or an array whose first axis counts samples; got a single number")
+        if samples.dtype == np.uint8 and samples.ndim == 3 and samples.shape[2] in (3, 4):
+            raise InputError(
+                f"samples are one array of shape {samples.shape}, which looks like a single image: put it into a list, "
+                "or stack images to (samples, height, width, 3)"
+            )
+        return list(samples)
+    if isinstance(samples, dict | set | frozenset) or hasattr(samples, "columns"):
+        raise InputError(
+            f"samples must be in a sequence; got a {type(samples).__name__}, whose order or rows are not clear: "
+            "make it a list or an array first"
+        )
+    try:
+        return list(samples)
+    except TypeError:
+        raise InputError(
+            f"samples must be a list, or an array whose first axis counts samples; got {type(samples).__name__}"
+        ) from None
+
+
+def decoded(sample: Any) -> np.ndarray | str:
+    """Return what a sample holds: an array, or a text.
+
+    Parameters
+    ----------
+    sample : ndarray, PIL.Image.Image, pathlib.Path, bytes or str
+
+    Returns
+    -------
+    ndarray or str
+        Texts and arrays as they are, arrays in C order and little-endian. Images become RGB, uint8 of shape
+        (height, width, 3): turned as their EXIF orientation says, transparent parts over black, and of several frames
+        the first.
+    """
+    if isinstance(sample, str):
+        if any("\ud800" <= letter <= "\udfff" for letter in sample):
+            raise InputError("a text has surrogate code points, which are no characters: decode it properly")
+        return "".join(sample)  # also of numpy.str_
+    if isinstance(sample, np.ndarray):
+        if sample.ndim == 0 or sample.dtype.kind not in "biuf" or sample.dtype.itemsize > 8:
+            raise InputError(
+                "a sample that is an array must have at least one axis and hold booleans, integers or floats of at "
+                f"most 64 bits; got shape {sample.shape} and dtype {sample.dtype}"
+            )
+        return np.ascontiguousarray(sample, dtype=sample.dtype.newbyteorder("<"))
+    if _is_pil(sample):
+        return _rgb(sample, "a PIL image")
+    if isinstance(sample, bytes):
+        return _decoded_file(io.BytesIO(sample), f"an image of {len(sample):,} bytes")
+    if isinstance(sample, Path):
+        return _decoded_file(sample, f"the image {sample}")
+    raise InputError(f"a sample is of type {type(sample).__name__}; it must be {_KINDS}")
+
+
+def fingerprint(sample: Any) -> bytes:
+    """Return 16 bytes that stand for the content of a sample.
+
+    The same image as a file, as bytes and as an array has one fingerprint. There is no key in it: whoever has the
+    sample can compute it.
+
+    Examples
+    --------
+    >>> fingerprint("a text").hex()
+    'e2a949b7bbe66eb84014f5a1612264c1'
+    """
+    content = decoded(sample)
+    head: list[Any] = ["text"] if isinstance(content, str) else ["array", content.dtype.str, list(content.shape)]
+    framed = canonical_json(head).encode()
+    hasher = hashlib.blake2b(struct.pack("<Q", len(framed)) + framed, digest_size=16, person=b"neverseen:sample")
+    hasher.update(content.encode() if isinstance(content, str) else content.data)
+    return hasher.digest()
+
+
+def _is_pil(sample: Any) -> bool:
+    module = sys.modules.get("PIL.Image")  # who has such an image has imported this
+    return module is not None and isinstance(sample, module.Image)
+
+
+def _decoded_file(source: Path | io.BytesIO, what: str) -> np.ndarray:
+    pil = imported("PIL.Image", "reading image files", "pip install pillow")
+    try:
+        with pil.open(source, formats=FORMATS) as image:
+            return _rgb(image, what)
+    except FileNotFoundError:
+        raise InputError(f"there is no file {source}") from None
+    except (pil.DecompressionBombError, pil.DecompressionBombWarning):
+        raise InputError(f"{what} has more than {PIXEL_LIMIT:,} pixels: scale it down first") from None
+    except InputError:
+        raise
+    except Exception as error:
+        raise _undecodable(what, error) from error
+
+
+def _rgb(image: Any, what: str) -> np.ndarray:
+    from PIL import Image, ImageOps
+
+    if image.width * image.height > PIXEL_LIMIT:
+        raise InputError(
+            f"{what} is {image.width} x {image.height}, more than {PIXEL_LIMIT:,} pixels: scale it down first"
+        )
+    if image.mode.startswith(_WIDE):
+        raise InputError(f"{what} has more than 8 bits a channel (mode {image.mode}): scale its values to 0..255 first")
+    try:
+        upright = ImageOps.exif_transpose(image)
+        if upright.has_transparency_data:
+            above = upright.convert("RGBA")
+            upright = Image.alpha_composite(Image.new("RGBA", above.size, (0, 0, 0, 255)), above)
+        return np.array(upright.convert("RGB"))
+    except Exception as error:  # the pixels are read only now, and decoders of damaged files raise whatever they please
+        raise _undecodable(what, error) from error
+
+
+def _undecodable(what: str, error: Exception) -> InputError:
+    kinds = ", ".join(FORMATS)
+    return InputError(f"{what} cannot be decoded ({type(error).__name__}: {error}): damaged, or none of {kinds}")

@@ -1,0 +1,146 @@
+"""Images as a network wants them: one size, three channels, shifted and scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from neverseen.backbones.packages import imported
+from neverseen.encoding import whole_number
+from neverseen.errors import ConfigurationError, InputError
+
+RESAMPLES = ("nearest", "box", "bilinear", "bicubic", "lanczos")
+_ASPECT_LIMIT = 100  # longer to shorter side; what is left after the crop would be a dot of the image
+
+
+class Images:
+    """Preprocessing for networks that see images.
+
+    The shorter side is scaled to `resize`, the centre is cut out, and each pixel x becomes
+    ``(x / divisor - mean) / std``, each operation rounded once, to float32. Pillow scales 8-bit images in integer
+    arithmetic, so vector units and thread counts do not show in the result.
+
+    Parameters
+    ----------
+    size : int
+        Height and width of the result.
+    mean, std : float or three floats
+        One for each of red, green and blue. The defaults are those of EfficientNet-Lite.
+    divisor : float
+        255 for networks whose mean and standard deviation are given for pixels from 0 to 1.
+    resize : int, optional
+        Length of the shorter side before the centre is cut out; `size` by default.
+    resample : {"bilinear", "nearest", "box", "bicubic", "lanczos"}
+
+    Examples
+    --------
+    >>> Images(size=2)([np.full((2, 2, 3), 191, np.uint8)]).tolist()[0][0]
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+
+    def __init__(
+        self,
+        size: int = 128,
+        mean: float | Sequence[float] = 127.0,
+        std: float | Sequence[float] = 128.0,
+        *,
+        divisor: float = 1.0,
+        resize: int | None = None,
+        resample: str = "bilinear",
+    ) -> None:
+        self.size = whole_number("size", size, 1, 4096)
+        self.resize = self.size if resize is None else whole_number("resize", resize, self.size, 4096)
+        if resample not in RESAMPLES:
+            raise ConfigurationError(f"resample must be one of {', '.join(RESAMPLES)}; got {resample!r}")
+        self.resample = resample
+        self.mean = _three("mean", mean)
+        self.std = _three("std", std)
+        (self.divisor, *_) = _three("divisor", divisor)
+        if self.divisor <= 0 or min(self.std) <= 0:
+            raise ConfigurationError(f"divisor and std must be positive; got {divisor!r} and {std!r}")
+        values = np.arange(256, dtype=np.float32) / np.float32(self.divisor)
+        shifted = values - np.array(self.mean, np.float32)[:, None]
+        self._table: np.ndarray = shifted / np.array(self.std, np.float32)[:, None]  # (3, 256): a pixel has few values
+
+    def __call__(self, samples: list[Any]) -> np.ndarray:
+        """Return float32 of shape (n, 3, size, size) for images.
+
+        An image is uint8 of shape (h, w) or (h, w, 1), which becomes RGB, (h, w, 3), or (h, w, 4), of which transparent
+        pixels become black.
+        """
+        batch = np.empty((len(samples), 3, self.size, self.size), np.float32)
+        for place, sample in zip(batch, samples, strict=True):
+            pixels = self._pixels(sample)
+            for channel in range(3):
+                np.take(self._table[channel], pixels[:, :, channel], out=place[channel])
+        return batch
+
+    def example(self) -> np.ndarray:
+        """Return a sample, a black dot, by which the shapes of features can be found out."""
+        return np.zeros((1, 1, 3), np.uint8)
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the settings as JSON values, for the digest."""
+        return {
+            "kind": "images",
+            "size": self.size,
+            "resize": self.resize,
+            "resample": self.resample,
+            "divisor": self.divisor.hex(),
+            "mean": [value.hex() for value in self.mean],
+            "std": [value.hex() for value in self.std],
+        }
+
+    def __repr__(self) -> str:
+        settings = ("size", "mean", "std", "divisor", "resize", "resample")
+        return f"Images({', '.join(f'{name}={getattr(self, name)!r}' for name in settings)})"
+
+    def _pixels(self, sample: Any) -> np.ndarray:
+        """Return uint8 of shape (size, size, 3)."""
+        if not isinstance(sample, np.ndarray):
+            raise InputError(f"this backbone takes images; got {type(sample).__name__}")
+        if sample.dtype != np.uint8:
+            raise InputError(
+                f"an image must hold uint8 pixels, 0..255; got dtype {sample.dtype}. For floats from 0 to 1: "
+                "(image * 255).round().astype('uint8')"
+            )
+        if sample.ndim == 3 and sample.shape[2] == 1:
+            sample = sample[:, :, 0]
+        if not (sample.ndim == 2 or (sample.ndim == 3 and sample.shape[2] in (3, 4))) or sample.size == 0:
+            raise InputError(
+                f"an image must have shape (h, w), (h, w, 1), (h, w, 3) or (h, w, 4) and a pixel; got {sample.shape}"
+            )
+        height, width = sample.shape[:2]
+        if max(height, width) > _ASPECT_LIMIT * min(height, width):
+            raise InputError(
+                f"an image is {width} x {height}: one side is more than {_ASPECT_LIMIT} times the other. Crop it first"
+            )
+        if (height, width) != (self.size, self.size) or self.resize != self.size or sample.ndim != 3:
+            return self._scaled(sample)
+        return sample if sample.shape[2] == 3 else self._scaled(sample)
+
+    def _scaled(self, sample: np.ndarray) -> np.ndarray:
+        pil = imported("PIL.Image", "preprocessing images", "pip install pillow")
+        image = pil.fromarray(sample)
+        if image.mode == "RGBA":
+            image = pil.alpha_composite(pil.new("RGBA", image.size, (0, 0, 0, 255)), image)
+        image = image.convert("RGB")
+        short, long = min(image.size), max(image.size)
+        scaled = long * self.resize // short  # rounded down here, and half to even below, as torchvision does
+        width, height = (self.resize, scaled) if image.width == short else (scaled, self.resize)
+        if image.size != (width, height):
+            image = image.resize((width, height), pil.Resampling[self.resample.upper()])
+        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        return np.asarray(image)[top : top + self.size, left : left + self.size]
+
+
+def _three(name: str, value: Any) -> tuple[float, float, float]:
+    try:
+        red, green, blue = (float(part) for part in np.broadcast_to(np.asarray(value, np.float64), (3,)))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{name} must be a number, or three; got {value!r}") from error
+    if not np.isfinite((red, green, blue)).all():
+        raise ConfigurationError(f"{name} must be finite; got {value!r}")
+    return red, green, blue

@@ -1,0 +1,425 @@
+"""`ForgettingModel`: raw samples in, receipts out, and exact forgetting with either."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from neverseen.backbones import Backbone, efficientnet_lite0
+from neverseen.backbones.contents import as_list, decoded, fingerprint
+from neverseen.backbones.progress import progress_bar
+from neverseen.classifier import AnalyticClassifier, label_list
+from neverseen.encoding import quantise
+from neverseen.errors import (
+    ConfigurationError,
+    FeaturesMovedError,
+    InputError,
+    KeyMissingError,
+    NotLearnedError,
+    ReceiptRejectedError,
+)
+from neverseen.keys import Keyring
+from neverseen.labels import LabelIndex, from_text, normalise, text
+from neverseen.receipts import TEXT_LIMIT, Receipt, commitment, require_cipher, seal, unseal
+from neverseen.register import Ticket, tickets_of
+
+CHUNK = 256
+"""Samples decoded at a time, to bound memory. Any value gives the same features."""
+
+
+class ForgettingModel:
+    """A classifier of images or texts that forgets exactly, by receipt or by sample.
+
+    A frozen backbone turns samples into features; an `AnalyticClassifier` learns and forgets them. Each sample learned
+    gives a receipt for its owner. After forgetting, the model is bit for bit the one that never learned the sample:
+    same `digest`, same saved file. A request that is refused changes nothing.
+
+    Parameters
+    ----------
+    backbone : Backbone, optional
+        What makes features of samples. `neverseen.backbones.efficientnet_lite0` by default, for images.
+    classifier : AnalyticClassifier, optional
+        Its settings are used; it is not changed, and must hold no samples.
+    keys : Keyring, optional
+        The model's secrets. New ones by default, in memory: ``model.keys.save(path)`` before you hand out receipts.
+
+    Attributes
+    ----------
+    backbone : Backbone
+    classifier : AnalyticClassifier
+        To look at: weights, scores, settings. What it learns by itself has no receipts.
+    keys : Keyring or None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neverseen import AnalyticClassifier, ForgettingModel, RandomProjection
+    >>> from neverseen.backbones import Precomputed
+    >>> rows = np.random.default_rng(0).normal(size=(60, 5)); labels = np.where(rows[:, 0] > 0, "cat", "dog")
+    >>> def new():
+    ...     return ForgettingModel(Precomputed(5), AnalyticClassifier(RandomProjection(32), gamma=2**12))
+    >>> model, never = new(), new()
+    >>> receipts = model.learn(rows, labels)
+    >>> model.forget(receipts[:20])
+    >>> _ = never.learn(rows[20:], labels[20:])
+    >>> model.digest() == never.digest()
+    True
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone | None = None,
+        classifier: AnalyticClassifier | None = None,
+        keys: Keyring | None = None,
+    ) -> None:
+        self.backbone = _checked(backbone)
+        settings = AnalyticClassifier() if classifier is None else classifier
+        if not isinstance(settings, AnalyticClassifier) or hasattr(settings, "n_features_in_"):
+            raise ConfigurationError(
+                "classifier must be an AnalyticClassifier that holds no samples: what it learned without the backbone "
+                "has no receipts"
+            )
+        if keys is None:
+            keys = Keyring.generate(settings.key)
+        elif not isinstance(keys, Keyring):
+            raise ConfigurationError(f"keys must be a neverseen.Keyring; got {type(keys).__name__}")
+        elif settings.key not in (None, keys.membership):
+            raise ConfigurationError("the classifier's key is another than the keyring's membership key: leave it out")
+        digest = self.backbone.digest()
+        if settings.backbone not in (None, digest):
+            raise ConfigurationError("the classifier was set up for another backbone: leave its backbone= out")
+        self._start(clone(settings).set_params(backbone=digest, key=keys.membership), keys)
+
+    def _start(self, classifier: AnalyticClassifier, keys: Keyring | None) -> None:
+        self.classifier = classifier
+        self.keys = keys
+        self._lock = threading.RLock()
+        self._configuration = classifier._configuration().digest()
+
+    # -- learning ----------------------------------------------------------------------------------
+
+    def learn(
+        self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
+    ) -> list[bytes]:
+        """Learn samples and return a receipt for each, in order. Give them to their owners; the model keeps none.
+
+        Parameters
+        ----------
+        samples : sequence of n samples
+            Images (arrays, PIL images, paths, encoded bytes), texts or feature rows, as the backbone takes them.
+        labels : sequence of n labels
+        ids : iterable of n values, optional
+            What to know each sample by; no two held at one time may be the same. Random ones by default.
+        owners : iterable of n values, optional
+            Whose each sample is, noted in its receipt alone.
+
+        Returns
+        -------
+        list of bytes
+            About 100 bytes more than the backbone has features.
+        """
+        keys = self._require_keys()
+        require_cipher()  # before the network has worked for minutes
+        listed = as_list(samples)
+        index, texts = _indexed(labels, len(listed))
+        id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in listed] if ids is None else ids, len(listed))
+        owner_texts = _texts("owners", [None] * len(listed) if owners is None else owners, len(listed))
+        quantised, prints = self._read(listed)
+        about = zip(id_texts, owner_texts, texts, prints, quantised, strict=True)
+        receipts = [seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about]
+        tickets = [
+            ticket._replace(owner=owner, commitment=commitment(receipt))
+            for ticket, owner, receipt in zip(
+                self._tickets(keys, id_texts, texts, prints), owner_texts, receipts, strict=True
+            )
+        ]
+        with self._lock:
+            self.classifier._learn(quantised, index, tickets)
+        return receipts
+
+    # -- forgetting --------------------------------------------------------------------------------
+
+    def forget(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> None:
+        """Forget exactly these samples, given their receipts, or the samples themselves with their labels.
+
+        All of them or, if one is refused, none. A receipt needs no backbone and cannot miss. A sample goes through the
+        backbone again, and is found if its features are still the same.
+
+        Parameters
+        ----------
+        given : sequence of bytes, or of samples
+            Receipts if `labels` is left out, else samples.
+        labels : sequence of labels, optional
+        ids : iterable, optional
+            The ids of the samples. Needed where the same sample was learned several times and not all are to go.
+
+        Raises
+        ------
+        ReceiptRejectedError
+            A receipt is altered, cut short, used up, or another model's. Its ``reason`` says which.
+        FeaturesMovedError
+            The model learned this sample, but its features come out differently now. Only the receipt helps.
+        NotLearnedError
+            The model does not hold the sample with this label, or not under this id.
+        """
+        if labels is None:
+            if ids is not None:
+                raise InputError("receipts hold their ids: leave ids out, or give labels if these are samples")
+            self._forget_receipts([given] if isinstance(given, bytes) else as_list(given))
+        else:
+            self._forget_samples(as_list(given), labels, ids)
+
+    def _forget_receipts(self, tokens: list[Any]) -> None:
+        keys = self._require_keys()
+        receipts = self._unsealed(tokens, keys)
+        if not receipts:
+            return
+        texts = [receipt.label for receipt in receipts]
+        index = LabelIndex([from_text(name) for name in texts])
+        quantised = np.stack([receipt.quantised for receipt in receipts])
+        prints = [receipt.fingerprint for receipt in receipts]
+        with self._lock:
+            model = self.classifier._held()
+            tickets = self._tickets(keys, [receipt.id for receipt in receipts], texts, prints)
+            standing = [False] * len(receipts)
+            if model is not None:
+                standing = model.register.standing(tickets, model.membership.digests(quantised, index))
+            seen: set[bytes] = set()
+            for row, ticket in enumerate(tickets):
+                if ticket.number in seen:
+                    raise ReceiptRejectedError(
+                        f"receipt {row} is listed twice in one request. Nothing was changed", row, "repeated"
+                    )
+                seen.add(ticket.number)
+                if not standing[row]:
+                    raise ReceiptRejectedError(
+                        f"receipt {row} was used already: the model no longer holds its sample. Nothing was changed",
+                        row,
+                        "used",
+                    )
+            self._forget(quantised, index, tickets, prints)
+
+    def _forget_samples(self, samples: list[Any], labels: Any, ids: Iterable[Any] | None) -> None:
+        keys = self._require_keys()
+        index, texts = _indexed(labels, len(samples), any_label=True)
+        id_texts = None if ids is None else _texts("ids", ids, len(samples))
+        quantised, prints = self._read(samples)
+        if not samples:
+            return
+        with self._lock:
+            tickets = self._tickets(keys, id_texts or [""] * len(samples), texts, prints)
+            try:
+                self._forget(quantised, index, tickets if id_texts else None, prints)
+            except NotLearnedError as error:
+                moved = self._moved(error.rows, quantised, index, tickets)
+                if not moved:
+                    raise
+                raise FeaturesMovedError(
+                    f"the model learned this very sample (row {moved[0]}; {len(moved)} of {len(samples)} in all), but "
+                    "the backbone now makes other features of it: another machine, library or setting rounds "
+                    "differently. Forget it with its receipt. Nothing was changed",
+                    moved,
+                ) from error
+
+    def _moved(
+        self, rows: Iterable[int], quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket]
+    ) -> tuple[int, ...]:
+        """Return the rows that are held with other features: their content is known, their features are not."""
+        model = self.classifier._held()
+        if model is None:
+            return ()
+        members = model.membership.digests(quantised, index)
+        held, known = model.membership.held(members), model.register.known(ticket.content for ticket in tickets)
+        return tuple(row for row in rows if tickets[row].content in known and not held[members[row]])
+
+    def _forget(
+        self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None, prints: Sequence[bytes]
+    ) -> None:
+        model = self.classifier._held()
+        if model is None:
+            raise NotLearnedError(
+                "the model holds no samples: nothing was learned, or all of it is forgotten already",
+                tuple(range(len(index))),
+            )
+        with model.locked():
+            model.require(quantised, index, tickets)
+            discard = getattr(self.backbone, "discard", None)
+            if discard is not None:  # a cache must not outlast what it was made from; losing it costs time alone
+                discard(prints)
+            self.classifier._forget(model, quantised, index, tickets)
+
+    def forget_class(self, label: Any) -> None:
+        """Forget every sample of a class, without receipts. Needs a classifier with ``track_classes=True``.
+
+        A cache of features (`neverseen.backbones.Cached`) is emptied: it does not know which samples were of the class.
+        """
+        with self._lock:
+            model = self.classifier._held()
+            clear = getattr(self.backbone, "clear", None)
+            if model is not None and clear is not None:
+                model.require_class(text(normalise(label)))
+                clear()
+            self.classifier.forget_class(label)
+
+    def read_receipt(self, receipt: bytes) -> dict[str, Any]:
+        """Return id, label and owner of a receipt that this model gave, used or not; change nothing."""
+        (opened,) = self._unsealed([receipt], self._require_keys())
+        return {"id": from_text(opened.id), "label": from_text(opened.label), "owner": from_text(opened.owner)}
+
+    # -- predicting --------------------------------------------------------------------------------
+
+    def predict(self, samples: Any) -> np.ndarray:
+        """Return the class of greatest score for each sample."""
+        return self.classifier.predict(self.backbone.extract(samples))
+
+    def predict_proba(self, samples: Any) -> np.ndarray:
+        """Return a probability for each sample and class; shape (n, C)."""
+        return self.classifier.predict_proba(self.backbone.extract(samples))
+
+    def score(self, samples: Any, labels: Any) -> float:
+        """Return the share of samples whose class is predicted right."""
+        return self.classifier.score(self.backbone.extract(samples), labels)
+
+    # -- what the model is -------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Classes held, sorted; empty while the model holds no sample."""
+        return getattr(self.classifier, "classes_", np.empty(0, dtype=object))
+
+    def __len__(self) -> int:
+        """Return the number of samples held."""
+        model = self.classifier._held()
+        return 0 if model is None else model.statistics.total
+
+    def digest(self) -> str:
+        """Return the SHA-256, in hex, of what the model is: backbone, settings, classes, weights."""
+        return self.classifier.digest()
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file. Neither the backbone nor the keys are in it: ``keys.save`` stores those."""
+        self.classifier.save(path, include_key=False)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        backbone: Backbone | None = None,
+        keys: Keyring | None = None,
+        *,
+        hardware: str = "auto",
+        class_folder: str | os.PathLike[str] | None = None,
+    ) -> ForgettingModel:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+        backbone : Backbone, optional
+            The one it was made with, told by its digest. `efficientnet_lite0` by default.
+        keys : Keyring, optional
+            Without them the model can predict, not learn or forget.
+        """
+        found = _checked(backbone)
+        classifier = AnalyticClassifier.load(
+            path, key=None if keys is None else keys.membership, hardware=hardware, class_folder=class_folder
+        )
+        if classifier.backbone != found.digest():
+            made = "features alone: use AnalyticClassifier.load" if classifier.backbone is None else "another backbone"
+            raise ConfigurationError(f"{path} holds a model of {made}; this is {found.name} ({found.digest()[:16]}...)")
+        return cls._of(found, classifier, keys)
+
+    @classmethod
+    def _of(cls, backbone: Backbone, classifier: AnalyticClassifier, keys: Keyring | None) -> ForgettingModel:
+        """Return a model over a classifier that was set up for it, and may hold samples."""
+        model = cls.__new__(cls)
+        model.backbone = backbone
+        model._start(classifier, keys)
+        return model
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _require_keys(self) -> Keyring:
+        if self.keys is None:
+            raise KeyMissingError("this model was loaded without its keys: it can predict, not learn or forget")
+        return self.keys
+
+    def _unsealed(self, tokens: list[Any], keys: Keyring) -> list[Receipt]:
+        for row, token in enumerate(tokens):
+            if not isinstance(token, bytes):
+                raise InputError(
+                    f"receipts are bytes; row {row} is of type {type(token).__name__}. To forget samples, give their "
+                    "labels too: forget(samples, labels)"
+                )
+        return [unseal(token, row, keys.receipts, self._configuration) for row, token in enumerate(tokens)]
+
+    def _tickets(
+        self, keys: Keyring, ids: Iterable[str], names: Iterable[str], prints: Iterable[bytes]
+    ) -> list[Ticket]:
+        return tickets_of(self._configuration, keys.membership, ids, names, prints)
+
+    def _read(self, samples: list[Any]) -> tuple[np.ndarray, list[bytes]]:
+        """Return quantised features and fingerprints, refusing samples of the backbone's base set."""
+        base = getattr(self.backbone, "base", None)
+        parts, prints = [np.empty((0, self.backbone.n_features), np.int8)], []
+        with progress_bar("features", len(samples), batch=CHUNK) as advance:
+            for start in range(0, len(samples), CHUNK):
+                chunk = [decoded(sample) for sample in samples[start : start + CHUNK]]
+                found = [fingerprint(sample) for sample in chunk]
+                for row, mark in enumerate(found, start):
+                    if base is not None and base.holds(mark):
+                        raise InputError(
+                            f"sample {row} belongs to the base set {base.name!r} that the backbone was trained on: it "
+                            "can be neither learned nor forgotten. Nothing was changed"
+                        )
+                parts.append(quantise(self.backbone.extract(chunk)))
+                prints += found
+                advance(len(chunk))
+        return np.concatenate(parts), prints
+
+
+def _checked(backbone: Backbone | None) -> Backbone:
+    if backbone is None:
+        return efficientnet_lite0()
+    if not isinstance(backbone, Backbone):
+        raise ConfigurationError(
+            f"a backbone has a name, n_features, extract and digest; {type(backbone).__name__} has not: "
+            "see neverseen.backbones"
+        )
+    return backbone
+
+
+def _indexed(labels: Any, count: int, any_label: bool = False) -> tuple[LabelIndex, list[str]]:
+    """Return labels as an index and as canonical texts, one for each sample."""
+    if labels is None:
+        raise InputError("labels are missing: give one for each sample")
+    index = LabelIndex(label_list(labels, any_label))
+    if len(index) != count:
+        raise InputError(f"there are {count} samples and {len(index)} labels: give one label for each sample")
+    _require_short("labels", index.texts)
+    return index, [index.texts[position] for position in index.positions]
+
+
+def _texts(what: str, values: Iterable[Any], count: int) -> list[str]:
+    """Return ids or owners as canonical texts, one for each sample."""
+    if isinstance(values, str | bytes):
+        raise InputError(f"{what} must be a sequence with one value for each sample; got one {type(values).__name__}")
+    texts = [text(normalise(value)) for value in values]
+    if len(texts) != count:
+        raise InputError(f"there are {count} samples and {len(texts)} {what}: give one for each sample")
+    _require_short(what, texts)
+    return texts
+
+
+def _require_short(what: str, texts: Iterable[str]) -> None:
+    longest = max(map(len, texts), default=0)  # canonical texts are ASCII: a letter is a byte
+    if longest > TEXT_LIMIT:
+        raise InputError(f"one of the {what} is {longest} bytes long in its canonical form; at most {TEXT_LIMIT} fit")
