@@ -118,7 +118,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.backbones", description=main.__doc__)
     add_options(parser)
     parser.add_argument("--dataset", choices=("digits", "cifar10"), default="digits", help="images (%(default)s)")
-    parser.add_argument("--samples", type=int, default=1000, help="of each kind (%(default)s)")
+    parser.add_argument("--samples", type=int, default=500, help="of each kind (%(default)s)")
     parser.add_argument("--backbones", nargs="+", choices=("images", "texts"), default=["images", "texts"])
     parser.add_argument("--resolution", type=int, default=128, help="of EfficientNet-Lite0 (%(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures here")
