@@ -24,9 +24,10 @@ ROOT = Path(__file__).parent.parent
 def test_public_face() -> None:
     assert neverseen.__all__ == sorted(neverseen.__all__)
     assert set(neverseen.__all__) == {
-        "AnalyticClassifier", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
-        "HardwareError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LimitError",
-        "MissingPackageError", "NeverseenError", "NotLearnedError", "RandomProjection", "ReceiptRejectedError", "__version__",
+        "AlreadyForgottenError", "AnalyticClassifier", "CertificateRejectedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
+        "HardwareError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
+        "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "RandomProjection", "ReceiptRejectedError",
+        "StoreDamagedError", "StoreLockedError", "__version__",
     }  # fmt: skip
     assert all(hasattr(neverseen, name) for name in neverseen.__all__)
 
@@ -34,7 +35,7 @@ def test_public_face() -> None:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("neverseen", ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich"]),
+        ("neverseen", ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich", "sqlalchemy"]),
         ("neverseen.tracking", ["torch"]),
     ],
 )

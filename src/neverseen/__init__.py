@@ -7,6 +7,8 @@ never saw them.
 from neverseen.classifier import AnalyticClassifier
 from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
 from neverseen.errors import (
+    AlreadyForgottenError,
+    CertificateRejectedError,
     ConfigurationError,
     FeaturesMovedError,
     FileRejectedError,
@@ -15,11 +17,15 @@ from neverseen.errors import (
     InputError,
     KeyMissingError,
     LabelError,
+    LedgerError,
     LimitError,
     MissingPackageError,
     NeverseenError,
     NotLearnedError,
+    NotPublishedError,
     ReceiptRejectedError,
+    StoreDamagedError,
+    StoreLockedError,
 )
 from neverseen.forgetting import ForgettingModel
 from neverseen.keys import Key, Keyring
@@ -27,7 +33,9 @@ from neverseen.keys import Key, Keyring
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlreadyForgottenError",
     "AnalyticClassifier",
+    "CertificateRejectedError",
     "ConfigurationError",
     "Encoder",
     "FeaturesMovedError",
@@ -42,11 +50,15 @@ __all__ = [
     "KeyMissingError",
     "Keyring",
     "LabelError",
+    "LedgerError",
     "LimitError",
     "MissingPackageError",
     "NeverseenError",
     "NotLearnedError",
+    "NotPublishedError",
     "RandomProjection",
     "ReceiptRejectedError",
+    "StoreDamagedError",
+    "StoreLockedError",
     "__version__",
 ]

@@ -8,12 +8,18 @@
     ├── NotLearnedError (LookupError)       asked to forget what the model does not hold
     │   └── FeaturesMovedError              it holds the sample, with other features: use the receipt
     ├── ReceiptRejectedError (ValueError)   a receipt is altered, foreign, used up or cut short
+    │   └── AlreadyForgottenError           its sample was forgotten, and a certificate says so
+    ├── NotPublishedError (LookupError)     no such version or certificate is published yet
+    ├── CertificateRejectedError (ValueError)   a certificate, or what it vouches for, is not what it should be
     ├── ConfigurationError (ValueError)     settings are invalid, changed after learning, or differ between models
     ├── KeyMissingError (RuntimeError)      the membership key is needed and was not given
     ├── FileRejectedError (ValueError)      a saved file is damaged, foreign or from another version
     ├── IllConditionedError (ArithmeticError)   no float64 factor of the system contracts: raise gamma
     ├── LimitError (OverflowError)          more than the integers can hold: split the model
     ├── MissingPackageError (ImportError)   an optional package is needed: install what the message names
+    ├── StoreLockedError (RuntimeError)     another process is writing the store
+    ├── StoreDamagedError (RuntimeError)    a file of a store is missing or has rotted: restore it from a copy
+    ├── LedgerError (RuntimeError)          the ledger's database cannot be used
     └── HardwareError (RuntimeError)        an exact product came out wrong: do not trust this machine
 
 An error raised by any verb of a model means that the model was left exactly as it was.
@@ -71,6 +77,60 @@ class ReceiptRejectedError(NeverseenError, ValueError):
         super().__init__(message)
         self.row = row
         self.reason = reason
+
+
+class AlreadyForgottenError(ReceiptRejectedError):
+    """The sample of a receipt was forgotten already, and a certificate says so.
+
+    Attributes
+    ----------
+    certificate : int
+        Its number.
+    """
+
+    def __init__(self, message: str, row: int, certificate: int) -> None:
+        super().__init__(message, row, "used")
+        self.certificate = certificate
+
+
+class NotPublishedError(NeverseenError, LookupError):
+    """No such version or certificate is published."""
+
+
+class CertificateRejectedError(NeverseenError, ValueError):
+    """A certificate, or what it vouches for, is not what it should be.
+
+    Attributes
+    ----------
+    number : int or None
+        Of the certificate, where it is known.
+    """
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+class StoreLockedError(NeverseenError, RuntimeError):
+    """Another process is writing the store."""
+
+
+class StoreDamagedError(NeverseenError, RuntimeError):
+    """A file of a store is missing, or is not what was written."""
+
+
+class LedgerError(NeverseenError, RuntimeError):
+    """The database of a ledger cannot be used.
+
+    Attributes
+    ----------
+    uncertain : bool
+        Whether the connection was lost while a change was being made, so that it may have been made or not.
+    """
+
+    def __init__(self, message: str, uncertain: bool = False) -> None:
+        super().__init__(message)
+        self.uncertain = uncertain
 
 
 class ConfigurationError(NeverseenError, ValueError):

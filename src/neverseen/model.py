@@ -379,7 +379,7 @@ class ExactModel:
         self._torn = True
         try:
             yield
-        except NeverseenError:
-            self._torn = False
+        except NeverseenError as error:
+            self._torn = getattr(error, "uncertain", False)  # of a connection lost while it committed
             raise
         self._torn = False

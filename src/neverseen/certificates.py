@@ -1,0 +1,515 @@
+"""Certificates: what a published version says of itself to people who need not trust who published it.
+
+Each version of a model has one: a small JSON file with digests of the sums and of the weights before and after, what
+was forgotten in between, the proven error bound, the time, and the SHA-256 of the certificate before it, signed with
+Ed25519. So the certificates form a chain. Nobody can change, drop or swap one without breaking it; and who remembers
+the newest one's digest also sees if the end was cut off.
+
+What was forgotten is listed as *commitments*: a hash of each sample's receipt (`neverseen.receipts`). A receipt is
+sealed under a secret key, so whoever has it recognises its commitment, and to everybody else the commitment is 32
+random bytes.
+
+Nothing here needs a secret but `issue`. A check that fails raises `CertificateRejectedError` with the reason.
+``docs/certificate.schema.json`` is the schema of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neverseen.errors import CertificateRejectedError, FileRejectedError, InputError, LimitError, MissingPackageError
+from neverseen.files import sync_folder
+from neverseen.labels import canonical_json
+from neverseen.receipts import commitment
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+FORMAT = "neverseen-certificate-1"
+KEY_FORMAT = "neverseen-signing-1"
+SIZE_LIMIT = 2**30
+"""Bytes of a certificate: room for some sixteen million commitments."""
+_CONTEXT = b"neverseen:certificate:1"
+_KEY_SIZE_LIMIT = 2**12
+_MAX_NUMBER = 2**53  # what every JSON reader holds exactly
+_MAX_SAMPLES = 2**48
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_SIGNATURE = re.compile(r"[0-9a-f]{128}", re.ASCII)
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", re.ASCII)
+_BOUNDS = {(2.0 ** -(bits + 1)).hex(): bits for bits in range(1, 53)}  # error bound -> grid bits
+
+
+@dataclass(frozen=True)
+class State:
+    """What a model was at one moment.
+
+    Attributes
+    ----------
+    statistics, model : str
+        Digests of the sums and of the model, in hex (``docs/specification.md``, section 7).
+    samples, classes : int
+        How many it held.
+    """
+
+    statistics: str
+    model: str
+    samples: int
+    classes: int
+
+    @classmethod
+    def empty(cls, configuration: str) -> State:
+        """Return the one state of a model that holds no sample, whatever it held before.
+
+        Parameters
+        ----------
+        configuration : str
+            The configuration digest, in hex.
+        """
+        sums = hashlib.sha256(b"neverseen:statistics:1" + struct.pack("<Q", 0))
+        model = hashlib.sha256(b"neverseen:model:1" + bytes.fromhex(configuration) + struct.pack("<QQQ", 0, 0, 0))
+        return cls(sums.hexdigest(), model.hexdigest(), 0, 0)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A signed statement about one published version. Made by `issue` or `from_json`; both check that it is sound.
+
+    Attributes
+    ----------
+    number : int
+        1 for the first certificate of a model, and one more for each that follows.
+    time : str
+        When it was issued: UTC, as in ``"2025-01-31T12:00:00Z"``.
+    configuration : str
+        Digest of the model's configuration.
+    before, after : State
+        The version published before (for the first: the empty model), and this one.
+    learned, forgotten : int
+        Samples that came and went in between.
+    commitments : tuple of str
+        One for each sample forgotten, in hex, sorted.
+    error_bound : str
+        ``float.hex()`` of half a grid step: no weight is further than this from the exact solution.
+    previous : str or None
+        SHA-256 of the file of the certificate before; None for the first.
+    key : str
+        Ed25519 public key, in hex.
+    signature : str
+        Of everything above, in hex.
+    """
+
+    number: int
+    time: str
+    configuration: str
+    before: State
+    after: State
+    learned: int
+    forgotten: int
+    commitments: tuple[str, ...]
+    error_bound: str
+    previous: str | None
+    key: str
+    signature: str
+
+    @property
+    def grid_bits(self) -> int:
+        """Weights are multiples of ``2**-grid_bits``."""
+        return _BOUNDS[self.error_bound]
+
+    def to_json(self) -> bytes:
+        """Return the bytes of the certificate's file: canonical JSON and a line feed."""
+        return canonical_json(self._fields()).encode() + b"\n"
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the certificate's file, by which the next one names it."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    @classmethod
+    def from_json(cls, raw: bytes, source: str = "the certificate") -> Certificate:
+        """Return the certificate that a file holds, or raise `CertificateRejectedError`.
+
+        The form alone is checked, and strictly: there is one text for each certificate. Whether it is signed, and by
+        whom, is for `check_signature` to say.
+
+        Parameters
+        ----------
+        raw : bytes
+        source : str
+            What to call it in an error, such as its path.
+        """
+        if len(raw) > SIZE_LIMIT:
+            raise CertificateRejectedError(f"{source} is too large: {len(raw)} bytes; at most {SIZE_LIMIT} are read")
+        try:
+            fields = json.loads(raw.decode("ascii"))
+            canonical = canonical_json(fields).encode() + b"\n" == raw
+        except (ValueError, RecursionError) as error:
+            raise CertificateRejectedError(f"{source} is not JSON: it is damaged, or something else") from error
+        if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
+            raise CertificateRejectedError(f"{source} is not a certificate of format {FORMAT}")
+        if not canonical:
+            raise CertificateRejectedError(f"{source} is not in canonical form: it was altered or reformatted")
+        names = set(cls.__dataclass_fields__)
+        if set(fields) != names:
+            odd = ", ".join(sorted(names ^ set(fields)))
+            raise CertificateRejectedError(f"{source} does not have the fields of a certificate: see {odd[:200]}")
+        for side in ("before", "after"):
+            state = fields[side]
+            if not isinstance(state, dict) or set(state) != set(State.__dataclass_fields__):
+                raise CertificateRejectedError(f"{source}: {side} does not have the fields of a state")
+            fields[side] = State(**state)
+        if not isinstance(fields["commitments"], list):
+            raise CertificateRejectedError(f"{source}: commitments is not a list")
+        certificate = cls(**fields | {"commitments": tuple(fields["commitments"])})
+        _require_sound(certificate)
+        return certificate
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Certificate:
+        """Read a certificate from its file, as `from_json` does."""
+        with Path(path).open("rb") as file:
+            return cls.from_json(file.read(SIZE_LIMIT + 1), str(path))
+
+    def _fields(self) -> dict[str, Any]:
+        return vars(self) | {"after": vars(self.after), "before": vars(self.before), "format": FORMAT}
+
+    def _signed(self) -> bytes:
+        """Return what is signed: all but the signature."""
+        fields = self._fields()
+        del fields["signature"]
+        return _CONTEXT + canonical_json(fields).encode()
+
+
+class SigningKey:
+    """The key that certificates are signed with. The secret never shows.
+
+    Examples
+    --------
+    >>> key = SigningKey(bytes(32))
+    >>> key
+    SigningKey(<secret>, public='3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29')
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        if not isinstance(secret, bytes) or len(secret) != 32:
+            raise InputError("a signing key must be 32 bytes; use SigningKey.generate() for a new one")
+        private, _ = _ed25519()
+        self._secret = secret
+        self._private = private.from_private_bytes(secret)
+        self.public = self._private.public_key().public_bytes_raw().hex()
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        """Return a new key, in memory alone: `save` it before you sign with it."""
+        return cls(secrets.token_bytes(32))
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the Ed25519 signature of a message, 64 bytes."""
+        return self._private.sign(message)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the key to a new file of mode 600. A file that is there already is refused, not replaced."""
+        place = Path(path)
+        if not place.parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {place.parent} to save {place.name} in")
+        fields = {"format": KEY_FORMAT, "public": self.public, "secret": self._secret.hex()}
+        try:
+            handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise FileExistsError(
+                f"{place} is there already: open it with SigningKey.load, or choose another name"
+            ) from None
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(canonical_json(fields).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            place.unlink(missing_ok=True)
+            raise
+        sync_folder(place.parent)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SigningKey:
+        """Read the key that `save` wrote. A file that others may read is refused."""
+        place = Path(path)
+        if not place.is_file():
+            raise FileNotFoundError(f"there is no signing key {place}: make one with SigningKey.generate().save")
+        refused = f"{place} is not a signing key that can be used"
+        with place.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if os.name == "posix" and mode & 0o077:
+                raise FileRejectedError(
+                    f"{refused}: others may read or change it (mode {mode:o}); if they have not: chmod 600 {place}"
+                )
+            raw = file.read(_KEY_SIZE_LIMIT + 1)
+        try:
+            fields = json.loads(raw)
+            if canonical_json(fields).encode() + b"\n" != raw or fields["format"] != KEY_FORMAT:
+                raise ValueError
+            secret, public = fields["secret"], fields["public"]
+            if set(fields) != {"format", "public", "secret"} or not _DIGEST.fullmatch(secret):
+                raise ValueError
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise FileRejectedError(f"{refused}: it is damaged, or not a file of format {KEY_FORMAT}") from None
+        key = cls(bytes.fromhex(secret))
+        if key.public != public:
+            raise FileRejectedError(f"{refused}: its secret and public parts do not belong together; it is damaged")
+        return key
+
+    def __repr__(self) -> str:
+        return f"SigningKey(<secret>, public={self.public!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a signing key is not pickled or copied; save it to a file of its own")
+
+
+def is_mine(certificate: Certificate, receipt: bytes) -> bool:
+    """Return whether a certificate says that the sample of this receipt was forgotten."""
+    mine = commitment(receipt).hex()
+    place = bisect_left(certificate.commitments, mine)
+    return place < len(certificate.commitments) and certificate.commitments[place] == mine
+
+
+def issue(
+    number: int,
+    time: str | None,
+    configuration: str,
+    before: State,
+    after: State,
+    learned: int,
+    forgotten: int,
+    commitments: Iterable[bytes],
+    grid_bits: int,
+    previous: Certificate | None,
+    signing_key: SigningKey,
+) -> Certificate:
+    """Return a new certificate, signed; raise `CertificateRejectedError` if it would not continue the chain.
+
+    Parameters
+    ----------
+    time : str or None
+        None stands for now. If the clock has been set back, the time of the previous certificate is repeated: times
+        in a chain never decrease.
+    configuration : str
+        Configuration digest, in hex.
+    commitments : iterable of bytes
+        In any order.
+    previous : Certificate or None
+        None for the first certificate; its `before` is ``State.empty(configuration)``.
+
+    Other parameters are the fields of `Certificate`.
+
+    Examples
+    --------
+    >>> empty = State.empty("ab" * 32)
+    >>> after = State("01" * 32, "02" * 32, samples=3, classes=2)
+    >>> key = SigningKey.generate()
+    >>> first = issue(1, "2025-01-31T12:00:00Z", "ab" * 32, empty, after, 4, 1, [commitment(b"NSR1")], 40, None, key)
+    >>> is_mine(first, b"NSR1"), is_mine(first, b"another")
+    (True, False)
+    >>> check_chain([Certificate.from_json(first.to_json())], key.public)
+    """
+    if time is None:
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        time = time if previous is None else max(time, previous.time)
+    unsigned = Certificate(
+        number=number,
+        time=time,
+        configuration=configuration,
+        before=before,
+        after=after,
+        learned=learned,
+        forgotten=forgotten,
+        commitments=tuple(sorted(entry.hex() for entry in commitments)),
+        error_bound=(2.0 ** -(grid_bits + 1)).hex(),
+        previous=None if previous is None else previous.digest(),
+        key=signing_key.public,
+        signature="0" * 128,
+    )
+    _require_sound(unsigned)
+    _require_link(previous, unsigned)
+    certificate = replace(unsigned, signature=signing_key.sign(unsigned._signed()).hex())
+    if (size := len(certificate.to_json())) > SIZE_LIMIT:
+        raise LimitError(f"the certificate would have {size} bytes, more than {SIZE_LIMIT}: forget less at a time")
+    return certificate
+
+
+def check_signature(certificate: Certificate, public_key: str | None = None) -> None:
+    """Raise `CertificateRejectedError` unless a certificate is signed, and by the right key.
+
+    Parameters
+    ----------
+    public_key : str, optional
+        The publisher's key, 64 hex digits. **Without it, any key will do**: the signature then says that the
+        certificate is as its signer left it, not who that was.
+    """
+    if public_key is not None and certificate.key != public_key:
+        raise _rejected(certificate, f"signed with the key {certificate.key}, not with the key given, {public_key}")
+    _, public = _ed25519()
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public.from_public_bytes(bytes.fromhex(certificate.key)).verify(
+            bytes.fromhex(certificate.signature), certificate._signed()
+        )
+    except (InvalidSignature, ValueError):
+        raise _rejected(certificate, "its signature is wrong: it was altered after it was signed") from None
+
+
+def check_chain(certificates: Sequence[Certificate], public_key: str | None = None, newest: str | None = None) -> None:
+    """Raise `CertificateRejectedError` unless certificates are all there from the first, in order, signed by one key.
+
+    Parameters
+    ----------
+    certificates : sequence of Certificate
+        Oldest first.
+    public_key : str, optional
+        The publisher's key. Without it, that of the first certificate must have signed them all.
+    newest : str, optional
+        Digest of the newest certificate, if it is known from elsewhere: a chain cannot tell by itself that its end
+        was cut off.
+    """
+    if not certificates:
+        raise CertificateRejectedError("there is no certificate to check")
+    _require_link(None, certificates[0])
+    for earlier, later in pairwise(certificates):
+        _require_link(earlier, later)
+    for certificate in certificates:
+        check_signature(certificate, certificates[0].key if public_key is None else public_key)
+    if newest is not None and certificates[-1].digest() != newest:
+        raise _rejected(certificates[-1], f"it is not the newest, whose digest is {newest}: the end was cut off")
+
+
+def check_state(certificate: Certificate, state: State) -> None:
+    """Raise `CertificateRejectedError` unless a certificate is about this state.
+
+    The state may be that of a published file, or of a model learned from scratch from what is retained.
+    """
+    for name, words in (
+        ("samples", "the number of samples"),
+        ("classes", "the number of classes"),
+        ("statistics", "the digest of the sums"),
+        ("model", "the digest of the model"),
+    ):
+        stated, found = getattr(certificate.after, name), getattr(state, name)
+        if stated != found:
+            raise _rejected(certificate, f"it states another state: {words} is {stated} there, and here {found}")
+
+
+def _require_sound(certificate: Certificate) -> None:
+    """Raise unless every field has its type and range, and the fields agree with each other."""
+    number = certificate.number
+    if type(number) is not int or not 1 <= number <= _MAX_NUMBER:
+        raise CertificateRejectedError(f"a certificate's number is {str(number)[:80]!r}; it must be 1 or more")
+
+    def demand(holds: bool, why: str) -> None:
+        if not holds:
+            raise _rejected(certificate, why)
+
+    demand(_is_time(certificate.time), "its time is not of the form 2025-01-31T12:00:00Z")
+    demand(_matches(_DIGEST, certificate.configuration), "its configuration is not 64 hex digits in lower case")
+    demand(_matches(_DIGEST, certificate.key), "its key is not 64 hex digits in lower case")
+    demand(_matches(_SIGNATURE, certificate.signature), "its signature is not 128 hex digits in lower case")
+    demand(
+        certificate.previous is None if number == 1 else _matches(_DIGEST, certificate.previous),
+        "previous must be 64 hex digits in lower case, and null in certificate 1 alone",
+    )
+    demand(
+        isinstance(certificate.error_bound, str) and certificate.error_bound in _BOUNDS,
+        "its error bound is not half a grid step, in hex",
+    )
+    for side in ("before", "after"):
+        state: State = getattr(certificate, side)
+        demand(
+            _matches(_DIGEST, state.statistics) and _matches(_DIGEST, state.model),
+            f"a digest in {side} is not 64 hex digits in lower case",
+        )
+        demand(
+            _is_count(state.samples) and _is_count(state.classes) and state.classes <= state.samples,
+            f"its counts in {side} are not numbers of samples and classes",
+        )
+        demand(
+            state == State.empty(certificate.configuration) if state.samples == 0 else state.classes > 0,
+            f"{side} holds no sample or no class, and is not the empty model",
+        )
+    learned, forgotten, before, after = (
+        certificate.learned,
+        certificate.forgotten,
+        certificate.before,
+        certificate.after,
+    )
+    demand(_is_count(learned) and _is_count(forgotten), "learned and forgotten are not numbers of samples")
+    demand(
+        after.samples == before.samples + learned - forgotten,
+        f"{before.samples} samples before, {learned} learned and {forgotten} forgotten do not make {after.samples}",
+    )
+    demand(before == after or (learned or forgotten) > 0, "nothing was learned or forgotten, yet the state changed")
+    demand(before == after or before.statistics != after.statistics, "before and after have the same sums, and differ")
+    commitments = certificate.commitments
+    demand(all(_matches(_DIGEST, entry) for entry in commitments), "a commitment is not 64 hex digits in lower case")
+    demand(all(a < b for a, b in pairwise(commitments)), "its commitments are not sorted, or one is there twice")
+    demand(len(commitments) == forgotten, f"it has {len(commitments)} commitments for {forgotten} samples forgotten")
+
+
+def _require_link(previous: Certificate | None, certificate: Certificate) -> None:
+    """Raise unless a certificate follows directly on another; None stands for the beginning."""
+    expected = 1 if previous is None else previous.number + 1
+    if certificate.number != expected:
+        raise _rejected(certificate, f"certificate {expected} was expected here: one is missing, twice or out of order")
+    if previous is None:
+        if certificate.before != State.empty(certificate.configuration):
+            raise _rejected(certificate, "it is the first, and does not begin with the empty model")
+        return
+    if certificate.previous != previous.digest():
+        raise _rejected(certificate, f"it follows on another certificate {previous.number} than the one given")
+    if certificate.configuration != previous.configuration or certificate.error_bound != previous.error_bound:
+        raise _rejected(certificate, f"its configuration is another than in certificate {previous.number}")
+    if certificate.before != previous.after:
+        raise _rejected(certificate, f"it does not begin where certificate {previous.number} ended")
+    if certificate.time < previous.time:
+        raise _rejected(certificate, f"its time {certificate.time} is before that of certificate {previous.number}")
+    if certificate.key != previous.key:
+        raise _rejected(certificate, f"it is signed with another key than certificate {previous.number}")
+
+
+def _rejected(certificate: Certificate, why: str) -> CertificateRejectedError:
+    return CertificateRejectedError(f"certificate {certificate.number}: {why}", certificate.number)
+
+
+def _matches(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_SAMPLES
+
+
+def _is_time(value: object) -> bool:
+    if not isinstance(value, str) or not _TIME.fullmatch(value):
+        return False
+    try:
+        datetime.strptime(value, "%Y-%m-%dT%H:%M:%S%z")
+    except ValueError:
+        return False
+    return True
+
+
+def _ed25519() -> tuple[type[ed25519.Ed25519PrivateKey], type[ed25519.Ed25519PublicKey]]:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise MissingPackageError("certificates need the package cryptography: pip install cryptography") from error
+    return ed25519.Ed25519PrivateKey, ed25519.Ed25519PublicKey

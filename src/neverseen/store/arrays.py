@@ -1,0 +1,112 @@
+"""Arrays on disk: named after their content, read by mapping them, checked block by block.
+
+One array a file, laid out in section 10 of ``docs/specification.md``. A file is never changed once it is there; the
+same array has the same name, so that what did not change is not written again, and two stores that hold the same have
+the same files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neverseen.errors import StoreDamagedError
+from neverseen.files import replace_file
+from neverseen.labels import canonical_json
+
+MAGIC = b"NSARRAY1"
+BLOCK = 2**20
+"""Bytes under one checksum."""
+_CHECK = 16
+_ALIGN = 4096
+_DTYPES = ("int8", "int16", "int32", "int64")
+_HEADER_LIMIT = 4000
+
+
+def write_array(folder: Path, array: np.ndarray) -> str:
+    """Write an array of integers into a folder, unless it is there, and return its name."""
+    data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    raw = data.reshape(-1).view(np.uint8)
+    checks = b"".join(_checksum(raw[start : start + BLOCK]) for start in range(0, raw.nbytes, BLOCK))
+    about = {"checks": hashlib.sha256(checks).hexdigest(), "dtype": data.dtype.name, "shape": list(data.shape)}
+    header = canonical_json(about).encode()
+    head = MAGIC + struct.pack("<Q", len(header)) + header
+    name = hashlib.sha256(head).hexdigest()
+    if not (folder / name).exists():
+        replace_file(folder / name, [head.ljust(_ALIGN, b"\0"), raw.data, checks])
+    return name
+
+
+class StoredArray:
+    """An array in a file, mapped into memory. What is read from it was checked.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+        As `write_array` returned it: a digest of the header, and so of all the blocks' checksums.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / name
+        self.name = name
+        self.dtype, self.shape, checks = self._header()
+        self.size = math.prod(self.shape)
+        bytes_long = self.size * self.dtype.itemsize
+        blocks = -(-bytes_long // BLOCK)
+        expected = _ALIGN + bytes_long + blocks * _CHECK
+        found = self.path.stat().st_size
+        if found != expected:
+            raise StoreDamagedError(f"{self.path} has {found} bytes and should have {expected}: it was cut or grew")
+        self._raw = np.memmap(self.path, np.uint8, "r", _ALIGN, (bytes_long,)) if bytes_long else np.empty(0, np.uint8)
+        with self.path.open("rb") as file:
+            file.seek(_ALIGN + bytes_long)
+            table = file.read()
+        if hashlib.sha256(table).hexdigest() != checks:
+            raise StoreDamagedError(f"{self.path} is damaged: its table of checksums is not what was written")
+        self._table = table
+        self._good = np.zeros(blocks, bool)
+
+    def _header(self) -> tuple[np.dtype[Any], tuple[int, ...], str]:
+        try:
+            with self.path.open("rb") as file:
+                head = file.read(_ALIGN)
+        except FileNotFoundError:
+            raise StoreDamagedError(f"{self.path} is missing") from None
+        try:
+            (length,) = struct.unpack_from("<Q", head, len(MAGIC))
+            if head[: len(MAGIC)] != MAGIC or length > _HEADER_LIMIT:
+                raise ValueError
+            end = len(MAGIC) + 8 + length
+            if hashlib.sha256(head[:end]).hexdigest() != self.name or head[end:].strip(b"\0"):
+                raise ValueError
+            about = json.loads(head[len(MAGIC) + 8 : end])
+            if about["dtype"] not in _DTYPES:
+                raise ValueError
+            return np.dtype(about["dtype"]).newbyteorder("<"), tuple(about["shape"]), about["checks"]
+        except (ValueError, KeyError, TypeError, struct.error):
+            raise StoreDamagedError(f"{self.path} is damaged: its header is not the one it was written with") from None
+
+    def read(self) -> np.ndarray:
+        """Return the array, mapped and not to be written to; raise `StoreDamagedError` if a block has rotted."""
+        for block in np.flatnonzero(~self._good):
+            start = int(block) * BLOCK
+            if _checksum(self._raw[start : start + BLOCK]) != self._table[block * _CHECK : (block + 1) * _CHECK]:
+                raise StoreDamagedError(
+                    f"{self.path} is damaged: block {block} (bytes {_ALIGN + start} to "
+                    f"{_ALIGN + min(start + BLOCK, len(self._raw))}) is not as it was written. Restore it from a copy"
+                )
+            self._good[block] = True
+        array: np.ndarray = self._raw.view(self.dtype).reshape(self.shape)
+        array.flags.writeable = False
+        return array
+
+
+def _checksum(block: np.ndarray) -> bytes:
+    return hashlib.blake2b(block.data, digest_size=_CHECK, person=b"neverseen:block").digest()

@@ -1,0 +1,55 @@
+"""One writer at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+from neverseen.errors import StoreLockedError
+from neverseen.labels import canonical_json
+
+
+class WriterLock:
+    """The right to change a store, held until `release` or the end of the process, however it ends.
+
+    Parameters
+    ----------
+    path : Path
+        A file that stays. Its content says who holds the lock, for the message to others; the lock itself is the
+        operating system's, on the open file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _holder(os.pread(self._handle, 4096, 0))
+            os.close(self._handle)
+            raise StoreLockedError(
+                f"{path.parent} is being written by {holder}. Wait for it to end, or open the store with write=False "
+                "to read what is published"
+            ) from error
+        about = {"host": socket.gethostname(), "pid": os.getpid(), "since": int(time.time())}
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, canonical_json(about).encode(), 0)
+
+    def release(self) -> None:
+        """Let others write."""
+        if self._handle >= 0:
+            os.ftruncate(self._handle, 0)
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _holder(content: bytes) -> str:
+    try:
+        about = json.loads(content)
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(int(about["since"])))
+        return f"process {int(about['pid'])} on {about['host']}, since {since}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

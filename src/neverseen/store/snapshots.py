@@ -1,0 +1,104 @@
+"""The sums of a model on disk.
+
+A snapshot is a list of classes and counts, and the names of the arrays that hold the sums: the Gram matrix, one row for
+each class, and where classes are tracked a Gram matrix for each. It says nothing of when or in what order things came:
+models that hold the same have the same snapshot, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neverseen.errors import StoreDamagedError
+from neverseen.files import replace_file
+from neverseen.hardware import Hardware
+from neverseen.labels import canonical_json
+from neverseen.statistics import ClassGrams, Statistics, narrowed, pack_triangle, unpack_triangle
+from neverseen.store.arrays import StoredArray, write_array
+
+FORMAT = "neverseen-snapshot-1"
+
+
+class StoredClassGrams(ClassGrams):
+    """The Gram matrices of classes, read from disk when they are needed and kept in memory once they change."""
+
+    def packed(self, name: str) -> np.ndarray:
+        """Return the packed triangle of a class."""
+        kept: Any = self._packed[name]
+        return kept.read() if isinstance(kept, StoredArray) else kept
+
+    def place(self, name: str, array: StoredArray) -> None:
+        """Let a class be read from a file."""
+        self._packed[name] = array  # type: ignore[assignment]
+
+    def write(self, folder: Path, name: str) -> str:
+        """Write a class into a folder, unless it is there, and return the name of its file."""
+        kept: Any = self._packed[name]
+        return kept.name if isinstance(kept, StoredArray) else write_array(folder, kept)
+
+
+def write_snapshot(folder: Path, statistics: Statistics) -> str:
+    """Write sums into a folder and return the snapshot's name: a digest of its content."""
+    classes = statistics.classes
+    grams = statistics.class_grams
+    about: dict[str, Any] = {
+        "class_grams": None,
+        "classes": classes,
+        "counts": [statistics.counts[name] for name in classes],
+        "format": FORMAT,
+        "gram": write_array(folder, narrowed(pack_triangle(statistics.hardware.numpy(statistics.gram)))),
+        "size": statistics.size,
+        "sums": write_array(folder, np.ascontiguousarray(statistics.cross().T)),
+    }
+    if isinstance(grams, StoredClassGrams):
+        about["class_grams"] = [grams.write(folder, name) for name in classes]
+    content = canonical_json(about).encode() + b"\n"
+    name = hashlib.sha256(content).hexdigest()
+    replace_file(folder / f"{name}.json", [content])
+    if isinstance(grams, StoredClassGrams):
+        for label, array in zip(classes, about["class_grams"], strict=True):
+            grams.place(label, StoredArray(folder, array))  # memory is free again
+    return name
+
+
+def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
+    """Return the sums of a snapshot; raise `StoreDamagedError` naming the file and place that has rotted."""
+    about = _manifest(folder, name)
+    size, classes = about["size"], about["classes"]
+    tracked = about["class_grams"] is not None
+    statistics = Statistics(size, hardware)
+    statistics.gram = hardware.array(unpack_triangle(StoredArray(folder, about["gram"]).read(), size))
+    sums = StoredArray(folder, about["sums"]).read()
+    statistics.counts = dict(zip(classes, about["counts"], strict=True))
+    statistics.sums = {label: np.array(row) for label, row in zip(classes, sums, strict=True)}
+    if tracked:
+        grams = StoredClassGrams(size)
+        for label, array in zip(classes, about["class_grams"], strict=True):
+            grams.place(label, StoredArray(folder, array))
+        statistics.class_grams = grams
+    return statistics
+
+
+def files_of(folder: Path, name: str) -> set[str]:
+    """Return the names of all files that a snapshot consists of."""
+    about = _manifest(folder, name)
+    return {f"{name}.json", about["gram"], about["sums"], *(about["class_grams"] or ())}
+
+
+def _manifest(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / f"{name}.json"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise StoreDamagedError(f"{path} is missing: restore the store from a copy") from None
+    if hashlib.sha256(content).hexdigest() != name:
+        raise StoreDamagedError(f"{path} is damaged: it is not what was written. Restore it from a copy")
+    about: dict[str, Any] = json.loads(content)
+    if about["format"] != FORMAT:
+        raise StoreDamagedError(f"{path} has the format {about['format']!r}; this version reads {FORMAT!r}")
+    return about

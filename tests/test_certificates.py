@@ -1,0 +1,528 @@
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neverseen import (
+    CertificateRejectedError,
+    FileRejectedError,
+    Identity,
+    InputError,
+    LimitError,
+    MissingPackageError,
+    certificates,
+)
+from neverseen.certificates import (
+    Certificate,
+    SigningKey,
+    State,
+    check_chain,
+    check_signature,
+    check_state,
+    is_mine,
+    issue,
+)
+from neverseen.labels import canonical_json
+from neverseen.model import Configuration, empty_digest
+from neverseen.receipts import commitment
+from neverseen.statistics import Statistics
+
+SETTINGS = Configuration(Identity(), 2**16, 40)
+CONFIGURATION = SETTINGS.digest().hex()
+KEY, OTHER = SigningKey(bytes(range(32))), SigningKey(bytes(range(1, 33)))
+RECEIPTS = [f"receipt {number}".encode() for number in range(6)]
+SCHEMA = Path(__file__).parents[1] / "docs" / "certificate.schema.json"
+
+
+def digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def state(name: str, samples: int, classes: int = 2) -> State:
+    return State(digest(f"sums {name}"), digest(f"model {name}"), samples, classes)
+
+
+EMPTY = State.empty(CONFIGURATION)
+STATES = [EMPTY, state("a", 10), state("b", 9, 3), state("b", 9, 3), state("c", 11), EMPTY, state("d", 2)]
+FORGOTTEN = [[], RECEIPTS[:3], [], RECEIPTS[3:4], [digest(str(n)).encode() for n in range(11)], []]
+LEARNED = [10, 2, 0, 3, 0, 2]
+
+
+def certificate_after(previous: Certificate | None, key: SigningKey = KEY, **changes: Any) -> Certificate:
+    place = 0 if previous is None else previous.number
+    fields: dict[str, Any] = {
+        "number": place + 1,
+        "time": f"2025-02-28T23:59:{50 + place // 2}Z",
+        "configuration": CONFIGURATION,
+        "before": STATES[place],
+        "after": STATES[place + 1],
+        "learned": LEARNED[place],
+        "forgotten": len(FORGOTTEN[place]),
+        "commitments": [commitment(receipt) for receipt in FORGOTTEN[place]],
+        "grid_bits": 40,
+        "previous": previous,
+        "signing_key": key,
+    }
+    return issue(**fields | changes)
+
+
+def chain(key: SigningKey = KEY) -> list[Certificate]:
+    issued: list[Certificate] = []
+    for _ in LEARNED:
+        issued.append(certificate_after(issued[-1] if issued else None, key))
+    return issued
+
+
+CHAIN = chain()
+FILES = [certificate.to_json() for certificate in CHAIN]
+
+
+def resigned(certificate: Certificate, **changes: Any) -> Certificate:
+    """A certificate changed by somebody who has the key."""
+    changed = replace(certificate, **changes)
+    return replace(changed, signature=KEY.sign(changed._signed()).hex())
+
+
+def fields_of(certificate: Certificate) -> dict[str, Any]:
+    return dict(json.loads(certificate.to_json()))
+
+
+def as_file(fields: dict[str, Any]) -> bytes:
+    return canonical_json(fields).encode() + b"\n"
+
+
+# -- what holds -----------------------------------------------------------------------------------------
+
+
+def test_a_chain_holds() -> None:
+    read = [Certificate.from_json(raw) for raw in FILES]
+    assert read == CHAIN
+    check_chain(read)
+    check_chain(read, KEY.public)
+    check_chain(read, KEY.public, newest=CHAIN[-1].digest())
+    for number in range(1, len(CHAIN)):
+        check_chain(read[:number])  # every beginning is a chain
+
+
+def test_the_file_is_canonical_json_and_named_by_its_bytes() -> None:
+    for certificate, raw, after in zip(CHAIN, FILES, [*CHAIN[1:], None], strict=True):
+        assert raw == as_file(json.loads(raw))
+        assert certificate.digest() == hashlib.sha256(raw).hexdigest()
+        assert after is None or after.previous == certificate.digest()
+        assert certificate.grid_bits == 40
+        assert float.fromhex(certificate.error_bound) == 2.0**-41
+
+
+def test_the_signature_is_over_all_the_rest() -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    fields = fields_of(CHAIN[1])
+    signature = bytes.fromhex(fields.pop("signature"))
+    message = b"neverseen:certificate:1" + canonical_json(fields).encode()
+    Ed25519PublicKey.from_public_bytes(bytes.fromhex(KEY.public)).verify(signature, message)
+
+
+def test_the_owner_of_a_receipt_finds_it_and_nobody_else() -> None:
+    for number, receipt in enumerate(RECEIPTS):
+        found = [certificate.number for certificate in CHAIN if is_mine(certificate, receipt)]
+        assert found == ([2] if number < 3 else [4] if number == 3 else [])
+    assert commitment(b"x") == hashlib.sha256(b"neverseen:commitment:1x").digest()
+    assert not is_mine(CHAIN[0], b"")
+
+
+def test_the_empty_state_is_that_of_empty_models() -> None:
+    assert EMPTY.model == empty_digest(SETTINGS)
+    assert EMPTY.statistics == Statistics(0).digest()
+
+
+def test_states_are_compared_part_by_part() -> None:
+    check_state(CHAIN[1], STATES[2])
+    for name, value, words in (
+        ("samples", 8, "number of samples is 9 there, and here 8"),
+        ("classes", 2, "number of classes is 3 there, and here 2"),
+        ("statistics", digest("x"), "digest of the sums"),
+        ("model", digest("x"), "digest of the model"),
+    ):
+        with pytest.raises(CertificateRejectedError, match=f"^certificate 2: .*{words}") as caught:
+            check_state(CHAIN[1], replace(STATES[2], **{name: value}))  # type: ignore[arg-type]
+        assert caught.value.number == 2
+
+
+def test_time_is_now_but_never_runs_back() -> None:
+    first = certificate_after(None, time=None)
+    assert first.time.startswith("20")
+    late = certificate_after(None, time="2999-01-01T00:00:00Z")
+    assert certificate_after(late, time=None).time == late.time
+    with pytest.raises(CertificateRejectedError, match="certificate 2: its time .* is before that of certificate 1"):
+        certificate_after(late)
+
+
+def test_certificates_are_read_from_files(tmp_path: Path) -> None:
+    path = tmp_path / "1.json"
+    path.write_bytes(FILES[0])
+    assert Certificate.load(path) == CHAIN[0]
+    path.write_bytes(FILES[0][:-2])
+    with pytest.raises(CertificateRejectedError, match="1.json is not JSON"):
+        Certificate.load(path)
+
+
+# -- what does not hold ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=400)
+@given(data=st.data())
+def test_any_changed_byte_is_rejected(data: st.DataObject) -> None:
+    number = data.draw(st.integers(0, len(FILES) - 1))
+    raw = bytearray(FILES[number])
+    kind = data.draw(st.sampled_from(["change", "insert", "delete"]))
+    place = data.draw(st.integers(0, len(raw) - 1))
+    if kind == "change":
+        byte = data.draw(st.one_of(st.integers(0, 255), st.sampled_from(b'0123456789abcdefABCDEF{}[]:,"\n')))
+        if raw[place] == byte:
+            return
+        raw[place] = byte
+    elif kind == "insert":
+        raw.insert(place, data.draw(st.integers(0, 255)))
+    else:
+        del raw[place]
+    if bytes(raw) == FILES[number]:
+        return
+    with pytest.raises(CertificateRejectedError):
+        check_signature(Certificate.from_json(bytes(raw)))
+
+
+def test_every_hex_digit_is_signed() -> None:
+    """Each digit of certificate 2 in turn, flipped within what the form allows."""
+    raw = FILES[1]
+    survivors = 0
+    for place, byte in enumerate(raw):
+        if byte not in b"0123456789abcdef":
+            continue
+        changed = raw[:place] + (b"1" if byte == ord("0") else b"0") + raw[place + 1 :]
+        try:
+            certificate = Certificate.from_json(changed)
+        except CertificateRejectedError:
+            continue
+        survivors += 1
+        with pytest.raises(CertificateRejectedError, match="certificate 2: its signature is wrong"):
+            check_signature(certificate)
+    assert survivors > 700  # the form alone does not refuse them
+
+
+@settings(max_examples=300)
+@given(order=st.lists(st.integers(0, len(CHAIN) - 1), max_size=len(CHAIN) + 2))
+def test_dropping_doubling_and_reordering_are_rejected(order: list[int]) -> None:
+    certificates = [CHAIN[place] for place in order]
+    if order == list(range(len(order))) and order:
+        check_chain(certificates, KEY.public)
+        if len(order) < len(CHAIN):  # cut off at the end: who knows the newest sees it
+            with pytest.raises(CertificateRejectedError, match="the end was cut off"):
+                check_chain(certificates, newest=CHAIN[-1].digest())
+    else:
+        with pytest.raises(CertificateRejectedError, match="is missing, twice or out of order|no certificate"):
+            check_chain(certificates)
+
+
+def test_foreign_keys_are_rejected() -> None:
+    theirs = chain(OTHER)
+    check_chain(theirs)
+    with pytest.raises(CertificateRejectedError, match="certificate 1: signed with the key .* not with the key given"):
+        check_chain(theirs, KEY.public)
+    with pytest.raises(CertificateRejectedError, match="certificate 1: signed with the key"):
+        check_signature(theirs[0], KEY.public)
+    with pytest.raises(CertificateRejectedError, match="certificate 2: it is signed with another key"):
+        certificate_after(CHAIN[0], OTHER)
+    forged = replace(CHAIN[0], key=OTHER.public)
+    with pytest.raises(CertificateRejectedError, match="certificate 1: its signature is wrong"):
+        check_signature(forged)
+    no_point = replace(CHAIN[0], key="02" + "0" * 62)
+    with pytest.raises(CertificateRejectedError, match="certificate 1: its signature is wrong"):
+        check_signature(no_point)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"previous": digest("another")}, "follows on another certificate 1"),
+        ({"configuration": digest("another")}, "its configuration is another than in certificate 1"),
+        ({"error_bound": (2.0**-21).hex()}, "its configuration is another than in certificate 1"),
+        ({"before": state("another", 10)}, "does not begin where certificate 1 ended"),
+        ({"time": "2025-02-28T23:59:49Z"}, "is before that of certificate 1"),
+    ],
+)
+def test_links_that_the_publisher_broke_are_rejected(changes: dict[str, Any], words: str) -> None:
+    broken = resigned(CHAIN[1], **changes)
+    check_signature(broken, KEY.public)
+    with pytest.raises(CertificateRejectedError, match=f"^certificate 2: .*{words}") as caught:
+        check_chain([CHAIN[0], broken], KEY.public)
+    assert caught.value.number == 2
+
+
+def test_a_chain_begins_with_the_empty_model() -> None:
+    for before in (STATES[1], replace(EMPTY, model=digest("x"))):
+        with pytest.raises(CertificateRejectedError, match="does not begin with the empty model"):
+            check_chain([resigned(CHAIN[0], before=before)])
+
+
+def test_another_history_does_not_continue_the_chain() -> None:
+    """The same publisher issues a second certificate 1: it cannot stand in for the first."""
+    other = certificate_after(None, after=state("x", 10))
+    with pytest.raises(CertificateRejectedError, match="certificate 2: it follows on another certificate 1"):
+        check_chain([other, *CHAIN[1:]])
+
+
+HEX = "not 64 hex digits in lower case"
+UNSOUND: list[tuple[dict[str, Any], str]] = [
+    ({"number": 0}, "number is '0'"),
+    ({"number": -1}, "number is '-1'"),
+    ({"number": 2.0}, "number is '2.0'"),
+    ({"number": True}, "number is 'True'"),
+    ({"number": "2"}, "number is '2'"),
+    ({"number": 2**53 + 1}, "must be 1 or more"),
+    ({"number": 1}, "null in certificate 1 alone"),
+    ({"previous": None}, "null in certificate 1 alone"),
+    ({"previous": digest("x").upper()}, "previous must be 64 hex digits"),
+    ({"time": "2025-02-30T00:00:00Z"}, "its time is not of the form"),
+    ({"time": "2025-02-28T24:00:00Z"}, "its time is not of the form"),
+    ({"time": "2025-02-28T23:59:60Z"}, "its time is not of the form"),
+    ({"time": "2025-02-28 23:59:59Z"}, "its time is not of the form"),
+    ({"time": "2025-02-28T23:59:59+00:00"}, "its time is not of the form"),
+    ({"time": "2025-02-28T23:59:59Z\n"}, "its time is not of the form"),
+    ({"time": "٢٠25-02-28T23:59:59Z"}, "its time is not of the form"),
+    ({"time": 0}, "its time is not of the form"),
+    ({"configuration": "ab"}, f"configuration is {HEX}"),
+    ({"configuration": digest("x") + "\n"}, f"configuration is {HEX}"),
+    ({"key": KEY.public.upper()}, f"key is {HEX}"),
+    ({"key": None}, f"key is {HEX}"),
+    ({"signature": "0" * 127}, "128 hex digits"),
+    ({"error_bound": "0x1.8p-41"}, "error bound"),
+    ({"error_bound": (2.0**-1).hex()}, "error bound"),
+    ({"error_bound": (2.0**-54).hex()}, "error bound"),
+    ({"error_bound": 2.0**-41}, "error bound"),
+    ({"error_bound": []}, "error bound"),
+    ({"learned": -1, "after": state("b", 6)}, "learned and forgotten are not numbers"),
+    ({"learned": True}, "learned and forgotten are not numbers"),
+    ({"learned": 3}, "10 samples before, 3 learned and 3 forgotten do not make 9"),
+    ({"forgotten": 2, "learned": 1}, "3 commitments for 2 samples forgotten"),
+    ({"after": state("b", 8, 3)}, "do not make 8"),
+    ({"after": state("b", 9, 10)}, "counts in after"),
+    ({"after": state("b", 9.0)}, "counts in after"),  # type: ignore[arg-type]
+    ({"after": replace(state("b", 9), samples=2**48 + 1)}, "counts in after"),
+    ({"after": state("b", 9, 0)}, "after holds no sample or no class"),
+    ({"before": state("b", 0, 0)}, "before holds no sample or no class"),
+    ({"before": replace(STATES[1], model="x")}, "a digest in before"),
+    ({"after": replace(STATES[2], statistics=STATES[1].statistics)}, "have the same sums, and differ"),
+    ({"commitments": ("x",) * 3}, f"a commitment is {HEX}"),
+    ({"commitments": (None,) * 3}, f"a commitment is {HEX}"),
+    ({"commitments": CHAIN[1].commitments[::-1]}, "not sorted, or one is there twice"),
+    ({"commitments": CHAIN[1].commitments[:1] * 3}, "not sorted, or one is there twice"),
+    ({"commitments": CHAIN[1].commitments[1:]}, "2 commitments for 3 samples"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), UNSOUND)
+def test_unsound_certificates_are_not_read_even_if_signed(changes: dict[str, Any], words: str) -> None:
+    signed = resigned(CHAIN[1], **changes) if "signature" not in changes else replace(CHAIN[1], **changes)
+    with pytest.raises(CertificateRejectedError, match=words) as caught:
+        Certificate.from_json(signed.to_json())
+    if "number" not in changes:
+        assert str(caught.value).startswith("certificate 2: ")
+        assert caught.value.number == 2
+
+
+def test_nothing_learned_and_forgotten_means_nothing_changed() -> None:
+    with pytest.raises(CertificateRejectedError, match="certificate 3: nothing was learned or forgotten, yet"):
+        certificate_after(CHAIN[1], after=state("other", 9))
+
+
+def test_what_is_unsound_is_not_issued() -> None:
+    for changes, words in (
+        ({"number": 3}, "certificate 2 was expected here"),
+        ({"commitments": [b"short"] * 3}, HEX),
+        ({"commitments": [commitment(RECEIPTS[0])] * 3}, "one is there twice"),
+        ({"grid_bits": 53}, "error bound"),
+        ({"learned": 5}, "do not make"),
+    ):
+        with pytest.raises(CertificateRejectedError, match=words):
+            certificate_after(CHAIN[0], **changes)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"9" * 5000, "not JSON"),
+        (b"NaN\n", "not JSON"),
+        (b"[]\n", "not a certificate of format neverseen-certificate-1"),
+        (b"{}\n", "not a certificate of format"),
+        (FILES[0].replace(b"certificate-1", b"certificate-2"), "not a certificate of format"),
+        (FILES[0].rstrip(b"\n"), "not in canonical form"),
+        (FILES[0] + b"\n", "not in canonical form"),
+        (FILES[0].replace(b":", b": "), "not in canonical form"),
+        (FILES[0].replace(b'"learned"', b'"learned":1,"learned"'), "not in canonical form"),
+        (FILES[0].replace(b'"number":1', b'"number":1e0'), "not in canonical form"),
+        (as_file(fields_of(CHAIN[0]) | {"note": "x"}), "does not have the fields of a certificate: see note"),
+        (
+            as_file({k: v for k, v in fields_of(CHAIN[0]).items() if k != "time"}),
+            "does not have the fields of a certificate: see time",
+        ),
+        (as_file(fields_of(CHAIN[0]) | {"before": []}), "before does not have the fields of a state"),
+        (as_file(fields_of(CHAIN[0]) | {"after": {"samples": 1}}), "after does not have the fields of a state"),
+        (as_file(fields_of(CHAIN[0]) | {"commitments": {}}), "commitments is not a list"),
+        (as_file(fields_of(CHAIN[0]) | {"commitments": "00"}), "commitments is not a list"),
+    ],
+)
+def test_other_files_are_not_read(raw: bytes, words: str) -> None:
+    with pytest.raises(CertificateRejectedError, match=f"^here(:| is)? {words}"):
+        Certificate.from_json(raw, "here")
+
+
+def test_large_files_are_neither_read_nor_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "SIZE_LIMIT", len(FILES[1]) - 1)
+    with pytest.raises(CertificateRejectedError, match="is too large: [0-9]+ bytes; at most"):
+        Certificate.from_json(FILES[1])
+    Certificate.from_json(FILES[0])
+    with pytest.raises(LimitError, match="forget less at a time"):
+        certificate_after(CHAIN[0])
+
+
+# -- the schema -----------------------------------------------------------------------------------------
+
+
+def test_certificates_follow_the_published_schema() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    for raw in FILES:
+        validator.validate(json.loads(raw))
+    assert set(schema["properties"]) == set(schema["required"]) == set(fields_of(CHAIN[0]))
+    assert set(schema["$defs"]["state"]["properties"]) == set(fields_of(CHAIN[0])["before"])
+    for bits in (1, 8, 9, 18, 19, 20, 39, 48, 49, 52):
+        validator.validate(fields_of(CHAIN[0]) | {"error_bound": (2.0 ** -(bits + 1)).hex()})
+    # What a schema can express, it refuses like `from_json` does.
+    refused: list[dict[str, Any]] = [
+        {"number": 0},
+        {"number": "1"},
+        {"previous": digest("x")},
+        {"error_bound": (2.0**-1).hex()},
+        {"error_bound": (2.0**-54).hex()},
+        {"time": "yesterday"},
+        {"key": KEY.public.upper()},
+        {"commitments": [digest("x"), digest("x")]},
+        {"format": "neverseen-certificate-2"},
+        {"note": ""},
+        {"learned": -1},
+        {"after": {}},
+    ]
+    for changes in refused:
+        assert not validator.is_valid(fields_of(CHAIN[0]) | changes), changes
+    assert not validator.is_valid(fields_of(CHAIN[1]) | {"previous": None})
+
+
+# -- signing keys ---------------------------------------------------------------------------------------
+
+
+def test_the_key_file_is_private_round_trips_and_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "signing.key"
+    key = SigningKey.generate()
+    before = os.umask(0)
+    try:
+        key.save(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    raw = path.read_bytes()
+    assert raw == as_file(json.loads(raw))
+    assert SigningKey.load(path).public == key.public
+    assert SigningKey.load(path).sign(b"x") == key.sign(b"x")
+    with pytest.raises(FileExistsError, match=r"is there already: open it with SigningKey.load"):
+        SigningKey.generate().save(path)
+    assert path.read_bytes() == raw
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        key.save(tmp_path / "none" / "signing.key")
+    with pytest.raises(FileNotFoundError, match="there is no signing key"):
+        SigningKey.load(tmp_path / "none")
+
+
+def test_a_key_that_could_not_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        KEY.save(tmp_path / "signing.key")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o644])
+def test_a_key_that_others_may_read_is_refused(mode: int, tmp_path: Path) -> None:
+    KEY.save(tmp_path / "signing.key")
+    (tmp_path / "signing.key").chmod(mode)
+    with pytest.raises(FileRejectedError, match=f"others may read or change it .mode {mode:o}.*chmod 600"):
+        SigningKey.load(tmp_path / "signing.key")
+
+
+def test_damaged_key_files_are_refused_without_showing_them(tmp_path: Path) -> None:
+    path = tmp_path / "signing.key"
+    KEY.save(path)
+    raw, secret = path.read_bytes(), bytes(range(32)).hex().encode()
+    for damaged in (
+        b"",
+        b"[]",
+        b"\xff",
+        raw[:-1],
+        raw + b" ",
+        raw.replace(b"signing-1", b"signing-2"),
+        raw.replace(secret, secret.upper()),
+        raw.replace(secret, secret[:-2]),
+        raw.replace(secret[:4], b"ffff"),
+        raw.replace(b'"' + secret + b'"', b"7"),
+        raw.replace(b"{", b'{"a":1,'),
+        raw + b" " * 5000,
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(FileRejectedError, match="is not a signing key that can be used: ") as caught:
+            SigningKey.load(path)
+        assert secret[:8].decode() not in str(caught.value)
+
+
+def test_the_secret_never_shows() -> None:
+    secret = bytes(range(32)).hex()
+    assert secret not in repr(KEY) + str(KEY)
+    assert KEY.public in repr(KEY)
+    for copying in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="not pickled or copied"):
+            copying(KEY)
+    for wrong in (b"short", bytearray(32), "x" * 32, None):
+        with pytest.raises(InputError, match="a signing key must be 32 bytes"):
+            SigningKey(wrong)  # type: ignore[arg-type]
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
+    with pytest.raises(MissingPackageError, match="pip install cryptography"):
+        SigningKey.generate()
+    with pytest.raises(MissingPackageError, match="pip install cryptography"):
+        check_signature(CHAIN[0])
+
+
+def test_cryptography_is_imported_when_it_is_used() -> None:
+    script = "import neverseen.certificates, sys; assert not any(m.startswith('cryptography') for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": "src"})
