@@ -27,7 +27,6 @@ from neverseen import (
 )
 from neverseen.certificates import (
     Certificate,
-    SigningKey,
     State,
     check_chain,
     check_signature,
@@ -38,6 +37,7 @@ from neverseen.certificates import (
 from neverseen.labels import canonical_json
 from neverseen.model import Configuration, empty_digest
 from neverseen.receipts import commitment
+from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics
 
 SETTINGS = Configuration(Identity(), 2**16, 40)

@@ -213,7 +213,7 @@ def test_a_file_cut_short_or_grown_is_refused(size: int, tmp_path: Path) -> None
     path = tmp_path / "cut"
     raw = saved_bytes(path)
     path.write_bytes(raw[:size])
-    with pytest.raises(FileRejectedError, match="damaged, cut short, or not a safetensors file"):
+    with pytest.raises(FileRejectedError, match="cut short"):
         AnalyticClassifier.load(path)
     path.write_bytes(raw + b"\0")
     with pytest.raises(FileRejectedError):

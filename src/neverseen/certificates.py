@@ -19,8 +19,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
-import stat
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -30,20 +28,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neverseen.errors import CertificateRejectedError, FileRejectedError, InputError, LimitError, MissingPackageError
-from neverseen.files import sync_folder
+from neverseen.errors import CertificateRejectedError, LimitError
 from neverseen.labels import canonical_json
 from neverseen.receipts import commitment
+from neverseen.signing import SigningKey, ed25519_keys
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric import ed25519
+    pass
 
 FORMAT = "neverseen-certificate-1"
-KEY_FORMAT = "neverseen-signing-1"
 SIZE_LIMIT = 2**30
 """Bytes of a certificate: room for some sixteen million commitments."""
 _CONTEXT = b"neverseen:certificate:1"
-_KEY_SIZE_LIMIT = 2**12
 _MAX_NUMBER = 2**53  # what every JSON reader holds exactly
 _MAX_SAMPLES = 2**48
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -192,90 +188,6 @@ class Certificate:
         return _CONTEXT + canonical_json(fields).encode()
 
 
-class SigningKey:
-    """The key that certificates are signed with. The secret never shows.
-
-    Examples
-    --------
-    >>> key = SigningKey(bytes(32))
-    >>> key
-    SigningKey(<secret>, public='3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29')
-    """
-
-    def __init__(self, secret: bytes) -> None:
-        if not isinstance(secret, bytes) or len(secret) != 32:
-            raise InputError("a signing key must be 32 bytes; use SigningKey.generate() for a new one")
-        private, _ = _ed25519()
-        self._secret = secret
-        self._private = private.from_private_bytes(secret)
-        self.public = self._private.public_key().public_bytes_raw().hex()
-
-    @classmethod
-    def generate(cls) -> SigningKey:
-        """Return a new key, in memory alone: `save` it before you sign with it."""
-        return cls(secrets.token_bytes(32))
-
-    def sign(self, message: bytes) -> bytes:
-        """Return the Ed25519 signature of a message, 64 bytes."""
-        return self._private.sign(message)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the key to a new file of mode 600. A file that is there already is refused, not replaced."""
-        place = Path(path)
-        if not place.parent.is_dir():
-            raise FileNotFoundError(f"there is no folder {place.parent} to save {place.name} in")
-        fields = {"format": KEY_FORMAT, "public": self.public, "secret": self._secret.hex()}
-        try:
-            handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            raise FileExistsError(
-                f"{place} is there already: open it with SigningKey.load, or choose another name"
-            ) from None
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(canonical_json(fields).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            place.unlink(missing_ok=True)
-            raise
-        sync_folder(place.parent)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> SigningKey:
-        """Read the key that `save` wrote. A file that others may read is refused."""
-        place = Path(path)
-        if not place.is_file():
-            raise FileNotFoundError(f"there is no signing key {place}: make one with SigningKey.generate().save")
-        refused = f"{place} is not a signing key that can be used"
-        with place.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if os.name == "posix" and mode & 0o077:
-                raise FileRejectedError(
-                    f"{refused}: others may read or change it (mode {mode:o}); if they have not: chmod 600 {place}"
-                )
-            raw = file.read(_KEY_SIZE_LIMIT + 1)
-        try:
-            fields = json.loads(raw)
-            if canonical_json(fields).encode() + b"\n" != raw or fields["format"] != KEY_FORMAT:
-                raise ValueError
-            secret, public = fields["secret"], fields["public"]
-            if set(fields) != {"format", "public", "secret"} or not _DIGEST.fullmatch(secret):
-                raise ValueError
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise FileRejectedError(f"{refused}: it is damaged, or not a file of format {KEY_FORMAT}") from None
-        key = cls(bytes.fromhex(secret))
-        if key.public != public:
-            raise FileRejectedError(f"{refused}: its secret and public parts do not belong together; it is damaged")
-        return key
-
-    def __repr__(self) -> str:
-        return f"SigningKey(<secret>, public={self.public!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a signing key is not pickled or copied; save it to a file of its own")
-
-
 def is_mine(certificate: Certificate, receipt: bytes) -> bool:
     """Return whether a certificate says that the sample of this receipt was forgotten."""
     mine = commitment(receipt).hex()
@@ -358,7 +270,7 @@ def check_signature(certificate: Certificate, public_key: str | None = None) -> 
     """
     if public_key is not None and certificate.key != public_key:
         raise _rejected(certificate, f"signed with the key {certificate.key}, not with the key given, {public_key}")
-    _, public = _ed25519()
+    _, public = ed25519_keys()
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -505,11 +417,3 @@ def _is_time(value: object) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _ed25519() -> tuple[type[ed25519.Ed25519PrivateKey], type[ed25519.Ed25519PublicKey]]:
-    try:
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError as error:
-        raise MissingPackageError("certificates need the package cryptography: pip install cryptography") from error
-    return ed25519.Ed25519PrivateKey, ed25519.Ed25519PublicKey

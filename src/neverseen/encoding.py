@@ -331,6 +331,23 @@ def kernel_thresholds(bandwidth: float, n_features: int) -> np.ndarray:
     return thresholds
 
 
+def require_storable(encoder: Encoder) -> None:
+    """Raise `ConfigurationError` for an encoder that `encoder_of` could not make again."""
+    if type(encoder) not in (Identity, RandomProjection, GaussianKernel):
+        raise ConfigurationError(f"models with a custom encoder ({type(encoder).__name__}) cannot be saved")
+
+
+def encoder_of(settings: dict[str, Any], centres: np.ndarray | None) -> Encoder:
+    """Return the encoder that has this `configuration`; a `GaussianKernel` also needs its centres."""
+    if settings["kind"] == "identity":
+        return Identity()
+    if settings["kind"] == "random-projection":
+        return RandomProjection(settings["codes"], settings["seed"])
+    if settings["kind"] == "gaussian-kernel" and centres is not None:
+        return GaussianKernel(centres, float.fromhex(settings["bandwidth"]))
+    raise ConfigurationError(f"the encoder is {settings['kind']!r}, which this version does not know")
+
+
 def whole_number(name: str, value: Any, least: int, most: int) -> int:
     """Return a setting as an int, or say why it cannot be one."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or not least <= value <= most:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from neverseen.errors import FileRejectedError
 
 
 def replace_file(path: Path, parts: Iterable[Any]) -> None:
@@ -18,20 +22,45 @@ def replace_file(path: Path, parts: Iterable[Any]) -> None:
     parts : iterable of bytes-like
         The content, piece by piece.
     """
+    with _written_beside(path, parts) as partial:
+        partial.replace(path)
+    sync_folder(path.parent)
+
+
+def create_file(path: Path, parts: Iterable[Any]) -> None:
+    """Write a new file of mode 600 in the same manner; raise `FileExistsError` if there is one already."""
+    with _written_beside(path, parts) as partial:
+        os.link(partial, path)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def _written_beside(path: Path, parts: Iterable[Any]) -> Iterator[Path]:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in")
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
+    partial = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_secret(path: Path, limit: int) -> bytes:
+    """Return the content of a file that its owner alone may read, up to one byte more than `limit`.
+
+    Raises `FileRejectedError` with the reason if others may read or change it.
+    """
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if os.name == "posix" and mode & 0o077:
+            raise FileRejectedError(f"others may read or change it (mode {mode:o}); if they have not: chmod 600 {path}")
+        return file.read(limit + 1)
 
 
 def sync_folder(folder: Path) -> None:

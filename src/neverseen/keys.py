@@ -12,13 +12,12 @@ import hmac
 import json
 import os
 import secrets
-import stat
 import threading
 from pathlib import Path
 from typing import NoReturn
 
 from neverseen.errors import ConfigurationError, FileRejectedError
-from neverseen.files import replace_file, sync_folder
+from neverseen.files import create_file, read_secret, replace_file
 from neverseen.labels import canonical_json
 
 KEY_SIZE = 32
@@ -115,23 +114,12 @@ class Keyring:
         """Make new keys and their file, of mode 600. A file that is there already is refused, not replaced."""
         place = Path(path)
         keys = cls.generate()
-        if not place.parent.is_dir():
-            raise FileNotFoundError(f"there is no folder {place.parent} to save {place.name} in")
         try:
-            handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            create_file(place, [keys._as_bytes(keys._receipts)])
         except FileExistsError:
             raise FileExistsError(
                 f"{place} is there already: open it with Keyring.load, or choose another name"
             ) from None
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(keys._as_bytes(keys._receipts))
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            place.unlink(missing_ok=True)
-            raise
-        sync_folder(place.parent)
         keys._path = place
         return keys
 
@@ -147,11 +135,10 @@ class Keyring:
         place = Path(path)
         if not place.is_file():
             raise FileNotFoundError(f"there is no key file {place}: make one with Keyring.create")
-        with place.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if os.name == "posix" and mode & 0o077:
-                _reject(place, f"others may read or change it (mode {mode:o}); if they have not: chmod 600 {place}")
-            raw = file.read(_SIZE_LIMIT + 1)
+        try:
+            raw = read_secret(place, _SIZE_LIMIT)
+        except FileRejectedError as error:
+            _reject(place, str(error))
         try:
             if len(raw) > _SIZE_LIMIT:
                 raise ValueError

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.arithmetic import GridWeights
-from neverseen.encoding import Encoder, whole_number
+from neverseen.encoding import Encoder, encoder_of, whole_number
 from neverseen.errors import ConfigurationError, HardwareError, InputError, NeverseenError, NotLearnedError
 from neverseen.following import Following, can_follow
 from neverseen.hardware import Array, Hardware
@@ -76,6 +76,15 @@ class Configuration:
         }
         return settings if self.backbone is None else settings | {"backbone": self.backbone}
 
+    @classmethod
+    def from_json(cls, settings: dict[str, Any], centres: np.ndarray | None = None) -> Configuration:
+        """Return the configuration that `as_json` gave; a `GaussianKernel` also needs its centres."""
+        encoder = encoder_of(settings["encoder"], centres)
+        configuration = cls(encoder, settings["gamma"], settings["grid_bits"], settings.get("backbone"))
+        if configuration.as_json() != settings:
+            raise ConfigurationError("the configuration is not one that there can be")
+        return configuration
+
     def digest(self) -> bytes:
         """Return the SHA-256 of the configuration."""
         return hashlib.sha256(canonical_json(self.as_json()).encode()).digest()
@@ -83,10 +92,11 @@ class Configuration:
 
 def empty_digest(configuration: Configuration) -> str:
     """Return the digest of a model that holds no sample."""
-    return _model_digest(configuration.digest(), 0, [], np.zeros((0, 0), np.int64))
+    return model_digest(configuration.digest(), 0, [], np.zeros((0, 0), np.int64))
 
 
-def _model_digest(configuration: bytes, n_features: int, classes: list[str], weights: np.ndarray) -> str:
+def model_digest(configuration: bytes, n_features: int, classes: list[str], weights: np.ndarray) -> str:
+    """Return the SHA-256 of what a model is, in hex: configuration digest, features, classes, grid weights."""
     hasher = hashlib.sha256(b"neverseen:model:1" + configuration)
     hasher.update(struct.pack("<QQQ", n_features, *weights.shape))
     for name in classes:
@@ -279,7 +289,7 @@ class ExactModel:
     def digest(self) -> str:
         """Return the SHA-256 of what the model is: configuration, classes, weights."""
         with self.locked():
-            return _model_digest(self.configuration_digest, self.n_features, self.classes, self.weights())
+            return model_digest(self.configuration_digest, self.n_features, self.classes, self.weights())
 
     # -- hints -------------------------------------------------------------------------------------
 
@@ -321,6 +331,14 @@ class ExactModel:
                 )
             self._hint, self._changes = (solution, classes), []
             return _read_only(solution.weights)
+
+    def solution(self) -> Solution | Following:
+        """Return the solution behind the weights, with more bits of them; for a model that holds samples."""
+        with self.locked():
+            self.weights()
+            if self._hint is None:
+                raise NotLearnedError("the model holds no samples, and so has no solution")
+            return self._hint[0]
 
     def _followed(self, cross: Array, classes: list[str]) -> Following | None:
         """Return the solution that the changes since the last one lead to, if they are small."""

@@ -7,30 +7,26 @@ that never learned.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import struct
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
-from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
-from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
+from neverseen.encoding import GaussianKernel, require_storable
+from neverseen.errors import FileRejectedError, NeverseenError
 from neverseen.files import replace_file
 from neverseen.hardware import INT8_PRODUCT, Hardware
 from neverseen.keys import Key
-from neverseen.labels import canonical_json, from_text, in_class_order
+from neverseen.labels import from_text, in_class_order
 from neverseen.membership import DIGEST_SIZE
 from neverseen.model import Configuration, ExactModel
 from neverseen.statistics import narrowed, pack_triangle, unpack_triangle
+from neverseen.tensorfile import demand, pack, unpack
 
 FORMAT = "neverseen-model-1"
 _FIELDS = {"classes", "configuration", "counts", "format", "key", "key_check", "n_features", "track_classes"}
-_DTYPES = {"int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8"}
 
 
 def write(
@@ -60,10 +56,7 @@ def _file(
     configuration: Configuration, model: ExactModel | None, track_classes: bool, key: Key | None, include_key: bool
 ) -> list[Any]:
     """Return the bytes of the file, in parts."""
-    if type(configuration.encoder) not in (Identity, RandomProjection, GaussianKernel):
-        raise ConfigurationError(
-            f"models with a custom encoder ({type(configuration.encoder).__name__}) cannot be saved"
-        )
+    require_storable(configuration.encoder)
     tensors: dict[str, np.ndarray] = {}
     about: dict[str, Any] = {
         "classes": [],
@@ -96,25 +89,7 @@ def _file(
     if include_key and key is not None:
         about["key"] = key.reveal().hex()
 
-    names = sorted(tensors)
-    blobs = [np.ascontiguousarray(tensors[name], dtype=tensors[name].dtype.newbyteorder("<")) for name in names]
-    hasher = hashlib.sha256(canonical_json(about).encode())
-    header: dict[str, Any] = {}
-    place = 0
-    for name, blob in zip(names, blobs, strict=True):
-        header[name] = {
-            "data_offsets": [place, place + blob.nbytes],
-            "dtype": _DTYPES[blob.dtype.name],
-            "shape": list(blob.shape),
-        }
-        place += blob.nbytes
-    hasher.update(canonical_json(header).encode())
-    for blob in blobs:
-        hasher.update(blob.data)
-    header["__metadata__"] = {"neverseen": canonical_json(about | {"sha256": hasher.hexdigest()})}
-    head = canonical_json(header).encode()
-    head += b" " * (-len(head) % 8)
-    return [struct.pack("<Q", len(head)), head, *(blob.data for blob in blobs)]
+    return pack(about, tensors)
 
 
 def read(
@@ -124,66 +99,13 @@ def read(
     class_folder: str | os.PathLike[str] | None = None,
 ) -> tuple[Configuration, ExactModel | None, bool, Key | None]:
     """Return configuration, model (None if it holds no sample), whether classes are tracked, and the key, if known."""
-    about, tensors = _read_tensors(Path(path))
     try:
-        return _assemble(about, tensors, key, hardware, class_folder)
-    except FileRejectedError:
-        raise
+        return _assemble(*unpack(Path(path), FORMAT), key, hardware, class_folder)
     except NeverseenError as error:
-        _reject(path, str(error), error)
+        raise FileRejectedError(f"{path} is not a model that can be loaded: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        _reject(path, f"its description does not fit its data ({type(error).__name__})", error)
-
-
-def _reject(path: Any, why: str, cause: BaseException | None = None) -> NoReturn:
-    raise FileRejectedError(f"{path} is not a model that can be loaded: {why}") from cause
-
-
-def _read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return description and tensors of a file whose checksum holds."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if "neverseen" not in metadata:
-                _reject(path, "it is a safetensors file of something else")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
-        _reject(path, "it is damaged, cut short, or not a safetensors file", error)
-    try:
-        about = json.loads(metadata["neverseen"])
-        if about.get("format") != FORMAT:
-            _reject(path, f"its format is {about.get('format')!r}; this version reads {FORMAT!r}")
-        claimed = about.pop("sha256")
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            head = file.read(length)
-            header = json.loads(head)
-            if head.rstrip(b" ") != canonical_json(header).encode():
-                _reject(path, "its header is damaged or not in canonical form")
-            del header["__metadata__"]
-            hasher = hashlib.sha256(canonical_json(about).encode() + canonical_json(header).encode())
-            while block := file.read(1 << 24):
-                hasher.update(block)
-    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, FileRejectedError):
-            raise
-        _reject(path, "its description is damaged", error)
-    if hasher.hexdigest() != claimed:
-        _reject(path, "its checksum does not match: it was damaged or altered")
-    return about, tensors
-
-
-def _encoder(configuration: dict[str, Any], tensors: dict[str, np.ndarray]) -> Encoder:
-    settings = configuration["encoder"]
-    if settings["kind"] == "identity":
-        return Identity()
-    if settings["kind"] == "random-projection":
-        return RandomProjection(settings["codes"], settings["seed"])
-    if settings["kind"] == "gaussian-kernel":
-        return GaussianKernel(tensors.pop("centres"), float.fromhex(settings["bandwidth"]))
-    raise FileRejectedError(f"the file's encoder is {settings['kind']!r}, which this version does not know")
+        why = f"its description does not fit its data ({type(error).__name__})"
+        raise FileRejectedError(f"{path} is not a model that can be loaded: {why}") from error
 
 
 def _assemble(
@@ -196,10 +118,7 @@ def _assemble(
     _demand(set(about) == _FIELDS, "the list of its fields")
     settings, classes, counts = about["configuration"], about["classes"], about["counts"]
     n_features = about["n_features"]
-    configuration = Configuration(
-        _encoder(settings, tensors), settings["gamma"], settings["grid_bits"], settings.get("backbone")
-    )
-    _demand(configuration.as_json() == settings, "its configuration")
+    configuration = Configuration.from_json(settings, tensors.pop("centres", None))
     if about["key"] is not None:
         found = Key(bytes.fromhex(about["key"]))
         _demand(key is None or key == found, "its key, which is another than the key given,")
@@ -267,5 +186,4 @@ def _fill_members(model: ExactModel, tensors: dict[str, np.ndarray]) -> None:
 
 
 def _demand(holds: bool, what: str) -> None:
-    if not holds:
-        raise FileRejectedError(f"the file is not a model that can be loaded: {what} is not as it must be")
+    demand(holds, f"{what} is not as it must be")

@@ -13,39 +13,31 @@ of a `GaussianKernel`), ``rests`` in the narrowest integers, and ``weights`` in 
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import os
-import struct
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from neverseen.arithmetic import GridWeights
-from neverseen.encoding import GaussianKernel, Identity, RandomProjection
+from neverseen.encoding import GaussianKernel, require_storable
 from neverseen.errors import (
     CertificateRejectedError,
-    ConfigurationError,
     FileRejectedError,
     InputError,
     NeverseenError,
     NotLearnedError,
 )
 from neverseen.files import replace_file
-from neverseen.following import Following
 from neverseen.hardware import Hardware, choose
-from neverseen.labels import as_array, canonical_json, from_text, in_class_order
-from neverseen.model import CHUNK_ROWS, Configuration, ExactModel, _model_digest
-from neverseen.saving import _DTYPES, _encoder
-from neverseen.solver import Solution
+from neverseen.labels import as_array, from_text, in_class_order
+from neverseen.model import CHUNK_ROWS, Configuration, ExactModel, model_digest
 from neverseen.statistics import Statistics, narrowed
+from neverseen.tensorfile import demand, pack, unpack
 from neverseen.witness import MAX_BITS, Witness, check_weights, make_witness
 
 FORMAT = "neverseen-version-1"
-_FIELDS = {"bits", "classes", "configuration", "format", "n_features", "sha256", "unproved"}
-_WIDTHS = {name: np.dtype(kind).newbyteorder("<") for kind, name in _DTYPES.items()}
+_FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved"}
 
 
 class Version:
@@ -95,7 +87,7 @@ class Version:
             if not statistics.counts:
                 return cls.empty(model.configuration, model.hardware)
             weights = np.array(model.weights())
-            solution, _ = cast("tuple[Solution | Following, list[str]]", model._hint)  # there, now that weights are
+            solution = model.solution()
             cross = model.hardware.array(statistics.cross())
             witness = make_witness(statistics.gram, cross, solution, model.hardware)
             return cls(model.configuration, model.n_features, model.classes, weights, witness, model.hardware)
@@ -108,7 +100,7 @@ class Version:
 
     def digest(self) -> str:
         """Return the SHA-256 of what the model is, in hex: that of the model itself."""
-        return _model_digest(self.configuration.digest(), self.n_features, self.classes, self.weights)
+        return model_digest(self.configuration.digest(), self.n_features, self.classes, self.weights)
 
     def scores(self, quantised: np.ndarray) -> np.ndarray:
         """Return exact scores in grid steps, int64 of shape (n, C), for int8 features of shape (n, d0)."""
@@ -157,8 +149,7 @@ class Version:
 def write_version(path: str | os.PathLike[str], version: Version) -> None:
     """Write a version to a file of mode 600, replacing it as a whole or not at all."""
     encoder = version.configuration.encoder
-    if type(encoder) not in (Identity, RandomProjection, GaussianKernel):
-        raise ConfigurationError(f"versions with a custom encoder ({type(encoder).__name__}) cannot be written")
+    require_storable(encoder)
     tensors = {"centres": encoder.quantised_centres()} if isinstance(encoder, GaussianKernel) else {}
     if version.classes:
         tensors |= {"rests": version.witness.rests, "weights": version.weights}
@@ -170,20 +161,7 @@ def write_version(path: str | os.PathLike[str], version: Version) -> None:
         "n_features": version.n_features,
         "unproved": list(version.witness.unproved),
     }
-    blobs = {
-        name: np.ascontiguousarray(tensors[name], tensors[name].dtype.newbyteorder("<")) for name in sorted(tensors)
-    }
-    header: dict[str, Any] = {}
-    place = 0
-    for name, blob in blobs.items():
-        offsets = [place, place + blob.nbytes]
-        header[name] = {"data_offsets": offsets, "dtype": _DTYPES[blob.dtype.name], "shape": list(blob.shape)}
-        place += blob.nbytes
-    checksum = _checksum(about, header, [blob.data for blob in blobs.values()])
-    header["__metadata__"] = {"neverseen": canonical_json(about | {"sha256": checksum})}
-    head = canonical_json(header).encode()
-    head += b" " * (-len(head) % 8)
-    replace_file(Path(path), [struct.pack("<Q", len(head)), head, *(blob.data for blob in blobs.values())])
+    replace_file(Path(path), pack(about, tensors))
 
 
 def read_version(path: str | os.PathLike[str], hardware: Hardware | None = None) -> Version:
@@ -192,92 +170,42 @@ def read_version(path: str | os.PathLike[str], hardware: Hardware | None = None)
     That its weights are right is for `Version.check` to say, and that they are the publisher's for the certificate,
     which has their digest.
     """
-    place = Path(path)
-    if not place.is_file():
-        raise FileNotFoundError(f"there is no file {place}")
     try:
-        return _assembled(*_opened(place.read_bytes()), hardware)
+        return _assembled(*unpack(Path(path), FORMAT), hardware)
     except NeverseenError as error:
-        raise FileRejectedError(f"{place} is not a version that can be used: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, struct.error) as error:
+        raise FileRejectedError(f"{path} is not a version that can be used: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise FileRejectedError(
-            f"{place} is not a version that can be used: it is damaged, or something else"
+            f"{path} is not a version that can be used: it is damaged, or something else"
         ) from error
 
 
-def _opened(raw: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return description and tensors of a file whose layout is the one there is, and whose checksum holds."""
-    (length,) = struct.unpack_from("<Q", raw)
-    head, body = raw[8 : 8 + length], memoryview(raw)[8 + length :]
-    header = json.loads(head)
-    text = canonical_json(header).encode()
-    _demand(head == text + b" " * (-len(text) % 8), "its header is damaged or not in canonical form")
-    metadata = header.pop("__metadata__")
-    about = json.loads(metadata["neverseen"])
-    _demand(about["format"] == FORMAT, f"its format is {str(about['format'])[:80]!r}; this version reads {FORMAT!r}")
-    _demand(metadata == {"neverseen": canonical_json(about)}, "its description is not in canonical form")
-    _demand(set(about) == _FIELDS, "the list of its fields is another")
-    tensors, place = {}, 0
-    for name in sorted(header):
-        entry = header[name]
-        kind, shape = _WIDTHS[entry["dtype"]], entry["shape"]
-        _demand(all(type(size) is int and size >= 0 for size in shape), "a tensor has no shape")
-        end = place + math.prod(shape) * kind.itemsize
-        _demand(
-            entry == {"data_offsets": [place, end], "dtype": entry["dtype"], "shape": shape},
-            "its tensors are misplaced",
-        )
-        tensors[name] = np.frombuffer(body[place:end], kind).reshape(shape)
-        place = end
-    _demand(place == len(body), "it is cut short, or there is something behind its tensors")
-    _demand(
-        about.pop("sha256") == _checksum(about, header, [body]),
-        "its checksum does not match: it was damaged or altered",
-    )
-    return about, tensors
-
-
 def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: Hardware | None) -> Version:
+    demand(set(about) == _FIELDS, "the list of its fields is another")
     settings, classes, n_features = about["configuration"], about["classes"], about["n_features"]
-    configuration = Configuration(
-        _encoder(settings, tensors), settings["gamma"], settings["grid_bits"], settings.get("backbone")
-    )
-    _demand(configuration.as_json() == settings, "its configuration is not one that there can be")
-    _demand(isinstance(classes, list) and in_class_order(set(classes)) == classes, "its classes are not in order")
+    configuration = Configuration.from_json(settings, tensors.pop("centres", None))
+    demand(isinstance(classes, list) and in_class_order(set(classes)) == classes, "its classes are not in order")
     if not classes:
         version = Version.empty(configuration, hardware)
-        _demand(not tensors and type(n_features) is int and n_features == 0, "it has no classes, and yet features")
-        _demand(
+        demand(not tensors and type(n_features) is int and n_features == 0, "it has no classes, and yet features")
+        demand(
             type(about["bits"]) is int and about["bits"] == 1 and about["unproved"] == [],
             "it has no classes, and yet a witness",
         )
         return version
-    _demand(type(n_features) is int and n_features > 0, "the number of its features is not one")
+    demand(type(n_features) is int and n_features > 0, "the number of its features is not one")
     weights, rests = tensors.pop("weights"), tensors.pop("rests")
-    _demand(not tensors, "it has a tensor too many")
+    demand(not tensors, "it has a tensor too many")
     shape = (configuration.encoder.code_size(n_features), len(classes))
-    _demand(weights.shape == shape and weights.dtype == np.int64, "its weights are not of the shape of its settings")
-    _demand(
+    demand(weights.shape == shape and weights.dtype == np.int64, "its weights are not of the shape of its settings")
+    demand(
         rests.shape == shape and rests.dtype == narrowed(rests).dtype, "its witness is not of the shape of its settings"
     )
     bits, unproved = about["bits"], about["unproved"]
-    _demand(type(bits) is int and 1 <= bits <= MAX_BITS, "its witness has an impossible number of bits")
-    _demand(
+    demand(type(bits) is int and 1 <= bits <= MAX_BITS, "its witness has an impossible number of bits")
+    demand(
         all(type(column) is int and 0 <= column < len(classes) for column in unproved)
         and unproved == sorted(set(unproved)),
         "its list of unproved columns is not one of columns",
     )
     return Version(configuration, n_features, classes, weights, Witness(rests, bits, tuple(unproved)), hardware)
-
-
-def _checksum(about: dict[str, Any], header: dict[str, Any], parts: list[memoryview]) -> str:
-    """Return the SHA-256 of the description without it, the header without the description, and the tensors."""
-    hasher = hashlib.sha256(canonical_json(about).encode() + canonical_json(header).encode())
-    for part in parts:
-        hasher.update(part)
-    return hasher.hexdigest()
-
-
-def _demand(holds: bool, why: str) -> None:
-    if not holds:
-        raise FileRejectedError(why)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
+from neverseen.encoding import GaussianKernel, require_storable
 from neverseen.errors import ConfigurationError, FileRejectedError, StoreDamagedError
 from neverseen.files import replace_file
 from neverseen.labels import canonical_json
@@ -46,8 +46,7 @@ class Description:
     def write(self, folder: Path) -> None:
         """Write the description into a store's folder."""
         encoder = self.configuration.encoder
-        if type(encoder) not in (Identity, RandomProjection, GaussianKernel):
-            raise ConfigurationError(f"models with a custom encoder ({type(encoder).__name__}) cannot be stored")
+        require_storable(encoder)
         centres = None
         if isinstance(encoder, GaussianKernel):
             centres = write_array(folder, encoder.quantised_centres())
@@ -74,10 +73,8 @@ class Description:
             if about["format"] != FORMAT:
                 raise StoreDamagedError(f"{path} has the format {about['format']!r}; this version reads {FORMAT!r}")
             settings = about["configuration"]
-            encoder = _encoder(settings["encoder"], folder, about["centres"])
-            configuration = Configuration(encoder, settings["gamma"], settings["grid_bits"], settings.get("backbone"))
-            if configuration.as_json() != settings:
-                raise ValueError
+            centres = None if about["centres"] is None else StoredArray(folder, about["centres"]).read()
+            configuration = Configuration.from_json(settings, centres)
             return cls(
                 configuration,
                 about["n_features"],
@@ -88,13 +85,3 @@ class Description:
             )
         except (ValueError, KeyError, TypeError, RecursionError, FileRejectedError, ConfigurationError) as error:
             raise StoreDamagedError(f"{path} is damaged: restore it from a copy") from error
-
-
-def _encoder(settings: dict[str, Any], folder: Path, centres: str | None) -> Encoder:
-    if settings["kind"] == "identity":
-        return Identity()
-    if settings["kind"] == "random-projection":
-        return RandomProjection(settings["codes"], settings["seed"])
-    if settings["kind"] == "gaussian-kernel" and centres is not None:
-        return GaussianKernel(StoredArray(folder, centres).read(), float.fromhex(settings["bandwidth"]))
-    raise ValueError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones import Backbone
-from neverseen.certificates import Certificate, SigningKey, State, issue
+from neverseen.certificates import Certificate, State, issue
 from neverseen.classifier import AnalyticClassifier
 from neverseen.encoding import quantise
 from neverseen.errors import (
@@ -24,13 +24,14 @@ from neverseen.errors import (
     ReceiptRejectedError,
     StoreDamagedError,
 )
-from neverseen.files import replace_file
+from neverseen.files import replace_file, sync_folder
 from neverseen.forgetting import ForgettingModel
 from neverseen.hardware import Hardware, choose
 from neverseen.keys import Keyring
-from neverseen.ledger import Ledger
+from neverseen.ledger import Ledger, in_file
 from neverseen.model import ExactModel
 from neverseen.receipts import commitment
+from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics
 from neverseen.store.description import Description
 from neverseen.store.held import StoredModel
@@ -95,7 +96,7 @@ def create(
         Description(configuration, backbone.n_features, tracked, about, ledger, signing.public).write(partial)
         size = configuration.encoder.code_size(backbone.n_features)
         snapshot = write_snapshot(partial / SUMS, _empty(size, choose("numpy"), tracked))
-        database = Ledger(ledger or f"sqlite:///{partial / LEDGER}", create=True)
+        database = Ledger(ledger or in_file(partial / LEDGER), create=True)
         try:
             with database.writing() as writing:
                 writing.set_meta("configuration", configuration.digest().hex())
@@ -106,6 +107,7 @@ def create(
         if place.exists():
             place.rmdir()
         partial.rename(place)
+        sync_folder(place.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -171,7 +173,7 @@ class Store:
         self._ledger: Ledger | None = None
         self._lock = WriterLock(folder / LOCK) if write else None
         try:
-            self._ledger = Ledger(self.description.ledger or f"sqlite:///{folder / LEDGER}")
+            self._ledger = Ledger(self.description.ledger or in_file(folder / LEDGER))
             if self._ledger.meta("configuration") != self.description.configuration.digest().hex():
                 raise StoreDamagedError(f"the ledger of {folder} belongs to another store: its configuration differs")
             if write:
