@@ -26,15 +26,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neverseen.errors import CertificateRejectedError, LimitError
 from neverseen.labels import canonical_json
 from neverseen.receipts import commitment
 from neverseen.signing import SigningKey, ed25519_keys
-
-if TYPE_CHECKING:
-    pass
 
 FORMAT = "neverseen-certificate-1"
 SIZE_LIMIT = 2**30
