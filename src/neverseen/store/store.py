@@ -351,6 +351,10 @@ class Store:
         """Return the digest of all that is held, published or not; for readers, of the published version."""
         return self.version().digest() if self._model is None else self._model.digest()
 
+    def statistics(self) -> Statistics:
+        """Return the sums that are held. Look, and do not change them; to check a version, publish first."""
+        return self._exact().statistics
+
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return id, label and owner of a receipt of this store."""
         return self._writer().read_receipt(receipt)
