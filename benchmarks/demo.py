@@ -132,7 +132,8 @@ class Demo:
         def exact() -> None:
             try:
                 self.model.forget([image], [label])
-            except FeaturesMovedError:
+            except FeaturesMovedError:  # the network rounded differently this time: what receipts are for
+                print("    (its features have moved: its receipt is used instead)")
                 self.model.forget([self.receipts[row]])
 
         self.request(words, exact, lambda rival: rival.forget([row]))
@@ -151,8 +152,8 @@ class Demo:
             self.failed, outcome = True, "ACCEPTED: report this"
         except ReceiptRejectedError as error:
             outcome = f"refused  {REASONS.get(error.reason, error.reason)}"
-        except NotLearnedError:
-            outcome = "refused  never learned"
+        except NotLearnedError as error:
+            outcome = f"refused  {'features moved' if isinstance(error, FeaturesMovedError) else 'never learned'}"
         digest = self.model.digest()
         self.failed |= digest != before
         print(f"    {words:48} {outcome:31}{digest[:16]}", flush=True)

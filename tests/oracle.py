@@ -323,7 +323,9 @@ def receipt_parts(token: bytes, key: bytes) -> tuple[bytes, bytes, str, str, str
     for place in (32, 34, 36):
         ends.append(ends[-1] + int.from_bytes(content[place : place + 2], "little"))
     texts = [content[start:end].decode("ascii") for start, end in pairwise(ends)]
-    features = [byte - 256 if byte > 127 else byte for byte in content[ends[-1] :]]
+    padded = 38 + -(-(ends[-1] - 38) // 32) * 32
+    assert not any(content[ends[-1] : padded])
+    features = [byte - 256 if byte > 127 else byte for byte in content[padded:]]
     return content[:16], content[16:32], texts[0], texts[1], texts[2], features
 
 

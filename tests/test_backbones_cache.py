@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from neverseen import ConfigurationError, FileRejectedError, InputError
 from neverseen.backbones import Backbone, BaseSet, Cached, Precomputed, fingerprint
 from neverseen.backbones import cache as cache_module
+from neverseen.backbones import contents as contents_module
 from tests.samples import uniform_bytes
 
 WIDTH = 6
@@ -316,8 +317,8 @@ def test_processes_share_it(tmp_path: Path) -> None:
 def test_large_requests_are_taken_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = Cached(Counting(), tmp_path)
     names = [str(number) for number in range(50)]
-    for limit in ("_SAMPLES", "_BYTES"):
-        monkeypatch.setattr(cache_module, limit, 7)
+    for module, limit in ((cache_module, "_SAMPLES"), (contents_module, "PORTION_BYTES")):
+        monkeypatch.setattr(module, limit, 7)
         assert np.array_equal(cached.extract(names), np.stack([noise(name, WIDTH) for name in names]))
         cached.clear()
 

@@ -72,6 +72,16 @@ def test_one_image_has_one_fingerprint_in_every_form(tmp_path: Path) -> None:
     assert all(np.array_equal(decoded(form), PIXELS) for form in forms)
 
 
+def test_grey_and_transparent_images_have_one_fingerprint_in_every_form(tmp_path: Path) -> None:
+    """Whatever form it comes in, a picture of the base set is known, and a cache finds and loses it."""
+    grey, clear = PIXELS[:, :, 0], np.dstack([PIXELS, PIXELS[:, :, 0]])
+    for pixels in (grey, clear):
+        forms = [pixels, Image.fromarray(pixels), encoded(pixels), decoded(pixels)]
+        assert len({fingerprint(form) for form in forms}) == 1
+    assert fingerprint(grey) == fingerprint(grey[:, :, None]) == fingerprint(np.dstack([grey] * 3))
+    assert decoded(clear).shape == PIXELS.shape  # type: ignore[union-attr]
+
+
 def test_text_is_text_even_if_there_is_such_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "image.png").write_bytes(encoded(PIXELS))
     monkeypatch.chdir(tmp_path)
@@ -99,7 +109,8 @@ def test_fingerprints_are_those_recorded() -> None:
         (np.zeros((0, 1)), np.zeros((1, 0))),
         (np.zeros(2, np.float32), np.zeros(1, np.float64)),
         (np.array([0.0]), np.array([-0.0])),
-        (np.zeros((2, 2), np.uint8), np.zeros((2, 2, 3), np.uint8)),
+        (np.zeros((2, 2), np.uint8), np.ones((2, 2, 3), np.uint8)),
+        (np.zeros((2, 2), np.int8), np.zeros((2, 2, 3), np.int8)),
     ],
 )
 def test_different_contents_have_different_fingerprints(one: Any, other: Any) -> None:

@@ -384,7 +384,7 @@ def test_ids_in_use_are_refused(tmp_path: Path) -> None:
     ("call", "words"),
     [
         (lambda model: model.learn(ROWS, LABELS[:-1]), "60 samples and 59 labels"),
-        (lambda model: model.learn(ROWS, None), "labels are missing"),
+        (lambda model: model.learn(ROWS, None), "labels must be a sequence"),
         (lambda model: model.learn(ROWS, LABELS, IDS[1:]), "60 samples and 59 ids"),
         (lambda model: model.learn(ROWS, LABELS, owners=["me"]), "60 samples and 1 owners"),
         (lambda model: model.learn(ROWS, LABELS, owners="me"), "owners must be a sequence with one value for each sample"),
@@ -468,7 +468,12 @@ class Remembering(Letters):
     def __init__(self) -> None:
         super().__init__()
         self.discarded: list[bytes] = []
+        self.remembered: list[bytes] = []
         self.cleared = 0
+
+    def extract(self, samples: Any, *, remember: bool = True) -> np.ndarray:
+        self.remembered += [fingerprint(sample) for sample in samples] if remember else []
+        return super().extract(samples)
 
     def discard(self, prints: Any) -> None:
         self.discarded += prints
@@ -484,6 +489,12 @@ def test_a_cache_does_not_outlast_what_is_forgotten() -> None:
     with pytest.raises(NotLearnedError):
         model.forget(["deaf"], ["y"])
     assert backbone.discarded == []  # a refused request has no effect at all
+    model.predict(["fade"])
+    assert len(backbone.remembered) == 4  # what is learned, and nothing else
+    with pytest.raises(InputError):
+        model.learn(["ace", "bee"], ["x", "x"], [1, 1])
+    assert set(backbone.remembered) - set(backbone.discarded) == set(backbone.remembered[:4])
+    backbone.discarded.clear()
     model.forget(receipts[0])
     model.forget(["deaf"], ["x"])
     assert backbone.discarded == [fingerprint("a cab"), fingerprint("deaf")]

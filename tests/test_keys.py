@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,48 @@ def test_rotation_is_on_disk_before_it_is_in_use(tmp_path: Path, monkeypatch: py
     assert keys.receipts == rotated
     monkeypatch.undo()
     assert Keyring.load(path).receipts == rotated
+
+
+def test_rotations_of_two_processes_lose_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    one = Keyring.create(path)
+    two = Keyring.load(path)
+    one.rotate()
+    two.rotate()
+    assert set(one.receipts) < set(two.receipts)
+    assert Keyring.load(path).receipts == two.receipts
+    script = f"from neverseen import Keyring; keys = Keyring.load({str(path)!r}); [keys.rotate() for _ in range(5)]"
+    processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert len(Keyring.load(path).receipts) == 13
+
+
+def test_saving_never_loses_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    keys = Keyring.create(path)
+    before = path.read_bytes()
+    for other in (Keyring.generate(), Keyring.generate(keys.membership)):
+        with pytest.raises(FileExistsError, match="holds other keys, which would be lost"):
+            other.save(path)
+    assert path.read_bytes() == before
+    more = Keyring(keys.membership, [Key.generate(), *keys.receipts])
+    more.save(path)
+    assert Keyring.load(path).receipts == more.receipts
+    (tmp_path / "other").write_text("notes")
+    with pytest.raises(FileRejectedError):
+        keys.save(tmp_path / "other")
+
+
+def test_links_and_other_folders_lead_to_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vault").mkdir()
+    Keyring.create(tmp_path / "vault" / "keys.json")
+    (tmp_path / "link").symlink_to(tmp_path / "vault" / "keys.json")
+    monkeypatch.chdir(tmp_path)
+    keys = Keyring.load("link")
+    monkeypatch.chdir(tmp_path / "vault")
+    keys.rotate()
+    assert (tmp_path / "link").is_symlink()
+    assert len(Keyring.load(tmp_path / "vault" / "keys.json").receipts) == 2
 
 
 def test_old_keys_can_be_dropped() -> None:

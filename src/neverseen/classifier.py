@@ -376,7 +376,11 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> tuple[np.ndarray, list[str]]:
         model = self._require()
-        return model.scores(quantise(validate_data(self, X, reset=False)))
+        scores, names = model.scores(quantise(validate_data(self, X, reset=False)))
+        if not names:  # another thread had the last sample forgotten
+            self._require()
+            raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
+        return scores, names
 
 
 def label_list(y: Any, any_label: bool = False) -> list[Any]:

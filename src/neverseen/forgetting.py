@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import clone
 
 from neverseen.backbones import Backbone, efficientnet_lite0
-from neverseen.backbones.contents import as_list, decoded, fingerprint
+from neverseen.backbones.contents import as_list, fingerprint, portions
 from neverseen.backbones.progress import progress_bar
 from neverseen.classifier import AnalyticClassifier, label_list
 from neverseen.encoding import quantise
@@ -21,6 +21,7 @@ from neverseen.errors import (
     FeaturesMovedError,
     InputError,
     KeyMissingError,
+    LabelError,
     NotLearnedError,
     ReceiptRejectedError,
 )
@@ -30,7 +31,7 @@ from neverseen.receipts import TEXT_LIMIT, Receipt, commitment, require_cipher, 
 from neverseen.register import Ticket, tickets_of
 
 CHUNK = 256
-"""Samples decoded at a time, to bound memory. Any value gives the same features."""
+"""Samples decoded at a time, or fewer if they are large. Any value gives the same features."""
 
 
 class ForgettingModel:
@@ -98,9 +99,20 @@ class ForgettingModel:
 
     def _start(self, classifier: AnalyticClassifier, keys: Keyring | None) -> None:
         self.classifier = classifier
-        self.keys = keys
+        self._keys = keys
         self._lock = threading.RLock()
         self._configuration = classifier._configuration().digest()
+
+    @property
+    def keys(self) -> Keyring | None:
+        """The model's secrets; None if it was loaded without them."""
+        return self._keys
+
+    def __bool__(self) -> bool:
+        return True  # also while it holds no sample
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a ForgettingModel is not pickled or copied, keys and all: use save and load")
 
     # -- learning ----------------------------------------------------------------------------------
 
@@ -115,7 +127,8 @@ class ForgettingModel:
             Images (arrays, PIL images, paths, encoded bytes), texts or feature rows, as the backbone takes them.
         labels : sequence of n labels
         ids : iterable of n values, optional
-            What to know each sample by; no two held at one time may be the same. Random ones by default.
+            What to know each sample by; no two held at one time may be the same. Random ones by default. A sample
+            that is learned again under its old id has its old receipt, which is good again.
         owners : iterable of n values, optional
             Whose each sample is, noted in its receipt alone.
 
@@ -130,7 +143,11 @@ class ForgettingModel:
         index, texts = _indexed(labels, len(listed))
         id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in listed] if ids is None else ids, len(listed))
         owner_texts = _texts("owners", [None] * len(listed) if owners is None else owners, len(listed))
-        quantised, prints = self._read(listed)
+        with self._lock:
+            model = self.classifier._held()
+            if model is not None:  # before the network has worked for nothing; `_learn` makes sure
+                model.register.require_new(self._tickets(keys, id_texts, texts, [b""] * len(listed)))
+        quantised, prints = self._read(listed, remember=True)
         about = zip(id_texts, owner_texts, texts, prints, quantised, strict=True)
         receipts = [seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about]
         tickets = [
@@ -139,8 +156,12 @@ class ForgettingModel:
                 self._tickets(keys, id_texts, texts, prints), owner_texts, receipts, strict=True
             )
         ]
-        with self._lock:
-            self.classifier._learn(quantised, index, tickets)
+        try:
+            with self._lock:
+                self.classifier._learn(quantised, index, tickets)
+        except BaseException:
+            self._drop(prints)
+            raise
         return receipts
 
     # -- forgetting --------------------------------------------------------------------------------
@@ -197,19 +218,21 @@ class ForgettingModel:
                         f"receipt {row} is listed twice in one request. Nothing was changed", row, "repeated"
                     )
                 seen.add(ticket.number)
-                if not standing[row]:
-                    raise ReceiptRejectedError(
-                        f"receipt {row} was used already: the model no longer holds its sample. Nothing was changed",
-                        row,
-                        "used",
-                    )
+            if not all(standing):
+                row = standing.index(False)
+                raise ReceiptRejectedError(
+                    f"receipt {row} was used already, or on another copy of this model: its sample is not held. "
+                    "Nothing was changed",
+                    row,
+                    "used",
+                )
             self._forget(quantised, index, tickets, prints)
 
     def _forget_samples(self, samples: list[Any], labels: Any, ids: Iterable[Any] | None) -> None:
         keys = self._require_keys()
         index, texts = _indexed(labels, len(samples), any_label=True)
         id_texts = None if ids is None else _texts("ids", ids, len(samples))
-        quantised, prints = self._read(samples)
+        quantised, prints = self._read(samples, remember=False)
         if not samples:
             return
         with self._lock:
@@ -249,10 +272,14 @@ class ForgettingModel:
             )
         with model.locked():
             model.require(quantised, index, tickets)
-            discard = getattr(self.backbone, "discard", None)
-            if discard is not None:  # a cache must not outlast what it was made from; losing it costs time alone
-                discard(prints)
+            self._drop(prints)
             self.classifier._forget(model, quantised, index, tickets)
+
+    def _drop(self, prints: Sequence[bytes]) -> None:
+        """Let a cache lose what is not held: it must not outlast that, and losing it costs time alone."""
+        discard = getattr(self.backbone, "discard", None)
+        if discard is not None:
+            discard(prints)
 
     def forget_class(self, label: Any) -> None:
         """Forget every sample of a class, without receipts. Needs a classifier with ``track_classes=True``.
@@ -276,15 +303,15 @@ class ForgettingModel:
 
     def predict(self, samples: Any) -> np.ndarray:
         """Return the class of greatest score for each sample."""
-        return self.classifier.predict(self.backbone.extract(samples))
+        return self.classifier.predict(features_of(self.backbone, samples))
 
     def predict_proba(self, samples: Any) -> np.ndarray:
         """Return a probability for each sample and class; shape (n, C)."""
-        return self.classifier.predict_proba(self.backbone.extract(samples))
+        return self.classifier.predict_proba(features_of(self.backbone, samples))
 
     def score(self, samples: Any, labels: Any) -> float:
         """Return the share of samples whose class is predicted right."""
-        return self.classifier.score(self.backbone.extract(samples), labels)
+        return self.classifier.score(features_of(self.backbone, samples), labels)
 
     # -- what the model is -------------------------------------------------------------------------
 
@@ -349,7 +376,9 @@ class ForgettingModel:
 
     def _require_keys(self) -> Keyring:
         if self.keys is None:
-            raise KeyMissingError("this model was loaded without its keys: it can predict, not learn or forget")
+            raise KeyMissingError(
+                "this model was loaded without its keys: it can predict, not learn or forget. Use keys="
+            )
         return self.keys
 
     def _unsealed(self, tokens: list[Any], keys: Keyring) -> list[Receipt]:
@@ -366,24 +395,41 @@ class ForgettingModel:
     ) -> list[Ticket]:
         return tickets_of(self._configuration, keys.membership, ids, names, prints)
 
-    def _read(self, samples: list[Any]) -> tuple[np.ndarray, list[bytes]]:
+    def _read(self, samples: list[Any], *, remember: bool) -> tuple[np.ndarray, list[bytes]]:
         """Return quantised features and fingerprints, refusing samples of the backbone's base set."""
         base = getattr(self.backbone, "base", None)
-        parts, prints = [np.empty((0, self.backbone.n_features), np.int8)], []
-        with progress_bar("features", len(samples), batch=CHUNK) as advance:
-            for start in range(0, len(samples), CHUNK):
-                chunk = [decoded(sample) for sample in samples[start : start + CHUNK]]
-                found = [fingerprint(sample) for sample in chunk]
-                for row, mark in enumerate(found, start):
-                    if base is not None and base.holds(mark):
-                        raise InputError(
-                            f"sample {row} belongs to the base set {base.name!r} that the backbone was trained on: it "
-                            "can be neither learned nor forgotten. Nothing was changed"
-                        )
-                parts.append(quantise(self.backbone.extract(chunk)))
-                prints += found
-                advance(len(chunk))
+        parts, prints = [np.empty((0, self.backbone.n_features), np.int8)], list[bytes]()
+        try:
+            with progress_bar("features", len(samples), batch=CHUNK) as advance:
+                for chunk in portions(samples, CHUNK):
+                    for sample in chunk:
+                        prints.append(fingerprint(sample))
+                        if base is not None and base.holds(prints[-1]):
+                            raise InputError(
+                                f"sample {len(prints) - 1} belongs to the base set {base.name!r} that the backbone was "
+                                "trained on: it can be neither learned nor forgotten. Nothing was changed"
+                            )
+                    parts.append(quantise(features_of(self.backbone, chunk, remember)))
+                    if len(parts[-1]) != len(chunk):
+                        raise InputError(f"{self.backbone.name} gave {len(parts[-1])} rows for {len(chunk)} samples")
+                    advance(len(chunk))
+        except BaseException:
+            if remember:
+                self._drop(prints)
+            raise
         return np.concatenate(parts), prints
+
+
+def features_of(backbone: Backbone, samples: Any, remember: bool = False) -> np.ndarray:
+    """Return the features of samples; a cache may keep them only if they are about to be learned."""
+    cache: Any = backbone
+    plain = remember or not hasattr(cache, "discard")
+    features = np.asarray(cache.extract(samples) if plain else cache.extract(samples, remember=False))
+    if features.ndim != 2 or features.shape[1] != backbone.n_features:
+        raise InputError(
+            f"{backbone.name} gave features of shape {features.shape}; n_features is {backbone.n_features}"
+        )
+    return features
 
 
 def _checked(backbone: Backbone | None) -> Backbone:
@@ -399,9 +445,15 @@ def _checked(backbone: Backbone | None) -> Backbone:
 
 def _indexed(labels: Any, count: int, any_label: bool = False) -> tuple[LabelIndex, list[str]]:
     """Return labels as an index and as canonical texts, one for each sample."""
-    if labels is None:
-        raise InputError("labels are missing: give one for each sample")
-    index = LabelIndex(label_list(labels, any_label))
+    if labels is None or isinstance(labels, str | bytes | dict | set):
+        raise InputError(f"labels must be a sequence, one label for each sample; got {type(labels).__name__}")
+    listed = labels if hasattr(labels, "__array__") or isinstance(labels, list | tuple) else list(labels)
+    try:
+        index = LabelIndex(label_list(listed, any_label))
+    except LabelError:
+        raise
+    except ValueError as error:
+        raise InputError(f"labels cannot be used: {error}") from error
     if len(index) != count:
         raise InputError(f"there are {count} samples and {len(index)} labels: give one label for each sample")
     _require_short("labels", index.texts)

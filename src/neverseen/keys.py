@@ -13,6 +13,8 @@ import json
 import os
 import secrets
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -112,7 +114,7 @@ class Keyring:
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Keyring:
         """Make new keys and their file, of mode 600. A file that is there already is refused, not replaced."""
-        place = Path(path)
+        place = Path(path).resolve()
         keys = cls.generate()
         try:
             create_file(place, [keys._as_bytes(keys._receipts)])
@@ -124,15 +126,23 @@ class Keyring:
         return keys
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the keys to a file of mode 600, replaced whole or not at all; `rotate` keeps it up to date."""
-        with self._rotating:
-            replace_file(Path(path), [self._as_bytes(self._receipts)])
-            self._path = Path(path)
+        """Write the keys to a file of mode 600, replaced whole or not at all; `rotate` keeps it up to date.
+
+        A file that is there is replaced only if it holds no key but these: keys that are lost cannot be made again.
+        """
+        place = Path(path).resolve()
+        with self._rotating, _locked_folder(place):
+            if place.exists():
+                there = Keyring.load(place)
+                if there.membership != self.membership or not set(there._receipts) <= set(self._receipts):
+                    raise FileExistsError(f"{place} holds other keys, which would be lost: choose another name")
+            replace_file(place, [self._as_bytes(self._receipts)])
+            self._path = place
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Keyring:
         """Read the keys that `save` or `create` wrote. A file that others may read is refused."""
-        place = Path(path)
+        place = Path(path).resolve()
         if not place.is_file():
             raise FileNotFoundError(f"there is no key file {place}: make one with Keyring.create")
         try:
@@ -143,9 +153,11 @@ class Keyring:
             if len(raw) > _SIZE_LIMIT:
                 raise ValueError
             fields = json.loads(raw)
-            if fields["format"] != FORMAT or set(fields) != {"format", "membership", "receipts"}:
+            if fields["format"] != FORMAT:
                 raise ValueError
             keys = cls(_key(fields["membership"]), [_key(digits) for digits in fields["receipts"]])
+            if keys._as_bytes(keys._receipts) != raw:
+                raise ValueError
         except (ValueError, TypeError, KeyError, RecursionError):
             _reject(place, f"it is damaged, or not a file of format {FORMAT}")
         keys._path = place
@@ -154,7 +166,8 @@ class Keyring:
     def rotate(self, keep: int | None = None) -> None:
         """Seal receipts under a new key from now on. Old receipts stay good.
 
-        The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk.
+        The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk. Keys
+        that another process has put there meanwhile are taken over.
 
         Parameters
         ----------
@@ -164,8 +177,14 @@ class Keyring:
         """
         if keep is not None and (not isinstance(keep, int) or keep < 0):
             raise ConfigurationError(f"keep must be a number of keys, 0 or more; got {keep!r}")
-        with self._rotating:
-            receipts = (Key.generate(), *self._receipts[:keep])
+        with self._rotating, _locked_folder(self._path):
+            older = self._receipts
+            if self._path is not None:
+                there = Keyring.load(self._path)
+                if there.membership != self.membership:
+                    raise ConfigurationError(f"{self._path} now holds the keys of another model: nothing was changed")
+                older = (*there._receipts, *(key for key in older if key not in there._receipts))
+            receipts = (Key.generate(), *older[:keep])
             if self._path is not None:
                 replace_file(self._path, [self._as_bytes(receipts)])
             self._receipts = receipts
@@ -181,6 +200,22 @@ class Keyring:
             "receipts": [key.reveal().hex() for key in receipts],
         }
         return canonical_json(fields).encode() + b"\n"
+
+
+@contextmanager
+def _locked_folder(path: Path | None) -> Iterator[None]:
+    """Keep other processes from changing the key file meanwhile; where the system has no such locks, do nothing."""
+    if path is None or os.name != "posix" or not path.parent.is_dir():
+        yield
+        return
+    import fcntl
+
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _key(digits: str) -> Key:

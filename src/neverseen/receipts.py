@@ -30,7 +30,8 @@ _HEADER = struct.Struct("<4sI8s12s")  # magic, length of the whole, key check, n
 _TAG_SIZE = 16
 _MODEL_SIZE = 16  # of the configuration digest, the bytes that are noted
 _FIXED = struct.Struct(f"<{_MODEL_SIZE}s{FINGERPRINT_SIZE}sHHH")  # model, fingerprint; lengths of id, owner, label
-_SIZE_LIMIT = 2**24
+_SIZE_LIMIT = 2**25
+_PAD = 32  # texts are filled up to a multiple of this, so that a receipt's length tells little of them
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:
     """
     texts = [text.encode() for text in (receipt.id, receipt.owner, receipt.label)]
     fixed = _FIXED.pack(model[:_MODEL_SIZE], receipt.fingerprint, *map(len, texts))
-    content = b"".join((fixed, *texts, np.ascontiguousarray(receipt.quantised, np.int8).tobytes()))
+    joined = b"".join(texts)
+    features = np.ascontiguousarray(receipt.quantised, np.int8).tobytes()
+    content = fixed + joined + bytes(-len(joined) % _PAD) + features
     length = _HEADER.size + len(content) + _TAG_SIZE
     nonce = hashlib.blake2b(content, key=key.reveal(), digest_size=12, person=b"neverseen:nonce").digest()
     header = _HEADER.pack(_MAGIC, length, bytes.fromhex(key.check()), nonce)
@@ -137,6 +140,7 @@ def _parsed(content: bytes) -> Receipt:
         texts.append(content[place : place + length].decode())
         place += length
     id_text, owner, label = texts
+    place += -sum(lengths) % _PAD
     return Receipt(id_text, owner, label, fingerprint, np.frombuffer(content, np.int8, offset=place))
 
 

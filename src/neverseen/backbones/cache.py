@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones.base_set import BaseSet
-from neverseen.backbones.contents import FINGERPRINT_SIZE, as_list, decoded, fingerprint
+from neverseen.backbones.contents import FINGERPRINT_SIZE, as_list, fingerprint, portions
 from neverseen.backbones.folders import cache_folder
 from neverseen.backbones.progress import progress_bar
 from neverseen.backbones.protocol import Backbone
@@ -31,7 +31,7 @@ _TABLE = (
 )
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}  # the last: another table than ours
 _PATIENCE = 30.0  # seconds to wait for another process
-_SAMPLES, _BYTES = 1024, 2**28  # decoded samples, and bytes of them, that are held at a time
+_SAMPLES = 1024  # decoded samples that are held at a time
 
 
 class Cached:
@@ -80,20 +80,28 @@ class Cached:
         """Return the digest of the backbone, in hex."""
         return self._digest
 
-    def extract(self, samples: Any) -> np.ndarray:
-        """Return the features of samples, float32 of shape (n, n_features), and remember those that were not known."""
+    def extract(self, samples: Any, *, remember: bool = True) -> np.ndarray:
+        """Return the features of samples, float32 of shape (n, n_features).
+
+        Parameters
+        ----------
+        samples : iterable of samples, or an array whose first axis counts them
+        remember : bool
+            Whether to keep those that were not known. `ForgettingModel` lets it keep what is learned, and nothing else.
+        """
         listed = as_list(samples)
         features = np.empty((len(listed), self.n_features), np.float32)
         shown, batch = getattr(self.backbone, "progress", None), getattr(self.backbone, "batch_size", _SAMPLES)
         row = 0
         with progress_bar(self.name, len(listed), batch=batch, shown=shown) as advance:
-            for contents in _portions(listed):
+            for contents in portions(listed, _SAMPLES):
                 marks = [fingerprint(content) for content in contents]
                 known = self._known(marks)
                 missing = {mark: content for mark, content in zip(marks, contents, strict=True) if mark not in known}
                 if missing:
                     fresh = dict(zip(missing, self.backbone.extract(list(missing.values())), strict=True))
-                    self._remember(fresh)
+                    if remember:
+                        self._remember(fresh)
                     known |= fresh
                 for mark in marks:
                     features[row] = known[mark]
@@ -114,6 +122,9 @@ class Cached:
     def clear(self) -> None:
         """Drop all features of this backbone, and overwrite them on disk."""
         self._erase("DELETE FROM features", [()])
+
+    def __bool__(self) -> bool:
+        return True
 
     def __len__(self) -> int:
         try:
@@ -212,18 +223,3 @@ class Cached:
             and len(features) == 4 * self.n_features
             and checksum == self._checksum(mark, features)
         )
-
-
-def _portions(samples: list[Any]) -> Iterator[list[np.ndarray | str]]:
-    """Yield the samples decoded, as many at a time as may be held."""
-    portion: list[np.ndarray | str] = []
-    size = 0
-    for sample in samples:
-        content = decoded(sample)
-        portion.append(content)
-        size += len(content) if isinstance(content, str) else content.nbytes
-        if len(portion) >= _SAMPLES or size >= _BYTES:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion

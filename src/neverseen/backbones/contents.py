@@ -10,6 +10,7 @@ import hashlib
 import io
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from neverseen.labels import canonical_json
 
 FINGERPRINT_SIZE = 16
 PIXEL_LIMIT = 64_000_000
+PORTION_BYTES = 2**28
+"""Bytes of decoded samples that are held at a time, or those of one sample if it has more."""
 # What is decoded is untrusted: these formats need no other program, and all are in every build of Pillow.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
@@ -76,9 +79,9 @@ def decoded(sample: Any) -> np.ndarray | str:
     Returns
     -------
     ndarray or str
-        Texts and arrays as they are, arrays in C order and little-endian. Images become RGB, uint8 of shape
-        (height, width, 3): turned as their EXIF orientation says, transparent parts over black, and of several frames
-        the first.
+        Texts and arrays as they are, arrays in C order and little-endian. Images, also uint8 arrays of shape (height,
+        width), (height, width, 1) or (height, width, 4), become RGB, uint8 of shape (height, width, 3): turned as
+        their EXIF orientation says, transparent parts over black, and of several frames the first.
     """
     if isinstance(sample, str):
         if any("\ud800" <= letter <= "\udfff" for letter in sample):
@@ -90,7 +93,7 @@ def decoded(sample: Any) -> np.ndarray | str:
                 "a sample that is an array must have at least one axis and hold booleans, integers or floats of at "
                 f"most 64 bits; got shape {sample.shape} and dtype {sample.dtype}"
             )
-        return np.ascontiguousarray(sample, dtype=sample.dtype.newbyteorder("<"))
+        return _as_rgb(np.ascontiguousarray(sample, dtype=sample.dtype.newbyteorder("<")))
     if _is_pil(sample):
         return _rgb(sample, "a PIL image")
     if isinstance(sample, bytes):
@@ -103,8 +106,9 @@ def decoded(sample: Any) -> np.ndarray | str:
 def fingerprint(sample: Any) -> bytes:
     """Return 16 bytes that stand for the content of a sample.
 
-    The same image as a file, as bytes and as an array has one fingerprint. There is no key in it: whoever has the
-    sample can compute it.
+    The same pixels as a file, as bytes and as an array have one fingerprint. There is no key in it: whoever has the
+    sample can compute it. Lossy files (JPEG) are known by their decoded pixels, which another version of the decoder
+    may round differently.
 
     Examples
     --------
@@ -117,6 +121,31 @@ def fingerprint(sample: Any) -> bytes:
     hasher = hashlib.blake2b(struct.pack("<Q", len(framed)) + framed, digest_size=16, person=b"neverseen:sample")
     hasher.update(content.encode() if isinstance(content, str) else content.data)
     return hasher.digest()
+
+
+def portions(samples: list[Any], most: int) -> Iterator[list[np.ndarray | str]]:
+    """Yield the samples decoded, at most so many at a time, and not many more bytes than may be held."""
+    portion: list[np.ndarray | str] = []
+    size = 0
+    for sample in samples:
+        content = decoded(sample)
+        portion.append(content)
+        size += len(content) if isinstance(content, str) else content.nbytes
+        if len(portion) >= most or size >= PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _as_rgb(array: np.ndarray) -> np.ndarray:
+    """Return an array, as RGB if it is an image of another form."""
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 4)):
+        return array
+    if array.ndim == 3 and array.shape[2] == 4:
+        pil = imported("PIL.Image", "images with transparency", "pip install pillow")
+        return _rgb(pil.fromarray(array), "an image")
+    return np.repeat(array.reshape(*array.shape[:2], 1), 3, axis=2)
 
 
 def _is_pil(sample: Any) -> bool:

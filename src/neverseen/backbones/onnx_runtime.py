@@ -50,7 +50,7 @@ class OnnxBackbone(Network):
     stands_for : str, optional
         The digest of the backbone that this file was exported from. It becomes the digest of this one, so that models
         on either can be used with both. Without it the digest is of the file's bytes. Nothing checks it: give it only
-        for a file that you exported yourself.
+        for a file that you exported yourself, and give `base` too if that backbone has a base set.
 
     Attributes
     ----------

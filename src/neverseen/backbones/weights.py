@@ -40,7 +40,8 @@ def weights_digest(module: torch.nn.Module, *, with_structure: bool = True) -> s
     """Return the SHA-256, in hex, of a module's state and, unless it is known by name, of its structure.
 
     The state is each entry of the state dict, sorted: name, dtype, shape, little-endian bytes. The structure is each
-    submodule's path and class, and settings of layers that show in no weight, such as strides.
+    submodule's path and class, buffers that are not in the state dict, and settings of layers that show in no weight,
+    such as strides. What a module's own code does, or other attributes it has, is not covered: name it anew then.
     """
     import torch
 
@@ -54,7 +55,10 @@ def weights_digest(module: torch.nn.Module, *, with_structure: bool = True) -> s
     if with_structure:
         for path, part in module.named_modules(remove_duplicate=False):
             add(["module", path, type(part).__name__, _settings(part)])
-    for key, value in sorted(module.state_dict().items()):
+    state = module.state_dict()
+    if with_structure:
+        state = dict(module.named_buffers(remove_duplicate=False)) | state
+    for key, value in sorted(state.items()):
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
             raise ConfigurationError(f"the module's state {key!r} is not a plain tensor, and cannot enter the digest")
         flat = value.detach().cpu().contiguous().reshape(-1)
