@@ -1,8 +1,10 @@
-"""Shared set-up: seeded property tests, and every kind of hardware this machine has."""
+"""Shared set-up: seeded property tests, every kind of hardware this machine has, a PostgreSQL server."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,3 +29,16 @@ def hardware_here() -> list[str]:
 @pytest.fixture(params=hardware_here())
 def hardware(request: pytest.FixtureRequest) -> Hardware:
     return choose(request.param)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """URL of a PostgreSQL database."""
+    from tests.postgresql import NoServerError, server
+
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(server())
+        except NoServerError as error:
+            pytest.skip(str(error))
+        yield url

@@ -35,7 +35,7 @@ def test_public_face() -> None:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("neverseen", ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich", "sqlalchemy"]),
+        ("neverseen", ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich", "sqlalchemy", "typer"]),
         ("neverseen.tracking", ["torch"]),
     ],
 )
@@ -135,6 +135,23 @@ def test_the_readmes_code_runs() -> None:
     "arguments",
     [
         ["backbones", "--samples", "6", "--resolution", "64", "--backbones", "images"],
+        [
+            "store",
+            "--sizes",
+            "64",
+            "--batch",
+            "20",
+            "--repeats",
+            "1",
+            "--features",
+            "16",
+            "--classes",
+            "5",
+            "--samples",
+            "3000",
+            "--kills",
+            "2",
+        ],
         ["engine", "--sizes", "64", "--samples", "1600", "--classes", "5", "--repeats", "1", "1", "1"],
     ],
 )
@@ -150,4 +167,5 @@ def test_benchmarks_start(arguments: list[str]) -> None:
         check=True,
         cwd=ROOT,
     )
-    assert "differ from retraining: exact 0" in done.stdout or "onnx, 1 thread" in done.stdout
+    expected = {"backbones": "onnx, 1 thread", "engine": "differ from retraining: exact 0", "store": "wrong states 0"}
+    assert expected[arguments[0]] in done.stdout

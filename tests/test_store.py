@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
-import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.crashes import crash
 from neverseen import (
     AlreadyForgottenError,
     AnalyticClassifier,
@@ -444,68 +442,8 @@ def test_any_history_ends_in_what_remains(tmp_path_factory: pytest.TempPathFacto
 
 # -- killed at any moment ----------------------------------------------------------------------------
 
-LOAD = """
-    import sys, os
-    sys.path[:0] = [{root!r}, {source!r}]
-    from tests.test_store import IDS, LABELS, ROWS, opened
-    from neverseen.store import store as module
-    from pathlib import Path
-    module.FOLD_BYTES = 400
-    folder, log = Path({folder!r}), open({log!r}, "a", buffering=1)
-    with opened(folder) as made:
-        held = {{row.id: row for row in made._open_ledger().samples()}}
-        print("ready", flush=True)
-        step = {seed}
-        while True:
-            step = (step * 1103515245 + 12345) % 2**31
-            row = step // 7 % 12
-            here = made._open_ledger().counts()
-            known = any(sample.id == '"' + IDS[row] + '"' for sample in made._open_ledger().samples())
-            kind = step // 1000 % 10
-            if kind == 9:
-                log.write("begin publish\\n"); made.publish(); log.write("end\\n")
-            elif kind == 8:
-                log.write("begin seal\\n"); made.seal(); log.write("end\\n")
-            elif known:
-                log.write(f"begin forget {{row}}\\n"); made.forget(ROWS[row:row+1], LABELS[row:row+1]); log.write("end\\n")
-            else:
-                log.write(f"begin learn {{row}}\\n"); made.learn(ROWS[row:row+1], LABELS[row:row+1], IDS[row:row+1]); log.write("end\\n")
-"""
-
 
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_any_moment(seed: int, tmp_path: Path) -> None:
     """A few of the kills that `benchmarks.store` makes hundreds of."""
-    folder, log = tmp_path / "s", tmp_path / "log"
-    new(folder).close()
-    root = Path(__file__).parent.parent
-    held: set[int] = set()
-    for number in range(4):
-        log.write_text("")
-        script = textwrap.dedent(LOAD).format(
-            root=str(root), source=str(root / "src"), folder=str(folder), log=str(log), seed=17 * seed + number + 1
-        )
-        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(0.05 + 0.083 * ((seed * 4 + number) % 7))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        lines = log.read_text().splitlines()
-        states = [{*held}]
-        current = set(held)
-        for position, line in enumerate(lines):
-            words = line.split()
-            if words[0] == "begin" and len(words) == 3:
-                changed = current | {int(words[2])} if words[1] == "learn" else current - {int(words[2])}
-                acknowledged = position + 1 < len(lines) and lines[position + 1] == "end"
-                states = [changed] if acknowledged else [current, changed]
-                current = changed
-        with opened(folder) as again:
-            digest = again.digest()
-            matching = [state for state in states if never(sorted(state)) == digest]
-            assert matching, (states, lines[-3:])
-            held = matching[0]
-            again.publish()
-            check_chain(again.certificates())
+    assert len(list(crash(tmp_path / "s", 6, seed))) == 6

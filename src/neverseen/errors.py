@@ -125,7 +125,7 @@ class LedgerError(NeverseenError, RuntimeError):
     Attributes
     ----------
     uncertain : bool
-        Whether the connection was lost while a change was being made, so that it may have been made or not.
+        Whether a commit failed, so that the change may have been made or not: open what failed again to see.
     """
 
     def __init__(self, message: str, uncertain: bool = False) -> None:

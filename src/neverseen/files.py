@@ -47,6 +47,10 @@ def _written_beside(path: Path, parts: Iterable[Any]) -> Iterator[Path]:
             file.flush()
             os.fsync(file.fileno())
         yield partial
+    except OSError as error:
+        if error.filename is None:  # a full disk does not say where
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 
@@ -70,5 +74,8 @@ def sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        error.filename = str(folder)
+        raise
     finally:
         os.close(handle)

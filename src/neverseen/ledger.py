@@ -23,6 +23,8 @@ from neverseen.errors import InputError, LedgerError
 FORMAT = "neverseen-ledger-1"
 _CHUNK = 500  # values bound to one statement; SQLite allows 32,766, older ones 999
 _PATIENCE = 30.0  # seconds to wait for another process
+_CACHE = 2**16  # KiB of a SQLite file in memory
+_LOG_PAGES = 2**14  # after so many, the log of a SQLite file goes into it: samples come in no order, to pages all over
 
 _tables = sa.MetaData()
 _meta = sa.Table(
@@ -57,7 +59,7 @@ _journal = sa.Table(
 _forgotten = sa.Table(  # commitments of what was forgotten; the certificate that says so, or NULL while there is none
     "forgotten",
     _tables,
-    sa.Column("place", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("place", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=False),
     sa.Column("commitment", sa.LargeBinary, nullable=False, index=True),
     sa.Column("certificate", sa.BigInteger),
 )
@@ -99,13 +101,13 @@ class Ledger:
 
     Parameters
     ----------
-    url : str
-        ``sqlite:///path``, or ``postgresql+psycopg://user:password@host/database``.
+    url : str or sqlalchemy.URL
+        ``sqlite:///path``, or ``postgresql+psycopg://user:password@host/database``; `in_file` makes that of any path.
     create : bool
         Make its tables. Without, they must be there.
     """
 
-    def __init__(self, url: str, create: bool = False) -> None:
+    def __init__(self, url: str | sa.URL, create: bool = False) -> None:
         try:
             self.url = sa.make_url(url)
         except ArgumentError:
@@ -115,17 +117,25 @@ class Ledger:
         self._lite = self.url.get_backend_name() == "sqlite"
         if not self._lite and self.url.get_backend_name() != "postgresql":
             raise LedgerError(f"a ledger is kept in SQLite or PostgreSQL, not in {self.url.get_backend_name()}")
+        if self._lite and self.url.database in (None, "", ":memory:"):
+            raise LedgerError("a ledger in SQLite is a file: give its path, as in sqlite:///path")
         self._local = threading.local()
-        settings: dict[str, Any] = {"connect_args": {"timeout": _PATIENCE}} if self._lite else {"pool_pre_ping": True}
+        self._uncertain = False
+        settings: dict[str, Any] = {"connect_args": {"timeout": _PATIENCE}}
+        if not self._lite:  # a transaction sees one state, as those of SQLite do
+            settings = {"pool_pre_ping": True, "isolation_level": "REPEATABLE READ"}
         try:
             self._engine = sa.create_engine(self.url, hide_parameters=True, **settings)
         except (NoSuchModuleError, ImportError) as error:
             raise LedgerError("a ledger in PostgreSQL needs psycopg: pip install 'psycopg[binary]'") from error
-        if self._lite:
-            sa.event.listen(self._engine, "connect", _set_up)
-            sa.event.listen(self._engine, "begin", self._begin)
-        with self._clear_errors():
-            self._open(create)
+        sa.event.listen(self._engine, "connect", _set_up_file if self._lite else _set_up_server)
+        sa.event.listen(self._engine, "begin", self._begin)
+        try:
+            with self._clear_errors():
+                self._open(create)
+        except BaseException:
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         return f"Ledger({self.url.render_as_string(hide_password=True)!r})"
@@ -136,7 +146,9 @@ class Ledger:
 
     def _open(self, create: bool) -> None:
         path = Path(self.url.database or "") if self._lite else None
-        if path is not None and not create and not path.is_file():
+        if path is not None and create:
+            _make_private(path)
+        elif path is not None and not path.is_file():
             raise LedgerError(f"the ledger {path} is missing: restore it from a copy")
         names = set(sa.inspect(self._engine).get_table_names())
         if create:
@@ -146,8 +158,6 @@ class Ledger:
                 _tables.create_all(connection)
                 connection.execute(sa.insert(_meta), [{"key": "format", "value": FORMAT}])
                 connection.execute(sa.insert(_migrations), [{"number": 1, "what": "all tables"}])
-            if path is not None:
-                path.chmod(0o600)
         elif not set(_tables.tables) <= names:
             raise LedgerError(f"{self!r} is not a ledger: tables are missing")
         found = self.meta("format")
@@ -155,22 +165,34 @@ class Ledger:
             raise LedgerError(f"{self!r} has the format {found!r}; this version reads {FORMAT!r}")
 
     @contextmanager
-    def _clear_errors(self) -> Iterator[None]:
-        """Turn what the database raises into an error that says what to do, and shows neither values nor passwords."""
+    def _clear_errors(self, committing: bool = False) -> Iterator[None]:
+        """Turn what the database raises into an error that says what to do, and shows neither values nor passwords.
+
+        A commit that fails may have happened: what a disk did before it failed to sync shows when it is read again.
+        """
         try:
             yield
         except IntegrityError as error:
-            raise LedgerError(f"{self!r} refused a row that is there already. Nothing was changed") from error
+            words = type(error.orig).__name__  # no more: PostgreSQL's message has the row in it
+            raise LedgerError(f"{self!r} refused a row that is there already ({words}). Nothing was changed") from None
         except DBAPIError as error:
-            uncertain = error.connection_invalidated
-            words = f"{type(error.orig).__name__}: {str(error.orig).strip().splitlines()[0] if str(error.orig) else ''}"
-            if (isinstance(error.orig, sqlite3.DatabaseError) and "malformed" in words) or "not a database" in words:
-                raise LedgerError(f"{self!r} is damaged ({words}): restore it from a copy") from None
-            if "locked" in words:
-                raise LedgerError(f"{self!r} is in use by another process: wait for it to end") from None
-            raise LedgerError(f"{self!r} cannot be used ({words})", uncertain=uncertain) from None
+            raise self._explained(error.orig, committing) from None
+        except sqlite3.Error as error:  # of a statement that did not go through SQLAlchemy
+            raise self._explained(error, committing) from None
         except SQLAlchemyError as error:
-            raise LedgerError(f"{self!r} cannot be used ({type(error).__name__})") from error
+            raise LedgerError(f"{self!r} cannot be used ({type(error).__name__})", uncertain=committing) from None
+
+    def _explained(self, error: BaseException | None, committing: bool) -> LedgerError:
+        first = str(error).strip().splitlines()[:1]
+        words = f"{type(error).__name__}: {''.join(first)}"
+        if "malformed" in words or "not a database" in words:
+            return LedgerError(f"{self!r} is damaged ({words}): restore it from a copy")
+        if "readonly" in words or "unable to open" in words:
+            return LedgerError(f"{self!r} cannot be used ({words}): SQLite writes beside it, even to read")
+        if "locked" in words or "lock timeout" in words:
+            return LedgerError(f"{self!r} is in use by another process: wait for it to end")
+        after = ". Whether the change was made is not known: open it again to see" if committing else ""
+        return LedgerError(f"{self!r} cannot be used ({words}){after}", uncertain=committing)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -217,14 +239,16 @@ class Ledger:
         question = sa.select(_samples).order_by(_samples.c.number)
         if name is not None:
             question = question.where(_samples.c.name == name)
-        with self._reading() as connection:
-            yield from map(_sample, connection.execution_options(yield_per=1000).execute(question))
+        streamed = {"yield_per": 1000}
+        with self._reading() as connection, connection.execute(question, execution_options=streamed) as result:
+            yield from map(_sample, result)
 
     def journal(self) -> Iterator[JournalRow]:
         """Yield the changes since the last snapshot, oldest first."""
         question = sa.select(_journal).order_by(_journal.c.sequence)
-        with self._reading() as connection:
-            for row in connection.execution_options(yield_per=10).execute(question):
+        streamed = {"yield_per": 10}
+        with self._reading() as connection, connection.execute(question, execution_options=streamed) as result:
+            for row in result:
                 yield JournalRow(int(row.sequence), str(row.kind), bytes(row.payload))
 
     def meta(self, key: str) -> str | None:
@@ -253,18 +277,34 @@ class Ledger:
         """Change the ledger: all of it, on disk, once this is left without an error; else nothing."""
         if getattr(self._local, "connection", None) is not None:
             raise InputError("this thread is changing the ledger already")
+        if self._uncertain:
+            raise LedgerError(f"an earlier change of {self!r} may have been made or not: open it again to see", True)
         with self._clear_errors(), self._engine.connect() as connection:
             self._local.writes = True
             try:
-                with connection.begin():
+                with connection.begin() as transaction:
                     self._local.connection = connection
                     yield Writing(connection)
+                    self._commit(connection, transaction)
             finally:
                 self._local.writes, self._local.connection = False, None
 
+    def _commit(self, connection: sa.Connection, transaction: sa.RootTransaction) -> None:
+        with self._clear_errors(committing=True):
+            try:
+                transaction.commit()
+            except BaseException:
+                self._uncertain = True
+                connection.invalidate()  # the driver may still be inside the transaction
+                raise
+
     def _begin(self, connection: sa.Connection) -> None:
-        """Begin a transaction of SQLite: a writer takes its lock at once, not half-way."""
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if getattr(self._local, "writes", False) else "BEGIN")
+        """Begin a transaction: a writer takes its lock at once, not half-way. Readers are not kept out."""
+        writes = getattr(self._local, "writes", False)
+        if self._lite:
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        elif writes:
+            connection.exec_driver_sql("LOCK TABLE meta IN EXCLUSIVE MODE")
 
     def scrub(self) -> None:
         """Clear the database's files of what was deleted."""
@@ -305,7 +345,10 @@ class Writing:
     def add(self, rows: Sequence[SampleRow]) -> None:
         """Take samples in. One that went since the last certificate, and now comes back, did not go."""
         if rows:
-            self._connection.execute(sa.insert(_samples), [row._asdict() for row in sorted(rows)])
+            mark = "?" if self._connection.dialect.name == "sqlite" else "%s"
+            marks = ", ".join([mark] * len(SampleRow._fields))
+            statement = f"INSERT INTO samples ({', '.join(SampleRow._fields)}) VALUES ({marks})"  # noqa: S608
+            self._connection.exec_driver_sql(statement, sorted(rows))  # by the driver: there may be very many
         waiting = _forgotten.c.certificate.is_(None)
         for chunk in _chunks(row.commitment for row in rows):
             self._connection.execute(sa.delete(_forgotten).where(waiting, _forgotten.c.commitment.in_(chunk)))
@@ -320,9 +363,13 @@ class Writing:
         self._remove(_samples.c.name == name)
 
     def _remove(self, which: sa.ColumnElement[bool]) -> None:
-        chosen = sa.select(_samples.c.commitment).where(which)
-        self._connection.execute(sa.insert(_forgotten).from_select(["commitment"], chosen))
+        place = sa.func.row_number().over(order_by=_samples.c.commitment) + self._last_place()
+        chosen = sa.select(place, _samples.c.commitment).where(which)
+        self._connection.execute(sa.insert(_forgotten).from_select(["place", "commitment"], chosen))
         self._connection.execute(sa.delete(_samples).where(which))
+
+    def _last_place(self) -> int:
+        return int(self._connection.execute(sa.select(sa.func.max(_forgotten.c.place))).scalar_one() or 0)
 
     def set_meta(self, key: str, value: str | None) -> None:
         """Note a value under a key; None removes it."""
@@ -343,7 +390,10 @@ class Writing:
         found = [bytes(row[0]) for row in self._connection.execute(sa.select(_forgotten.c.commitment).where(waiting))]
         self._connection.execute(sa.delete(_forgotten).where(waiting))
         if found:
-            rows = [{"commitment": value, "certificate": certificate} for value in sorted(found)]
+            rows = [
+                {"place": place, "commitment": value, "certificate": certificate}
+                for place, value in enumerate(sorted(found), self._last_place() + 1)
+            ]
             self._connection.execute(sa.insert(_forgotten), rows)
         fresh = _samples.c.state != "published"
         self._connection.execute(sa.update(_samples).where(fresh).values(state="published"))
@@ -356,9 +406,35 @@ def _sample(row: Any) -> SampleRow:
     )  # fmt: skip
 
 
-def _set_up(connection: Any, record: Any) -> None:
+def in_file(path: Path) -> sa.URL:
+    """Return the URL of a ledger in a file, whatever characters its path has."""
+    return sa.URL.create("sqlite", database=str(path))
+
+
+def _make_private(path: Path) -> None:
+    """Make an empty file of mode 600, for SQLite to fill: the log beside it gets the same mode."""
+    try:
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+    except OSError as error:
+        raise LedgerError(f"the ledger {path} cannot be made: {error.strerror}") from error
+
+
+def _set_up_server(connection: Any, record: Any) -> None:
+    """Set what PostgreSQL keeps for each connection."""
+    connection.execute(f"SET lock_timeout = {int(_PATIENCE * 1000)}")
+    connection.commit()
+
+
+def _set_up_file(connection: Any, record: Any) -> None:
     """Set what SQLite keeps for each connection; transactions are begun by SQLAlchemy's events, not by the driver."""
     connection.isolation_level = None
-    for setting, value in (("journal_mode", "WAL"), ("synchronous", "FULL"), ("secure_delete", "ON")):
-        connection.execute(f"PRAGMA {setting} = {value}")
-    connection.execute("PRAGMA temp_store = MEMORY")
+    for setting in (
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "secure_delete = ON",
+        "temp_store = MEMORY",
+        f"cache_size = -{_CACHE}",
+        f"wal_autocheckpoint = {_LOG_PAGES}",
+    ):
+        connection.execute(f"PRAGMA {setting}")

@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from neverseen.errors import StoreDamagedError
-from neverseen.labels import LabelIndex, canonical_json, from_text
+from neverseen.labels import Label, LabelIndex, canonical_json, from_text
+from neverseen.ledger import JournalRow
 
 LEARN, FORGET, FORGET_CLASS = "learn", "forget", "forget-class"
 _CHECK = 16
+_GATHER = 8192  # samples read from records and not yet added up
 
 
 def samples_record(quantised: np.ndarray, index: LabelIndex) -> bytes:
@@ -32,7 +36,7 @@ def class_record(name: str) -> bytes:
     return _sealed(name.encode())
 
 
-def read_samples(record: bytes, sequence: int) -> tuple[np.ndarray, LabelIndex]:
+def read_samples(record: bytes, sequence: int) -> tuple[np.ndarray, list[Label]]:
     """Return the quantised features and labels of a record."""
     body = _opened(record, sequence)
     (length,) = struct.unpack_from("<I", body)
@@ -41,12 +45,50 @@ def read_samples(record: bytes, sequence: int) -> tuple[np.ndarray, LabelIndex]:
     positions = np.frombuffer(body, "<i4", rows, 4 + length)
     quantised = np.frombuffer(body, np.int8, rows * width, 4 + length + 4 * rows).reshape(rows, width).copy()
     labels = [from_text(text) for text in about["classes"]]
-    return quantised, LabelIndex([labels[position] for position in positions])
+    return quantised, [labels[position] for position in positions]
 
 
 def read_class(record: bytes, sequence: int) -> str:
     """Return the class of a record."""
     return _opened(record, sequence).decode()
+
+
+class Gathered(NamedTuple):
+    """Changes in one: samples that are learned or forgotten, or a class that is forgotten."""
+
+    kind: str
+    quantised: np.ndarray
+    labels: LabelIndex
+    name: str
+
+
+def gathered(records: Iterable[JournalRow]) -> Iterator[Gathered]:
+    """Yield the changes of records, many in one: sums do not depend on the order, and a sample takes as long as many.
+
+    What is learned comes before what is forgotten, so that all that goes is there. A class that is forgotten parts
+    what came before from what comes after.
+    """
+    waiting: dict[str, list[tuple[np.ndarray, list[Label]]]] = {LEARN: [], FORGET: []}
+    for record in records:
+        if record.kind in waiting:
+            waiting[record.kind].append(read_samples(record.payload, record.sequence))
+            if sum(len(labels) for parts in waiting.values() for _, labels in parts) >= _GATHER:
+                yield from _together(waiting)
+        elif record.kind == FORGET_CLASS:
+            yield from _together(waiting)
+            name = read_class(record.payload, record.sequence)
+            yield Gathered(FORGET_CLASS, np.empty((0, 0), np.int8), LabelIndex([]), name)
+        else:
+            raise StoreDamagedError(f"record {record.sequence} of the journal is of unknown kind {record.kind!r}")
+    yield from _together(waiting)
+
+
+def _together(waiting: dict[str, list[tuple[np.ndarray, list[Label]]]]) -> Iterator[Gathered]:
+    for kind, parts in waiting.items():
+        if parts:
+            index = LabelIndex([label for _, labels in parts for label in labels])
+            yield Gathered(kind, np.concatenate([quantised for quantised, _ in parts]), index, "")
+            parts.clear()
 
 
 def _sealed(body: bytes) -> bytes:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from neverseen.errors import StoreLockedError
@@ -35,13 +36,15 @@ class WriterLock:
                 "to read what is published"
             ) from error
         about = {"host": socket.gethostname(), "pid": os.getpid(), "since": int(time.time())}
-        os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, canonical_json(about).encode(), 0)
+        with suppress(OSError):  # a full disk: the message to others says less, the lock is no worse
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, canonical_json(about).encode(), 0)
 
     def release(self) -> None:
         """Let others write."""
         if self._handle >= 0:
-            os.ftruncate(self._handle, 0)
+            with suppress(OSError):
+                os.ftruncate(self._handle, 0)
             os.close(self._handle)
             self._handle = -1
 

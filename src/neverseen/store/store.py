@@ -6,7 +6,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,22 +21,23 @@ from neverseen.encoding import quantise
 from neverseen.errors import (
     AlreadyForgottenError,
     ConfigurationError,
+    LedgerError,
     NotPublishedError,
     ReceiptRejectedError,
     StoreDamagedError,
 )
 from neverseen.files import replace_file, sync_folder
-from neverseen.forgetting import ForgettingModel
+from neverseen.forgetting import ForgettingModel, features_of
 from neverseen.hardware import Hardware, choose
 from neverseen.keys import Keyring
-from neverseen.ledger import Ledger, in_file
+from neverseen.ledger import JournalRow, Ledger, in_file
 from neverseen.model import ExactModel
 from neverseen.receipts import commitment
 from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics
 from neverseen.store.description import Description
 from neverseen.store.held import StoredModel
-from neverseen.store.journal import FORGET, FORGET_CLASS, LEARN, read_class, read_samples
+from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
 from neverseen.store.snapshots import StoredClassGrams, files_of, read_snapshot, write_snapshot
 from neverseen.versions import Version, read_version, write_version
@@ -341,7 +343,7 @@ class Store:
 
     def predict(self, samples: Any) -> np.ndarray:
         """Return the class of each sample, as the published version has it."""
-        return self.version().predict(quantise(self.backbone.extract(samples)))
+        return self.version().predict(quantise(features_of(self.backbone, samples)))
 
     def score(self, samples: Any, labels: Any) -> float:
         """Return the share of samples whose class the published version predicts right."""
@@ -420,25 +422,36 @@ class Store:
         self._folded = self._clock()
         classifier = StoredClassifier(stored)
         self._model = ForgettingModel._of(self.backbone, classifier, known)
+        with ledger.writing() as writing:  # goes over what a process that died had not committed: no state but this
+            writing.set_meta("snapshot", snapshot)  # one can come back, and no other's files are needed
         self._tidy()
 
     def _replay(self, stored: StoredModel) -> None:
-        for record in self._open_ledger().journal():
-            if record.kind == FORGET_CLASS:
-                stored.statistics.remove_class(read_class(record.payload, record.sequence))
-            elif record.kind in (LEARN, FORGET):
-                batch, _ = stored._batch(*read_samples(record.payload, record.sequence))
-                change = stored.statistics.merge if record.kind == LEARN else stored.statistics.subtract
-                change(batch)
-            else:
-                raise StoreDamagedError(f"record {record.sequence} of the journal is of unknown kind {record.kind!r}")
-            stored._recorded(record.sequence, record.payload)
+        def noted() -> Iterator[JournalRow]:
+            for record in self._open_ledger().journal():
+                stored._recorded(record.sequence, record.payload)
+                yield record
+
+        for kind, quantised, index, name in gathered(noted()):
+            if kind == FORGET_CLASS:
+                stored.statistics.remove_class(name)
+                continue
+            batch, _ = stored._batch(quantised, index)
+            change = stored.statistics.merge if kind == LEARN else stored.statistics.subtract
+            change(batch)
 
     def _fold_if_due(self) -> None:
         stored = self._exact()
         waiting = stored.journal_bytes
         if waiting > FOLD_BYTES or (waiting and self._clock() - self._folded > FOLD_SECONDS):
-            self._fold()
+            try:
+                self._fold()
+            except (OSError, LedgerError) as error:  # what led here is on disk and stands
+                warnings.warn(
+                    f"the journal of {self.folder} was not folded, and will be with a later change: {error}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
 
     def _fold(self) -> None:
         """Write the sums as a snapshot, and drop the journal that led to them."""

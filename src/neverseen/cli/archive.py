@@ -1,0 +1,112 @@
+"""A whole store as one file, to carry it elsewhere.
+
+A tar file with the files of the store's folder under their own names; the ledger as a database without journal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from neverseen.cli.opening import opened
+from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError
+from neverseen.files import sync_folder
+from neverseen.store.description import Description
+
+LEDGER, LOCK = "ledger.sqlite", "lock"
+FOLDERS = ("certificates", "sums", "versions")
+_NAME = re.compile(r"(?:(?:certificates|sums|versions)/)?[A-Za-z0-9][A-Za-z0-9_-]{0,100}(?:\.[a-z]{1,20})?")
+
+
+def write_archive(folder: Path, file: Path) -> str:
+    """Write a store to a new file of mode 600, and return the digest of its model."""
+    if Description.read(folder).ledger is not None:
+        raise ConfigurationError(f"the ledger of {folder} is in a database of its own: use that database's tools")
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {file.parent} to write {file.name} to")
+    with opened(folder, write=True) as model:  # nobody else changes it meanwhile
+        digest = model.digest()
+        handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 600
+        copied = Path(f"{partial}.ledger")
+        try:
+            with os.fdopen(handle, "wb") as raw:
+                _copy_ledger(folder / LEDGER, copied)
+                with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                    for path in sorted(folder.rglob("*")):
+                        name = path.relative_to(folder).as_posix()
+                        if path.is_file() and name != LOCK and not name.startswith(LEDGER) and _NAME.fullmatch(name):
+                            archive.add(path, name, recursive=False, filter=_anonymous)
+                    archive.add(copied, LEDGER, recursive=False, filter=_anonymous)
+                raw.flush()
+                os.fsync(raw.fileno())
+            Path(partial).rename(file)
+            sync_folder(file.parent)
+        finally:
+            copied.unlink(missing_ok=True)
+            Path(partial).unlink(missing_ok=True)
+    return digest
+
+
+def _copy_ledger(source: Path, target: Path) -> None:
+    """Copy a database as it stands, what is in its write-ahead log included."""
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+            old.backup(new)
+            new.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise LedgerError(f"the ledger {source} cannot be copied: {error}") from error
+
+
+def read_archive(folder: Path, file: Path) -> str:
+    """Make a store from a file that `write_archive` wrote, whole or not at all, and return the digest of its model."""
+    if folder.exists():
+        raise FileExistsError(f"{folder} is there already: choose another folder")
+    partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
+    partial.mkdir(mode=0o700)
+    try:
+        for name in FOLDERS:
+            (partial / name).mkdir(mode=0o700)
+        try:
+            with tarfile.open(file, mode="r:") as archive:
+                _unpack(archive, partial, file)
+        except tarfile.TarError as error:
+            raise FileRejectedError(f"{file} is not a .tar file that can be read: {error}") from error
+        if Description.read(partial).ledger is not None:  # it would name a database of the sender's choice
+            raise FileRejectedError(f"{file} names a database for its ledger: it was not written by export")
+        with opened(partial, write=True) as model:
+            digest = model.digest()
+        partial.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return digest
+
+
+def _unpack(archive: tarfile.TarFile, folder: Path, source: Path) -> None:
+    """Write the files of an archive, under names that a store's files have and no others."""
+    for member in archive:  # not compressed, and nothing sparse: no more comes out than there is
+        content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+        if content is None or not _NAME.fullmatch(member.name):
+            raise FileRejectedError(f"{source} holds {member.name[:80]!r}, which is no file of a store")
+        handle = os.open(folder / member.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with content, os.fdopen(handle, "wb") as target:
+            shutil.copyfileobj(content, target, 2**20)
+            target.flush()
+            os.fsync(target.fileno())
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out who and when."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime, member.mode = 0, 0o600
+    return member

@@ -1,0 +1,286 @@
+"""Commands that change a store: init, learn, forget, forget-class, publish, seal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neverseen import store
+from neverseen.classifier import AnalyticClassifier
+from neverseen.cli.opening import backbone_of, opened, recipe_of
+from neverseen.cli.options import Folder, Ids, Json, Keys, Label, Labels, Owners, Publish, Receipts, Source
+from neverseen.cli.printing import about, by_class, counted, plain, print_json, print_table, published_words
+from neverseen.cli.receipt_files import ReceiptFile, read_receipts
+from neverseen.cli.rehearsal import rehearsed
+from neverseen.cli.sources import Columns, read_source
+from neverseen.encoding import RandomProjection
+from neverseen.errors import InputError, NotLearnedError
+from neverseen.keys import Keyring
+from neverseen.labels import from_text, normalise, text
+from neverseen.store import Store
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]
+Seal = Annotated[bool, typer.Option("--seal", help="Then clear the disk of what was forgotten.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (init, learn, forget, publish, seal):
+        app.command()(command)
+    app.command("forget-class")(forget_class)
+
+
+def init(
+    folder: Folder,
+    backbone: Annotated[
+        str,
+        typer.Option(
+            help="What makes features of samples: features:NUMBER if they are there already (or features:NUMBER:NAME, "
+            "with the name of what made them), efficientnet_lite0 for images, minilm for texts.",
+            show_default=False,
+        ),
+    ],
+    codes: Annotated[
+        int, typer.Option(help="Size of the random projection: more is more accurate, and slower.")
+    ] = 2048,
+    seed: Annotated[int, typer.Option(help="Of the random projection.")] = 0,
+    gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.")] = AnalyticClassifier().gamma,
+    track_classes: Annotated[
+        bool, typer.Option("--track-classes", help="Keep each class's own sums, for forget-class.")
+    ] = False,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of a PostgreSQL database for the ledger.",
+            envvar="NEVERSEEN_LEDGER",
+            show_default="a file in the folder",
+        ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="A key file outside of the folder, made if it is not there. Every change needs it then.",
+            show_default="a file in the folder",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a store: a folder with a model that holds nothing yet.
+
+    Example: `neverseen init shop --backbone features:384`
+    """
+    recipe = recipe_of(backbone)
+    made = backbone_of(recipe)
+    settings = AnalyticClassifier(RandomProjection(codes, seed), gamma, track_classes=track_classes)
+    known = None if keys is None else Keyring.load(keys) if keys.exists() else Keyring.create(keys)
+    with store.create(folder, made, settings, keys=known, ledger=ledger, recipe=recipe) as new:
+        description = new.description
+    if as_json:
+        print_json(
+            {
+                "backbone": made.name,
+                "configuration": description.configuration.digest().hex(),
+                "folder": str(folder),
+                "n_features": made.n_features,
+                "public_key": description.public_key,
+            }
+        )
+        return
+    typer.echo(f"made {folder}, for {made.n_features} features of {made.name}")
+    typer.echo(f"its certificates are signed with the key {description.public_key}")
+
+
+def learn(
+    folder: Folder,
+    source: Source,
+    labels: Labels = None,
+    label: Label = None,
+    ids: Ids = None,
+    owners: Owners = None,
+    receipts: Annotated[
+        Path, typer.Option(help="Where to write the receipts: a new file, or a folder for one.")
+    ] = Path(),
+    random_ids: Annotated[bool, typer.Option("--random-ids", help="Do not use the source's ids or paths.")] = False,
+    publish: Publish = True,
+    keys: Keys = None,
+    as_json: Json = False,
+) -> None:
+    """Learn samples, all or none, and write a receipt for each.
+
+    Receipts are what samples are forgotten by: give them to those whose samples they are. The store keeps none.
+
+    Example: `neverseen learn shop monday.csv --receipts monday.jsonl`
+    """
+    with opened(folder, write=True, keys=keys, raw=True) as model:
+        found = read_source(source, Columns(labels, ids, owners, label))
+        file = ReceiptFile(receipts)
+        try:
+            given = model.learn(found.samples, found.labels, None if random_ids else found.ids, found.owners)
+        except BaseException:
+            file.discard()
+            raise
+        try:
+            file.write(given, model.read_receipt)
+        except BaseException:  # without their receipts, samples are not learned
+            model.forget(given)
+            file.discard()
+            raise
+        certificate = model.publish() if publish else None
+    if as_json:
+        print_json({"certificate": about(certificate), "learned": len(given), "receipts": str(file.path)})
+        return
+    typer.echo(f"learned {counted(len(given), 'sample')}; {published_words(certificate)}")
+    typer.echo(f"receipts are in {file.path}: give them to their owners")
+
+
+def forget(
+    folder: Folder,
+    source: Annotated[
+        Path | None, typer.Argument(help="Samples, as for learn, instead of receipts.", show_default=False)
+    ] = None,
+    receipts: Receipts = None,
+    only_id: Annotated[list[str] | None, typer.Option("--id", help="Of the receipts, only those of this id.")] = None,
+    only_owner: Annotated[
+        list[str] | None, typer.Option("--owner", help="Of the receipts, only those of this owner.")
+    ] = None,
+    labels: Labels = None,
+    label: Label = None,
+    ids: Ids = None,
+    by_content: Annotated[bool, typer.Option("--by-content", help="Do not use the source's ids.")] = False,
+    dry_run: DryRun = False,
+    seal: Seal = False,
+    publish: Publish = True,
+    keys: Keys = None,
+    as_json: Json = False,
+) -> None:
+    """Forget samples, all or none, by their receipts or by the samples themselves.
+
+    Images are found by their content, whatever their names are now.
+
+    Example: `neverseen forget shop --receipts monday.jsonl --owner ada`
+    """
+    if (source is None) == (not receipts):
+        raise typer.BadParameter("give receipts with --receipts, or a source of samples, and not both")
+    if source is not None and (only_id or only_owner):
+        raise typer.BadParameter("--id and --owner choose among receipts: give these with --receipts")
+    with opened(folder, write=True, keys=keys, raw=source is not None) as model:
+        if source is None:
+            tokens = _chosen(model, read_receipts(receipts or []), only_id, only_owner)
+            names: list[Any] = [model.read_receipt(token)["label"] for token in tokens]
+            request: dict[str, Any] = {"given": tokens}
+        else:
+            found = read_source(source, Columns(labels, ids, None, label))
+            names = found.labels or []
+            request = {
+                "given": found.samples,
+                "labels": found.labels,
+                "ids": None if by_content or source.is_dir() else found.ids,
+            }
+        if dry_run:
+            rehearsed(model, lambda: model.forget(**request))
+        else:
+            model.forget(**request)
+        _finish(model, Counter(text(normalise(name)) for name in names), dry_run, seal, publish, as_json)
+
+
+def forget_class(
+    folder: Folder,
+    label: Annotated[str, typer.Argument(help="The class.", show_default=False)],
+    kind: Annotated[
+        str | None, typer.Option(help="text or number, where there are classes of both that are written alike.")
+    ] = None,
+    dry_run: DryRun = False,
+    seal: Seal = False,
+    publish: Publish = True,
+    keys: Keys = None,
+    as_json: Json = False,
+) -> None:
+    """Forget every sample of a class, without receipts. Needs a store made with --track-classes.
+
+    Example: `neverseen forget-class shop cat`
+    """
+    if kind not in (None, "text", "number"):
+        raise typer.BadParameter("--kind is text or number")
+    with opened(folder, write=True, keys=keys) as model:
+        counts: dict[str, int] = model.status()["samples_by_class"]
+        held = [name for name in counts if str(plain(from_text(name))) == label or name == label]
+        if kind is not None:
+            held = [name for name in held if isinstance(from_text(name), str) == (kind == "text")]
+        if not held:
+            raise NotLearnedError(f"the store holds no sample of class {label!r}: never learned, or forgotten already")
+        if len(held) > 1:
+            raise InputError(f"classes that are written {label!r}: {', '.join(held)}; say --kind text or --kind number")
+        if dry_run:
+            rehearsed(model, lambda: model.forget_class(from_text(held[0])))
+        else:
+            model.forget_class(from_text(held[0]))
+        _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json)
+
+
+def publish(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
+    """Make all changes visible to readers, with a certificate.
+
+    Example: `neverseen publish shop`
+    """
+    with opened(folder, write=True, keys=keys) as model:
+        certificate = model.publish()
+    if as_json:
+        print_json({"certificate": about(certificate)})
+    else:
+        typer.echo(published_words(certificate))
+
+
+def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
+    """Publish, and clear the disk of what was forgotten.
+
+    Example: `neverseen seal shop`
+    """
+    with opened(folder, write=True, keys=keys) as model:
+        certificate = model.seal()
+    if as_json:
+        print_json({"certificate": about(certificate), "sealed": True})
+    else:
+        typer.echo(f"sealed; {published_words(certificate)}")
+
+
+def _chosen(model: Store, tokens: list[bytes], ids: list[str] | None, owners: list[str] | None) -> list[bytes]:
+    """Return the receipts of these ids and owners, going by what is sealed in them."""
+    if not ids and not owners:
+        return tokens
+    chosen = []
+    for token in tokens:
+        said = {name: str(plain(value)) for name, value in model.read_receipt(token).items() if value is not None}
+        if (not ids or said.get("id") in ids) and (not owners or said.get("owner") in owners):
+            chosen.append(token)
+    if not chosen:
+        raise InputError(f"none of the {counted(len(tokens), 'receipt')} is of that id and owner")
+    return chosen
+
+
+def _finish(model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool) -> None:
+    certificate = None
+    if not dry_run:
+        certificate = model.seal() if seal else model.publish() if publish else None
+    count = classes.total()
+    if as_json:
+        print_json(
+            {
+                "certificate": about(certificate),
+                "classes": by_class(classes),
+                "dry_run": dry_run,
+                "forgotten": 0 if dry_run else count,
+                "requested": count,
+                "sealed": seal and not dry_run,
+            }
+        )
+        return
+    if dry_run:
+        rows = [(entry["class"], entry["samples"]) for entry in by_class(classes)]
+        print_table(("class", "samples to go"), rows)
+        typer.echo(f"would forget {counted(count, 'sample')}; nothing was changed")
+        return
+    ending = "; sealed" if seal else ""
+    typer.echo(f"forgot {counted(count, 'sample')}; {published_words(certificate)}{ending}")

@@ -1,0 +1,139 @@
+"""Commands that look at what is published: predict, status, history, certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from neverseen.cli.opening import opened
+from neverseen.cli.options import Folder, Json, Label, Labels, Source
+from neverseen.cli.printing import about, by_class, plain, print_facts, print_json, print_table
+from neverseen.cli.sources import Columns, read_source
+from neverseen.files import replace_file
+from neverseen.labels import normalise, text
+
+HEADS = ("number", "time", "learned", "forgotten", "samples", "classes", "model")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (predict, status, history, certificate):
+        app.command()(command)
+
+
+def predict(
+    folder: Folder,
+    source: Source,
+    labelled: Annotated[
+        bool, typer.Option("--labelled", help="The source has labels: say what share of them is predicted.")
+    ] = False,
+    labels: Labels = None,
+    label: Label = None,
+    as_json: Json = False,
+) -> None:
+    """Say which class the published version takes each sample for.
+
+    Example: `neverseen predict shop tuesday.csv`
+    """
+    with opened(folder, write=False, raw=True) as model:
+        found = read_source(source, Columns(labels, label=label), labelled=labelled)
+        version = model.version()
+        predicted = [normalise(name) for name in np.asarray(model.predict(found.samples), dtype=object)]
+        number = model.published_number
+    share = None
+    if labelled and found.labels is not None:
+        truth = [text(normalise(name)) for name in found.labels]
+        share = sum(text(name) == true for name, true in zip(predicted, truth, strict=True)) / len(truth)
+    if as_json:
+        answers = [
+            {"class": plain(name), "sample": sample} for sample, name in zip(found.names, predicted, strict=True)
+        ]
+        print_json({"accuracy": share, "model": version.digest(), "predictions": answers, "version": number})
+        return
+    print_table(("sample", "class"), zip(found.names, map(plain, predicted), strict=True))
+    if share is not None:
+        typer.echo(f"right: {share:.1%}")
+
+
+def status(folder: Folder, as_json: Json = False) -> None:
+    """Say what a store holds.
+
+    Example: `neverseen status shop`
+    """
+    with opened(folder, write=False) as model:
+        found: dict[str, Any] = model.status()
+        found["public_key"] = model.description.public_key
+    classes = by_class(found["samples_by_class"])
+    if as_json:
+        print_json(found | {"samples_by_class": classes})
+        return
+    facts = {
+        name.replace("_", " "): ("yes" if value else "no") if isinstance(value, bool) else value
+        for name, value in found.items()
+        if name != "samples_by_class"
+    }
+    print_facts(facts)
+    if classes:
+        print_table(("class", "samples"), [(entry["class"], entry["samples"]) for entry in classes])
+
+
+def history(folder: Folder, as_json: Json = False) -> None:
+    """List the certificates of a store, oldest first.
+
+    Example: `neverseen history shop`
+    """
+    with opened(folder, write=False) as model:
+        entries = [about(entry) or {} for entry in model.certificates()]
+    if as_json:
+        print_json(entries)
+        return
+    print_table(HEADS, [[*(entry[name] for name in HEADS[:-1]), entry["model"][:16]] for entry in entries])
+
+
+def certificate(
+    folder: Folder,
+    number: Annotated[int | None, typer.Argument(help="Its number.", show_default="the newest")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the certificate to this file, to hand it out.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a certificate. With --json, its very bytes, which can be verified.
+
+    Example: `neverseen certificate shop 1 --output first.json`
+    """
+    with opened(folder, write=False) as model:
+        found = model.certificate(model.published_number if number is None else number)
+    if output is not None:
+        if output.exists():
+            raise FileExistsError(f"{output} is there already: choose another name")
+        replace_file(output, [found.to_json()])
+        output.chmod(0o644)  # public
+    if as_json:
+        typer.echo(found.to_json(), nl=False)
+        return
+    print_facts(
+        {
+            "number": found.number,
+            "time": found.time,
+            "learned": found.learned,
+            "forgotten": found.forgotten,
+            "samples": found.after.samples,
+            "classes": found.after.classes,
+            "configuration": found.configuration,
+            "sums before": found.before.statistics,
+            "sums": found.after.statistics,
+            "model before": found.before.model,
+            "model": found.after.model,
+            "error bound": found.error_bound,
+            "previous": found.previous,
+            "digest": found.digest(),
+            "key": found.key,
+            "signature": found.signature,
+        }
+    )
+    for entry in found.commitments:
+        typer.echo(f"commitment {entry}")

@@ -1,0 +1,74 @@
+"""Commands that move a model elsewhere: export, import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neverseen.cli.archive import read_archive, write_archive
+from neverseen.cli.onnx_graph import graph_of
+from neverseen.cli.opening import opened
+from neverseen.cli.options import Folder, Json
+from neverseen.cli.printing import print_json
+from neverseen.errors import InputError
+from neverseen.files import replace_file
+from neverseen.versions import write_version
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(export)
+    app.command("import")(import_)
+
+
+def export(
+    folder: Folder,
+    file: Annotated[Path, typer.Argument(help="A new file: .safetensors, .onnx or .tar.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Write the published weights for use elsewhere, or the whole store.
+
+    .safetensors: weights and what proves them. .onnx: a graph from features to exact scores, for ONNX Runtime. .tar:
+    the store with its keys, for import on another machine; guard it as you would the store.
+
+    Example: `neverseen export shop shop.safetensors`
+    """
+    if file.exists():
+        raise FileExistsError(f"{file} is there already: choose another name")
+    ending = file.suffix.lower()
+    if ending == ".tar":
+        digest = write_archive(folder, file)
+    elif ending in {".safetensors", ".onnx"}:
+        with opened(folder, write=False) as model:
+            version = model.version()
+        digest = version.digest()
+        if ending == ".onnx":
+            replace_file(file, [graph_of(version)])
+        else:
+            write_version(file, version)
+    else:
+        raise InputError(f"{file.name} must end in .safetensors, .onnx or .tar: that says what to write")
+    if as_json:
+        print_json({"file": str(file), "model": digest})
+    else:
+        typer.echo(f"wrote {file}, model {digest[:16]}")
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(help="Where the store is to be; not there yet.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="What export wrote as .tar.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Bring back a store that was exported as .tar.
+
+    Go on with one of the two alone: two stores that sign certificates of the same number cannot both be right.
+
+    Example: `neverseen import shop-again shop.tar`
+    """
+    digest = read_archive(folder, file)
+    if as_json:
+        print_json({"folder": str(folder), "model": digest})
+    else:
+        typer.echo(f"made {folder}, model {digest[:16]}")

@@ -1,0 +1,53 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Folder = Annotated[Path, typer.Argument(help="The store's folder.", show_default=False)]
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="Samples: a folder of images with one subfolder for each class; features as .csv, .parquet or .npz; or "
+        "a text file, with a label, a TAB and a text on each line.",
+        show_default=False,
+    ),
+]
+Keys = Annotated[
+    Path | None, typer.Option(help="The key file, where it is not in the store's folder.", show_default=False)
+]
+Labels = Annotated[
+    str | None, typer.Option(help="Column (or array) of labels.", show_default="label; y in .npz", metavar="COLUMN")
+]
+Label = Annotated[
+    str | None,
+    typer.Option(
+        help="One label for all samples. Images may then lie anywhere in the folder, and lines are whole texts.",
+        show_default=False,
+    ),
+]
+Ids = Annotated[
+    str | None,
+    typer.Option(help="Column (or array) of ids.", show_default="id; ids in .npz, if there", metavar="COLUMN"),
+]
+Owners = Annotated[
+    str | None,
+    typer.Option(help="Column (or array) of owners.", show_default="owner; owners in .npz, if there", metavar="COLUMN"),
+]
+Publish = Annotated[bool, typer.Option("--publish/--no-publish", help="Make the change visible, with a certificate.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+PublicKey = Annotated[
+    str | None, typer.Option(help="The publisher's key, 64 hex digits. Without it, any key will do.", metavar="HEX")
+]
+Receipts = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--receipt",
+        "--receipts",
+        help="A file of receipts, as learn writes it, or of one receipt. May be given several times.",
+        show_default=False,
+    ),
+]

@@ -1,0 +1,89 @@
+"""What commands print: tables for people at a terminal, plain text in a pipe, one JSON document for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from neverseen.certificates import Certificate
+from neverseen.labels import Label, from_text, in_class_order, normalise, text
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document."""
+    typer.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=True))
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; in a pipe, lines with TABs between the cells and the heads first."""
+    listed = list(rows)
+    if not sys.stdout.isatty():
+        for row in [heads, *listed]:
+            typer.echo("\t".join(map(_cell, row)))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for place, head in enumerate(heads):
+        numbers = all(type(row[place]) is int for row in listed)
+        table.add_column(head, justify="right" if numbers else "left", overflow="fold")
+    for row in listed:
+        table.add_row(*(Text(_cell(cell)) for cell in row))
+    Console().print(table)
+
+
+def print_facts(facts: dict[str, object]) -> None:
+    """Print names and values, one pair a line."""
+    wide = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        typer.echo(f"{name.ljust(wide) if sys.stdout.isatty() else name + ':'} {_cell(value)}")
+
+
+def plain(label: Label) -> Any:
+    """Return a label as a JSON value: text, number, true, false or null as they are, others as in the specification."""
+    return json.loads(text(normalise(label)))
+
+
+def by_class(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return numbers of samples, given by the classes' canonical texts, as JSON values in class order."""
+    return [{"class": plain(from_text(name)), "samples": counts[name]} for name in in_class_order(counts)]
+
+
+def about(certificate: Certificate | None) -> dict[str, Any] | None:
+    """Return what is worth knowing of a certificate, as JSON values."""
+    if certificate is None:
+        return None
+    return {
+        "classes": certificate.after.classes,
+        "digest": certificate.digest(),
+        "forgotten": certificate.forgotten,
+        "learned": certificate.learned,
+        "model": certificate.after.model,
+        "number": certificate.number,
+        "samples": certificate.after.samples,
+        "time": certificate.time,
+    }
+
+
+def published_words(certificate: Certificate | None) -> str:
+    """Return how a change ended, for people."""
+    if certificate is None:
+        return "not published yet"
+    return f"published as version {certificate.number}, model {certificate.after.model[:16]}"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number of things in words, such as ``1,200 samples``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _cell(value: object) -> str:
+    shown = f"{value:,}" if type(value) is int else str(value)
+    # What comes from samples is untrusted: control characters must not reach the terminal.
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)

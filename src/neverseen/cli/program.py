@@ -1,0 +1,79 @@
+"""The command line as a whole: its commands, and what happens to errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from neverseen.cli import changing, checking, looking, moving
+from neverseen.errors import NeverseenError
+
+
+class Commands(TyperGroup):
+    """Commands whose errors are one line on stderr, and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; a traceback is for mistakes of ours alone."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to be written at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except (NeverseenError, OSError) as error:
+            words = " ".join(str(error).split()) or type(error).__name__
+            typer.echo(f"error: {words}", err=True)
+            raise typer.Exit(1) from None
+        except MemoryError:
+            typer.echo("error: there is not enough memory for this: work on less at a time", err=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    name="neverseen",
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(version("neverseen"))
+        except PackageNotFoundError:
+            typer.echo("unknown: the package is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _neverseen(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and exit.")
+    ] = False,
+) -> None:
+    """Classifiers that forget exactly, in folders that last.
+
+    Exit codes: 0 done, 1 failed or refused (one line on stderr says why), 2 not understood.
+    """
+
+
+for _module in (changing, looking, checking, moving):
+    _module.register(app)
+
+
+def main() -> None:
+    """Run the command line."""
+    warnings.showwarning = _show_warning
+    app(prog_name="neverseen")
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    typer.echo(f"warning: {' '.join(str(message).split())}", err=True)
