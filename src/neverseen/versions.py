@@ -57,6 +57,7 @@ class Version:
 
     Examples
     --------
+    >>> from neverseen import Identity
     >>> version = Version.empty(Configuration(Identity(), gamma=1, grid_bits=40))
     >>> version.classes, version.digest()[:8]
     ([], '67597ccd')
