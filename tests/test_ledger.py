@@ -515,6 +515,22 @@ def test_what_cannot_be_opened(wrong: str, words: str) -> None:
     assert "secret" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://ada@localhost:open-sesame/place",
+        "postgresql+psycopg://ada@/place?host=/nowhere&password=open-sesame",
+        "postgresql+psycopg://ada:open-sesame@/place?host=/nowhere",
+        "open-sesame",
+    ],
+)
+def test_no_part_of_a_url_that_may_be_a_password_shows(url: str) -> None:
+    with pytest.raises(LedgerError) as refusal:
+        Ledger(url)
+    shown = str(refusal.value) + repr(refusal.value.__cause__) * (not refusal.value.__suppress_context__)
+    assert "sesame" not in shown
+
+
 def test_the_password_does_not_show(postgresql: str) -> None:
     with database(postgresql, "password_test") as place:
         ledger = Ledger(sa.make_url(place).set(password="open sesame"), create=True)  # noqa: S106

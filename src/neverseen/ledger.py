@@ -110,7 +110,7 @@ class Ledger:
     def __init__(self, url: str | sa.URL, create: bool = False) -> None:
         try:
             self.url = sa.make_url(url)
-        except ArgumentError:
+        except (ArgumentError, ValueError):  # the latter quotes what it takes for a port, which may be of a password
             raise LedgerError(
                 "the ledger's URL cannot be read: use sqlite:///path or postgresql+psycopg://..."
             ) from None
@@ -138,7 +138,8 @@ class Ledger:
             raise
 
     def __repr__(self) -> str:
-        return f"Ledger({self.url.render_as_string(hide_password=True)!r})"
+        shown = self.url.set(query={}).render_as_string(hide_password=True)  # a query may hold a password too
+        return f"Ledger({shown!r})"
 
     def close(self) -> None:
         """Let go of the database."""
