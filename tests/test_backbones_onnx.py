@@ -56,6 +56,43 @@ def test_an_export_gives_the_same_features(small: TorchBackbone, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["network.onnx"]
 
 
+def test_an_export_for_images_needs_its_path_alone(small: TorchBackbone, path: Path, tmp_path: Path) -> None:
+    alone, samples = OnnxBackbone(path, batch_size=4), images("alone", 5)
+    assert (alone.name, alone.base) == ("small", None)
+    assert np.array_equal(alone.extract(samples), OnnxBackbone(path, Images(16), batch_size=4).extract(samples))
+    assert alone.digest() == OnnxBackbone(path, Images(16)).digest()
+    based = TorchBackbone(convolutions(), Images(16), name="based", batch_size=4, device="cpu")
+    based.base = BaseSet("public", [bytes(16), bytes([1] * 16)], {"epochs": 3})
+    based.export_onnx(tmp_path / "based.onnx")
+    again = OnnxBackbone(tmp_path / "based.onnx")
+    assert again.base is not None  # the base set is not lost with the export
+    assert again.base.description() == based.base.description()
+    assert again.base.holds(bytes(16))
+
+
+def test_a_file_of_somebody_else_needs_its_preprocessing(path: Path) -> None:
+    foreign = onnx.load(path)
+    (entry,) = foreign.metadata_props
+    for notes, error, words in (
+        ("{}", FileRejectedError, "notes of ours that cannot be read"),
+        ("[" * 100_000, FileRejectedError, "notes of ours that cannot be read"),
+        ('{"base":null,"name":"x","preprocessing":{"kind":"texts"}}', ConfigurationError, "give preprocess="),
+        ('{"base":null,"name":"x","preprocessing":{"kind":"images","size":9}}', FileRejectedError, "cannot be used"),
+        ('{"base":{},"name":"x","preprocessing":null}', ConfigurationError, "give preprocess="),
+    ):
+        entry.value = notes
+        onnx.save(foreign, path)
+        with pytest.raises(error, match=words):
+            OnnxBackbone(path)
+    with pytest.raises(FileRejectedError, match="base set that cannot be read"):
+        OnnxBackbone(path, Images(16))
+    del foreign.metadata_props[:]
+    onnx.save(foreign, path)
+    with pytest.raises(ConfigurationError, match=r"does not say how to prepare samples: give preprocess="):
+        OnnxBackbone(path)
+    assert OnnxBackbone(path, Images(16)).name == "small"  # the file's name
+
+
 def test_a_sample_has_the_same_features_whatever_is_beside_it(path: Path) -> None:
     exported, samples = OnnxBackbone(path, Images(16), batch_size=4), images("beside", 11)
     features = exported.extract(samples)

@@ -135,7 +135,7 @@ class ForgettingModel:
         Returns
         -------
         list of bytes
-            About 100 bytes more than the backbone has features.
+            About 115 bytes more than the backbone has features.
         """
         keys = self._require_keys()
         require_cipher()  # before the network has worked for minutes

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _INSTALL = "pip install onnx onnxscript"
 
 
-def onnx_model(module: torch.nn.Module, inputs: Any) -> bytes:
+def onnx_model(module: torch.nn.Module, inputs: Any, notes: str = "") -> bytes:
     """Return a module as the bytes of an ONNX file.
 
     The number of rows is left open, and so is the number of tokens of inputs by name; the output is called
@@ -32,6 +32,8 @@ def onnx_model(module: torch.nn.Module, inputs: Any) -> bytes:
         In evaluation mode.
     inputs : ndarray, tensor, or dict of them
         Two or more rows of what the module takes.
+    notes : str
+        Kept in the file, under the name ``neverseen``.
     """
     torch = imported("torch", "exporting to ONNX", "pip install torch")
     imported("onnx", "exporting to ONNX", _INSTALL)
@@ -52,6 +54,9 @@ def onnx_model(module: torch.nn.Module, inputs: Any) -> bytes:
         raise ConfigurationError(f"PyTorch cannot export this module to ONNX: {error}") from error
     model = program.model_proto
     _strip(model)
+    if notes:
+        entry = model.metadata_props.add()
+        entry.key, entry.value = "neverseen", notes
     return bytes(model.SerializeToString())
 
 

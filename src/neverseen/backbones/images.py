@@ -93,6 +93,16 @@ class Images:
             "std": [value.hex() for value in self.std],
         }
 
+    @classmethod
+    def from_configuration(cls, settings: dict[str, Any]) -> Images:
+        """Return the preprocessing that has this `configuration`."""
+        mean, std = ([float.fromhex(value) for value in settings[name]] for name in ("mean", "std"))
+        scale = {"divisor": float.fromhex(settings["divisor"]), "resize": settings["resize"]}
+        images = cls(settings["size"], mean, std, **scale, resample=settings["resample"])
+        if images.configuration() != settings:
+            raise ConfigurationError("these are not settings that images are prepared with")
+        return images
+
     def __repr__(self) -> str:
         settings = ("size", "mean", "std", "divisor", "resize", "resample")
         return f"Images({', '.join(f'{name}={getattr(self, name)!r}' for name in settings)})"

@@ -36,7 +36,7 @@ def efficientnet_lite0(
     resolution : int
         Height and width that images are scaled to. More is more accurate and costs its square in time.
     runtime : {"torch", "onnx"}
-        ONNX Runtime is two to four times as fast on a CPU. The network is exported to it once, into the cache folder
+        ONNX Runtime is about three times as fast on a CPU. The network is exported to it once, into the cache folder
         (``NEVERSEEN_CACHE``, else ``~/.cache/neverseen``). Both have one digest; the last bits of features differ.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"auto"``: CUDA if the runtime has it.

@@ -1,8 +1,9 @@
-"""Networks in ONNX files, run by ONNX Runtime: on a CPU often twice as fast as PyTorch."""
+"""Networks in ONNX files, run by ONNX Runtime: on a CPU often faster than PyTorch."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones.base_set import BaseSet
+from neverseen.backbones.images import Images
 from neverseen.backbones.network import Network, Preprocess
 from neverseen.backbones.onnx_file import has_external_data
 from neverseen.backbones.packages import imported
@@ -29,8 +31,9 @@ class OnnxBackbone(Network):
     Parameters
     ----------
     path : str or path
-    preprocess : callable
-        From a list of decoded samples to a batch; see `Network`. A dict goes to the inputs of these names.
+    preprocess : callable, optional
+        From a list of decoded samples to a batch; see `Network`. A dict goes to the inputs of these names. Files that
+        `TorchBackbone.export_onnx` wrote for images say it themselves.
     name : str, optional
         For people; part of the digest. By default the file's name without its ending.
     output : str, optional
@@ -50,7 +53,7 @@ class OnnxBackbone(Network):
     stands_for : str, optional
         The digest of the backbone that this file was exported from. It becomes the digest of this one, so that models
         on either can be used with both. Without it the digest is of the file's bytes. Nothing checks it: give it only
-        for a file that you exported yourself, and give `base` too if that backbone has a base set.
+        for a file that you exported yourself.
 
     Attributes
     ----------
@@ -65,7 +68,7 @@ class OnnxBackbone(Network):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        preprocess: Preprocess,
+        preprocess: Preprocess | None = None,
         *,
         name: str | None = None,
         output: str | None = None,
@@ -86,11 +89,16 @@ class OnnxBackbone(Network):
         self.device = device
         self._input_nodes = {node.name: node for node in self._session.get_inputs()}
         self._output = self._chosen_output(output)
+        notes = _notes(self._session, place)
+        if preprocess is None:
+            preprocess = _noted_images(notes, place)
         fixed = self._fixed_rows()
-        super().__init__(preprocess, name or place.stem, batch_size or fixed or 32, preprocess_id, progress)
+        super().__init__(
+            preprocess, name or notes.get("name") or place.stem, batch_size or fixed or 32, preprocess_id, progress
+        )
         if fixed not in (None, self.batch_size):
             raise ConfigurationError(f"batch_size is {batch_size}, and {place} takes batches of {fixed} alone")
-        self.base = base
+        self.base = _noted_base(notes) if base is None else base
         if stands_for is not None and not re.fullmatch("[0-9a-f]{64}", str(stands_for)):
             raise ConfigurationError(f"stands_for must be a backbone's digest, a SHA-256 in hex; got {stands_for!r}")
         self._stands_for = stands_for
@@ -143,6 +151,42 @@ class OnnxBackbone(Network):
         rows = {node.shape[0] for node in self._input_nodes.values() if node.shape}
         fixed = sorted(row for row in rows if isinstance(row, int))
         return fixed[0] if fixed else None
+
+
+def _notes(session: Any, path: Path) -> dict[str, Any]:
+    """Return what `TorchBackbone.export_onnx` noted in a file: name, preprocessing, base set."""
+    written = session.get_modelmeta().custom_metadata_map.get("neverseen")
+    if written is None:
+        return {}
+    try:
+        notes = json.loads(written)
+        if set(notes) != {"base", "name", "preprocessing"} or not isinstance(notes["name"], str):
+            raise ValueError
+    except (ValueError, TypeError, RecursionError):
+        raise FileRejectedError(f"{path} has notes of ours that cannot be read: it was altered") from None
+    return dict(notes)
+
+
+def _noted_images(notes: dict[str, Any], path: Path) -> Images:
+    settings = notes.get("preprocessing")
+    if not isinstance(settings, dict) or settings.get("kind") != "images":
+        raise ConfigurationError(
+            f"{path} does not say how to prepare samples: give preprocess=, such as Images(size=224)"
+        )
+    try:
+        return Images.from_configuration(settings)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileRejectedError(f"{path} notes a preprocessing that cannot be used: {error}") from error
+
+
+def _noted_base(notes: dict[str, Any]) -> BaseSet | None:
+    base = notes.get("base")
+    if base is None:
+        return None
+    try:
+        return BaseSet(base["name"], [bytes.fromhex(mark) for mark in base["fingerprints"]], base["settings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileRejectedError(f"the file notes a base set that cannot be read: {error}") from error
 
 
 def _read(path: Path) -> bytes:

@@ -20,6 +20,7 @@ from neverseen.backbones.weights import read_weights, weights_digest, write_weig
 from neverseen.encoding import whole_number
 from neverseen.errors import ConfigurationError, FileRejectedError
 from neverseen.files import replace_file
+from neverseen.labels import canonical_json
 
 if TYPE_CHECKING:
     import torch
@@ -210,7 +211,18 @@ class TorchBackbone(Network):
         example = getattr(self.preprocess, "example", None)
         if example is None:
             raise ConfigurationError("to export the network, the preprocessing needs an example(), any sample it takes")
-        return onnx_model(self._module, self.preprocess([example()] * 2))
+        base = self.base
+        notes = {
+            "base": base
+            and {
+                "fingerprints": [mark.hex() for mark in base.fingerprints],
+                "name": base.name,
+                "settings": base.settings,
+            },
+            "name": self.name,
+            "preprocessing": self._preprocessing.get("configuration") if self._preprocess_id is None else None,
+        }
+        return onnx_model(self._module, self.preprocess([example()] * 2), canonical_json(notes))
 
     @classmethod
     def _of(
