@@ -6,12 +6,11 @@ operations
     medians.
 opening
     from a snapshot alone, and after journal records that must be added up again; and the size of the folder.
-ledger
-    samples inserted a second, a thousand in a transaction and many thousands, up to the number asked for; and the time
-    to look up 1,000 among them.
 crashes
     a process under a mixed load is killed at random instants; each time the store must open in the state that was
     acknowledged, or the one after the step under way (`benchmarks.crashes`).
+
+The ledger has a benchmark of its own, `benchmarks.ledger`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from benchmarks.crashes import crash
 from benchmarks.provenance import provenance, write_json
 from neverseen import AnalyticClassifier, ForgettingModel, Keyring, RandomProjection, store
 from neverseen.backbones import Precomputed
-from neverseen.ledger import Ledger, SampleRow, in_file
 
 GAMMA = 2**13
 RECORDS = (0, 10, 100)  # in the journal, when a store is opened
@@ -93,33 +91,6 @@ def operations(folder: Path, size: int, options: argparse.Namespace) -> dict[str
     return result
 
 
-def ledger(folder: Path, samples: int, seed: int) -> dict[str, Any]:
-    """Return how fast samples come in, and are found."""
-    rng = np.random.default_rng(seed)
-    made = Ledger(in_file(folder / "ledger"), create=True)
-    steps: list[dict[str, Any]] = []
-    held = 0
-    while held < samples:
-        for size in (1000, min(20_000, samples)):
-            took = 0.0
-            begin = held
-            while held < begin + max(samples // 10, 1000):
-                rows = _sample_rows(rng, held, size)
-                took += _seconds(lambda: _add(made, rows))  # noqa: B023
-                held += size
-            steps.append({"held": held, "in_one_transaction": size, "a_second": (held - begin) / took})
-    step = max(1, held // 1000)  # from all over, not from neighbouring pages
-    asked = [row for position, row in enumerate(made.samples()) if position % step == 0][:1000]
-    rng.shuffle(asked)
-    found = {
-        "numbers": statistics.median(_seconds(lambda: made.by_numbers(row.number for row in asked)) for _ in range(9)),
-        "members": statistics.median(_seconds(lambda: made.by_members(row.member for row in asked)) for _ in range(9)),
-    }
-    made.close()
-    size = (folder / "ledger").stat().st_size
-    return {"held": held, "inserts": steps, "lookup_of": len(asked), "lookup_seconds": found, "bytes": size}
-
-
 def crashes(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     """Return how the kills went; the first wrong state is an error."""
     found = []
@@ -154,24 +125,6 @@ def _sizes(path: Path) -> dict[str, int]:
     }
 
 
-def _sample_rows(rng: np.random.Generator, first: int, count: int) -> list[SampleRow]:
-    """Return rows as the store makes them: digests are as good as random."""
-    noise = rng.bytes(80 * count)
-    rows = []
-    for row in range(count):
-        part = noise[80 * row : 80 * row + 80]
-        label, number = f'"class {row % 100}"', f'"sample {first + row}"'
-        rows.append(
-            SampleRow(part[:16], part[16:32], part[32:48], label, number, "null", part[48:], 1_700_000_000, "learned")
-        )
-    return rows
-
-
-def _add(made: Ledger, rows: Sequence[SampleRow]) -> None:
-    with made.writing() as writing:
-        writing.add(rows)
-
-
 def _seconds(call: Callable[[], Any]) -> float:
     began = time.perf_counter()
     call()
@@ -190,16 +143,6 @@ def report(results: dict[str, Any]) -> Iterator[str]:
         for row in found["opening"]:
             yield f"  opens in {row['seconds']:6.2f} s with {row['journal_records']} records in the journal"
         yield f"  on disk: sums {found['bytes']['sums']:,} bytes, ledger {found['bytes']['ledger']:,} bytes"
-    if "ledger" in results:
-        found = results["ledger"]
-        for row in found["inserts"]:
-            size = row["in_one_transaction"]
-            yield f"ledger, {row['held']:>10,} held: {row['a_second']:8,.0f} inserts a second, {size:,} at a time"
-        times = found["lookup_seconds"]
-        yield (
-            f"ledger, {found['held']:>10,} held: {found['lookup_of']} looked up in {1e3 * times['numbers']:.1f} ms by "
-            f"number, {1e3 * times['members']:.1f} ms by member; {found['bytes'] / found['held']:.0f} bytes a sample"
-        )
     if "crashes" in results:
         found = results["crashes"]
         yield (
@@ -222,7 +165,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--features", type=int, default=512)
     parser.add_argument("--classes", type=int, default=100)
-    parser.add_argument("--samples", type=int, default=200_000, help="samples in the ledger; 0 for none")
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hardware", default="auto")
@@ -234,8 +176,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results["load_before"] = os.getloadavg()
     with _place(options.folder) as folder:
         results["operations"] = [operations(folder, size, options) for size in options.sizes]
-        if options.samples:
-            results["ledger"] = ledger(folder, options.samples, options.seed)
         if options.kills:
             results["crashes"] = crashes(folder, options.kills, options.seed)
     print("\n".join(report(results)))

@@ -43,7 +43,7 @@ def server() -> Iterator[str]:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
             settings |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        data, sockets = str(folder / "data"), f"-h '' -k {folder} -c fsync=off"
+        data, sockets = str(folder / "data"), f"-h '' -k {folder}"
         _run(
             [programs / "initdb", "-D", data, "--auth=trust", "--encoding=utf8", "-U", "postgres", "--no-sync"],
             settings,

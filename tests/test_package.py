@@ -147,11 +147,10 @@ def test_the_readmes_code_runs() -> None:
             "16",
             "--classes",
             "5",
-            "--samples",
-            "3000",
             "--kills",
             "2",
         ],
+        ["ledger", "--samples", "1000"],
         ["engine", "--sizes", "64", "--samples", "1600", "--classes", "5", "--repeats", "1", "1", "1"],
     ],
 )
@@ -167,5 +166,10 @@ def test_benchmarks_start(arguments: list[str]) -> None:
         check=True,
         cwd=ROOT,
     )
-    expected = {"backbones": "onnx, 1 thread", "engine": "differ from retraining: exact 0", "store": "wrong states 0"}
+    expected = {
+        "backbones": "onnx, 1 thread",
+        "engine": "differ from retraining: exact 0",
+        "ledger": "      1,000 ",
+        "store": "wrong states 0",
+    }
     assert expected[arguments[0]] in done.stdout

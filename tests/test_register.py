@@ -59,27 +59,27 @@ def test_ids_are_used_once() -> None:
 def test_with_tickets_each_must_stand() -> None:
     register = noted()
     one, two, three, four = tickets("1", "2", "3", "4")
-    assert register.resolve([A, B], [two, three], HELD) == [two.number, three.number]
+    assert register.resolve([A, B], [two, three]) == [two.number, three.number]
     for members, wrong, rows in (
         ([A, A], [one, four], (1,)),
         ([A, A], [one, one], (1,)),
         ([B, A], [one, three], (0, 1)),
     ):
         with pytest.raises(NotLearnedError, match="no such sample under the id of row") as refusal:
-            register.resolve(members, wrong, HELD)
+            register.resolve(members, wrong)
         assert refusal.value.rows == rows
 
 
 def test_without_tickets_no_id_is_guessed() -> None:
     register = noted()
     one, two, three, _ = tickets("1", "2", "3", "4")
-    assert register.resolve([B], None, HELD) == [three.number]
-    assert set(register.resolve([A, B, A], None, HELD)) == {one.number, two.number, three.number}
+    assert register.resolve_without_tickets([B], HELD) == [three.number]
+    assert set(register.resolve_without_tickets([A, B, A], HELD)) == {one.number, two.number, three.number}
     with pytest.raises(
         InputError, match=r"row 1 was learned 2 times under different ids, and the request has it 1 times"
     ):
-        register.resolve([B, A], None, HELD)
-    assert register.resolve([A], None, {A: 3}) == []  # one of the three has no id: that one goes
+        register.resolve_without_tickets([B, A], HELD)
+    assert register.resolve_without_tickets([A], {A: 3}) == []  # one of the three has no id: that one goes
 
 
 def test_no_trace_of_what_went() -> None:

@@ -34,10 +34,10 @@ from neverseen import (
     StoreLockedError,
     store,
 )
-from neverseen import ledger as ledger_module
 from neverseen.backbones import Precomputed
 from neverseen.certificates import check_chain, is_mine
 from neverseen.encoding import quantise
+from neverseen.ledger import ledger as ledger_module
 from neverseen.store import Store
 from neverseen.store import store as store_module
 from tests.samples import clustered
@@ -265,7 +265,7 @@ def traces(row: Any, position: int) -> list[bytes]:
 
 
 def test_a_reader_in_the_way_of_sealing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "_PATIENCE", 0.2)
+    monkeypatch.setattr(ledger_module, "PATIENCE", 0.2)
     with opened_new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:20], LABELS[:20])
         made.forget(receipts[:2])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from neverseen import LedgerError, NeverseenError
 from neverseen.certificates import check_chain
@@ -286,7 +287,7 @@ def attempt(made: Store, verb: str, receipts: list[bytes]) -> Exception | None:
         elif verb == "forget":
             made.forget(receipts[2:4])
         else:
-            {"fold": made._fold, "publish": made.publish, "seal": made.seal}[verb]()
+            getattr(made, {"fold": "_fold"}.get(verb, verb))()
     except (NeverseenError, OSError) as error:
         return error
     return None
@@ -342,15 +343,21 @@ def test_a_failed_commit_is_final_until_the_store_is_opened_again(
 ) -> None:
     filled(tmp_path / "s")
     made = opened(tmp_path / "s")
-    dialect = made._open_ledger()._engine.dialect
+    database = made._open_ledger()._database
+    dialect, commit = database._engine.dialect, database._commit
 
     def fail(connection: object) -> None:
-        if getattr(made._open_ledger()._local, "writes", False):
-            raise dialect.loaded_dbapi.OperationalError("disk I/O error")
+        raise dialect.loaded_dbapi.OperationalError("disk I/O error")
+
+    def fail_to_commit(connection: sa.Connection, purpose: str) -> None:
+        with monkeypatch.context() as patch:
+            if purpose == "write":
+                patch.setattr(dialect, "do_commit", fail)
+            commit(connection, purpose)
 
     with monkeypatch.context() as patch:
-        patch.setattr(dialect, "do_commit", fail)
-        with pytest.raises(LedgerError, match="is not known: open it again") as refusal:
+        patch.setattr(database, "_commit", fail_to_commit)
+        with pytest.raises(LedgerError, match="is not known: open the ledger again") as refusal:
             made.learn(ROWS[20:22], LABELS[20:22], IDS[20:22])
     assert refusal.value.uncertain
     for verb in (made.publish, made.seal, made._fold, made.digest):

@@ -82,7 +82,7 @@ def raw(value: Any) -> bytes:
 def test_two_cannot_write(tmp_path: Path, url: str) -> None:
     with new(tmp_path / "s", url), pytest.raises(StoreLockedError, match="being written by process"):
         opened(tmp_path / "s")
-    with pytest.raises(LedgerError, match="holds a ledger already"):
+    with pytest.raises(LedgerError, match="is in use already"):
         new(tmp_path / "other", url)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
@@ -91,13 +91,15 @@ def test_a_lost_connection_is_a_state_before_or_after(tmp_path: Path, url: str) 
     """Whether the change was made is not known, so the model refuses to go on; the store opens again."""
     made = new(tmp_path / "s", url)
     made.learn(ROWS[:10], LABELS[:10], IDS[:10])
-    ledger = made._open_ledger()
+    database = made._open_ledger()._database
+    commit = database._commit
 
-    def cut_writes(connection: sa.Connection) -> None:
-        if ledger._local.writes:
+    def cut_writes(connection: sa.Connection, purpose: str) -> None:
+        if purpose == "write":
             cut(connection)
+        commit(connection, purpose)
 
-    sa.event.listen(ledger._engine, "commit", cut_writes)
+    database._commit = cut_writes  # type: ignore[method-assign]
     with pytest.raises(LedgerError, match="is not known") as refusal:
         made.learn(ROWS[10:12], LABELS[10:12], IDS[10:12])
     assert refusal.value.uncertain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -293,18 +293,29 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _learn(self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None) -> None:
+    def _learn(
+        self,
+        quantised: np.ndarray,
+        index: LabelIndex,
+        tickets: Sequence[Ticket] | None = None,
+        checked: Callable[[], None] | None = None,
+    ) -> None:
         if len(index):
             model = self._held() or self._new_model(quantised.shape[1])
-            model.learn(quantised, index, tickets)
+            model.learn(quantised, index, tickets, checked)
             self._model, self.n_features_in_ = model, model.n_features
         self._tidy()
 
     def _forget(
-        self, model: ExactModel, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None
+        self,
+        model: ExactModel,
+        quantised: np.ndarray,
+        index: LabelIndex,
+        tickets: Sequence[Ticket] | None = None,
+        checked: Callable[[], None] | None = None,
     ) -> None:
         if len(index):
-            model.forget(quantised, index, tickets)
+            model.forget(quantised, index, tickets, checked)
         self._tidy()
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -32,6 +33,30 @@ from neverseen.register import Ticket, tickets_of
 
 CHUNK = 256
 """Samples decoded at a time, or fewer if they are large. Any value gives the same features."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Samples whose features have been taken already (`ForgettingModel.prepare`), to be given instead of them."""
+
+    quantised: np.ndarray  # int8, shape (n, d0)
+    prints: list[bytes]  # fingerprints of the raw samples
+
+    def __len__(self) -> int:
+        return len(self.prints)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Prepared]) -> Prepared:
+        """Return several as one, in order."""
+        return cls(np.concatenate([part.quantised for part in parts]), [each for part in parts for each in part.prints])
+
+
+class Verdict(NamedTuple):
+    """What is to be said about one receipt."""
+
+    owner: Any  # as it was learned; None if the receipt cannot be read
+    label: Any
+    error: ReceiptRejectedError | None  # None: its sample is held
 
 
 class ForgettingModel:
@@ -117,7 +142,13 @@ class ForgettingModel:
     # -- learning ----------------------------------------------------------------------------------
 
     def learn(
-        self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
+        self,
+        samples: Any,
+        labels: Any,
+        ids: Iterable[Any] | None = None,
+        owners: Iterable[Any] | None = None,
+        *,
+        deliver: Callable[[list[bytes]], None] | None = None,
     ) -> list[bytes]:
         """Learn samples and return a receipt for each, in order. Give them to their owners; the model keeps none.
 
@@ -131,6 +162,9 @@ class ForgettingModel:
             that is learned again under its old id has its old receipt, which is good again.
         owners : iterable of n values, optional
             Whose each sample is, noted in its receipt alone.
+        deliver : callable, optional
+            Called with the receipts when every check has passed, just before the samples are learned: what it stores
+            is there even if the process dies on the way back. If it raises, nothing is learned.
 
         Returns
         -------
@@ -139,15 +173,17 @@ class ForgettingModel:
         """
         keys = self._require_keys()
         require_cipher()  # before the network has worked for minutes
-        listed = as_list(samples)
-        index, texts = _indexed(labels, len(listed))
-        id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in listed] if ids is None else ids, len(listed))
-        owner_texts = _texts("owners", [None] * len(listed) if owners is None else owners, len(listed))
+        listed = samples if isinstance(samples, Prepared) else as_list(samples)
+        count = len(listed)
+        index, texts = _indexed(labels, count)
+        id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in range(count)] if ids is None else ids, count)
+        owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
         with self._lock:
             model = self.classifier._held()
             if model is not None:  # before the network has worked for nothing; `_learn` makes sure
-                model.register.require_new(self._tickets(keys, id_texts, texts, [b""] * len(listed)))
-        quantised, prints = self._read(listed, remember=True)
+                model.register.require_new(self._tickets(keys, id_texts, texts, [b""] * count))
+        prepared = self._read(listed, remember=True)
+        quantised, prints = prepared.quantised, prepared.prints
         about = zip(id_texts, owner_texts, texts, prints, quantised, strict=True)
         receipts = [seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about]
         tickets = [
@@ -158,7 +194,9 @@ class ForgettingModel:
         ]
         try:
             with self._lock:
-                self.classifier._learn(quantised, index, tickets)
+                self.classifier._learn(
+                    quantised, index, tickets, None if deliver is None else lambda: deliver(receipts)
+                )
         except BaseException:
             self._drop(prints)
             raise
@@ -166,7 +204,22 @@ class ForgettingModel:
 
     # -- forgetting --------------------------------------------------------------------------------
 
-    def forget(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> None:
+    def prepare(self, samples: Any, *, remember: bool = False) -> Prepared:
+        """Return samples with their features taken, to be given to `learn` or `forget` in their place.
+
+        This is the slow part of either, and the only one that needs the backbone. It holds no lock.
+
+        Parameters
+        ----------
+        samples : sequence of n samples
+        remember : bool
+            Whether a cache may keep the features: only for samples that are about to be learned.
+        """
+        return self._read(as_list(samples), remember=remember)
+
+    def forget(
+        self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None, dry_run: bool = False
+    ) -> None:
         """Forget exactly these samples, given their receipts, or the samples themselves with their labels.
 
         All of them or, if one is refused, none. A receipt needs no backbone and cannot miss. A sample goes through the
@@ -179,6 +232,8 @@ class ForgettingModel:
         labels : sequence of labels, optional
         ids : iterable, optional
             The ids of the samples. Needed where the same sample was learned several times and not all are to go.
+        dry_run : bool
+            Raise what would be raised, and change nothing.
 
         Raises
         ------
@@ -192,59 +247,83 @@ class ForgettingModel:
         if labels is None:
             if ids is not None:
                 raise InputError("receipts hold their ids: leave ids out, or give labels if these are samples")
-            self._forget_receipts([given] if isinstance(given, bytes) else as_list(given))
+            self._forget_receipts([given] if isinstance(given, bytes) else as_list(given), dry_run)
         else:
-            self._forget_samples(as_list(given), labels, ids)
+            self._forget_samples(given if isinstance(given, Prepared) else as_list(given), labels, ids, dry_run)
 
-    def _forget_receipts(self, tokens: list[Any]) -> None:
-        keys = self._require_keys()
-        receipts = self._unsealed(tokens, keys)
+    def _forget_receipts(self, tokens: list[Any], dry_run: bool) -> None:
+        receipts = self._unsealed(tokens, self._require_keys())
         if not receipts:
             return
-        texts = [receipt.label for receipt in receipts]
-        index = LabelIndex([from_text(name) for name in texts])
-        quantised = np.stack([receipt.quantised for receipt in receipts])
-        prints = [receipt.fingerprint for receipt in receipts]
         with self._lock:
-            model = self.classifier._held()
-            tickets = self._tickets(keys, [receipt.id for receipt in receipts], texts, prints)
-            standing = [False] * len(receipts)
-            if model is not None:
-                standing = model.register.standing(tickets, model.membership.digests(quantised, index))
+            quantised, index, tickets = self._about(receipts)
             seen: set[bytes] = set()
             for row, ticket in enumerate(tickets):
                 if ticket.number in seen:
-                    raise ReceiptRejectedError(
-                        f"receipt {row} is listed twice in one request. Nothing was changed", row, "repeated"
-                    )
+                    raise _repeated(row)
                 seen.add(ticket.number)
-            if not all(standing):
-                row = standing.index(False)
-                raise ReceiptRejectedError(
-                    f"receipt {row} was used already, or on another copy of this model: its sample is not held. "
-                    "Nothing was changed",
-                    row,
-                    "used",
-                )
-            self._forget(quantised, index, tickets, prints)
+            try:
+                self._forget(quantised, index, tickets, [receipt.fingerprint for receipt in receipts], dry_run)
+            except NotLearnedError as error:
+                raise _used(error.rows[0]) from None
 
-    def _forget_samples(self, samples: list[Any], labels: Any, ids: Iterable[Any] | None) -> None:
+    def verdicts(self, tokens: Sequence[bytes]) -> list[Verdict]:
+        """Return what `forget` would say about each receipt by itself, or about its being listed again; change nothing.
+
+        For many requests at a time: all are looked up together.
+        """
         keys = self._require_keys()
-        index, texts = _indexed(labels, len(samples), any_label=True)
-        id_texts = None if ids is None else _texts("ids", ids, len(samples))
-        quantised, prints = self._read(samples, remember=False)
-        if not samples:
+        found: list[Verdict | None] = [None] * len(tokens)
+        receipts: dict[int, Receipt] = {}
+        for row, token in enumerate(tokens):
+            try:
+                receipts[row] = unseal(token, row, keys.receipts, self._configuration)
+            except ReceiptRejectedError as error:
+                found[row] = Verdict(None, None, error)
+        with self._lock:
+            model = self.classifier._held()
+            quantised, index, tickets = self._about(list(receipts.values()))
+            standing = [False] * len(tickets)
+            if model is not None and tickets:
+                standing = model.register.standing(tickets, model.membership.digests(quantised, index))
+        seen: set[bytes] = set()
+        for (row, receipt), ticket, stands in zip(receipts.items(), tickets, standing, strict=True):
+            refusal = _used(row) if not stands else _repeated(row) if ticket.number in seen else None
+            seen.add(ticket.number)
+            found[row] = Verdict(from_text(receipt.owner), from_text(receipt.label), refusal)
+        return [verdict for verdict in found if verdict is not None]
+
+    def _about(self, receipts: list[Receipt]) -> tuple[np.ndarray, LabelIndex, list[Ticket]]:
+        """Return features, labels and tickets of what receipts are about."""
+        texts = [receipt.label for receipt in receipts]
+        prints = [receipt.fingerprint for receipt in receipts]
+        quantised = np.empty((0, self.backbone.n_features), np.int8)
+        if receipts:
+            quantised = np.stack([receipt.quantised for receipt in receipts])
+        tickets = self._tickets(self._require_keys(), [receipt.id for receipt in receipts], texts, prints)
+        return quantised, LabelIndex([from_text(name) for name in texts]), tickets
+
+    def _forget_samples(
+        self, samples: list[Any] | Prepared, labels: Any, ids: Iterable[Any] | None, dry_run: bool
+    ) -> None:
+        keys = self._require_keys()
+        count = len(samples)
+        index, texts = _indexed(labels, count, any_label=True)
+        id_texts = None if ids is None else _texts("ids", ids, count)
+        prepared = self._read(samples, remember=False)
+        quantised, prints = prepared.quantised, prepared.prints
+        if not count:
             return
         with self._lock:
-            tickets = self._tickets(keys, id_texts or [""] * len(samples), texts, prints)
+            tickets = self._tickets(keys, id_texts or [""] * count, texts, prints)
             try:
-                self._forget(quantised, index, tickets if id_texts else None, prints)
+                self._forget(quantised, index, tickets if id_texts else None, prints, dry_run)
             except NotLearnedError as error:
                 moved = self._moved(error.rows, quantised, index, tickets)
                 if not moved:
                     raise
                 raise FeaturesMovedError(
-                    f"the model learned this very sample (row {moved[0]}; {len(moved)} of {len(samples)} in all), but "
+                    f"the model learned this very sample (row {moved[0]}; {len(moved)} of {count} in all), but "
                     "the backbone now makes other features of it: another machine, library or setting rounds "
                     "differently. Forget it with its receipt. Nothing was changed",
                     moved,
@@ -262,7 +341,12 @@ class ForgettingModel:
         return tuple(row for row in rows if tickets[row].content in known and not held[members[row]])
 
     def _forget(
-        self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None, prints: Sequence[bytes]
+        self,
+        quantised: np.ndarray,
+        index: LabelIndex,
+        tickets: Sequence[Ticket] | None,
+        prints: Sequence[bytes],
+        dry_run: bool,
     ) -> None:
         model = self.classifier._held()
         if model is None:
@@ -270,10 +354,10 @@ class ForgettingModel:
                 "the model holds no samples: nothing was learned, or all of it is forgotten already",
                 tuple(range(len(index))),
             )
-        with model.locked():
+        if dry_run:
             model.require(quantised, index, tickets)
-            self._drop(prints)
-            self.classifier._forget(model, quantised, index, tickets)
+        else:
+            self.classifier._forget(model, quantised, index, tickets, lambda: self._drop(prints))
 
     def _drop(self, prints: Sequence[bytes]) -> None:
         """Let a cache lose what is not held: it must not outlast that, and losing it costs time alone."""
@@ -281,16 +365,20 @@ class ForgettingModel:
         if discard is not None:
             discard(prints)
 
-    def forget_class(self, label: Any) -> None:
+    def forget_class(self, label: Any, *, dry_run: bool = False) -> None:
         """Forget every sample of a class, without receipts. Needs a classifier with ``track_classes=True``.
 
         A cache of features (`neverseen.backbones.Cached`) is emptied: it does not know which samples were of the class.
+        With `dry_run`, raise what would be raised, and change nothing.
         """
         with self._lock:
             model = self.classifier._held()
             clear = getattr(self.backbone, "clear", None)
-            if model is not None and clear is not None:
+            if model is not None and (dry_run or clear is not None):
                 model.require_class(text(normalise(label)))
+            if dry_run and model is not None:
+                return
+            if model is not None and clear is not None:
                 clear()
             self.classifier.forget_class(label)
 
@@ -395,8 +483,10 @@ class ForgettingModel:
     ) -> list[Ticket]:
         return tickets_of(self._configuration, keys.membership, ids, names, prints)
 
-    def _read(self, samples: list[Any], *, remember: bool) -> tuple[np.ndarray, list[bytes]]:
+    def _read(self, samples: list[Any] | Prepared, *, remember: bool) -> Prepared:
         """Return quantised features and fingerprints, refusing samples of the backbone's base set."""
+        if isinstance(samples, Prepared):
+            return samples
         base = getattr(self.backbone, "base", None)
         parts, prints = [np.empty((0, self.backbone.n_features), np.int8)], list[bytes]()
         try:
@@ -417,7 +507,7 @@ class ForgettingModel:
             if remember:
                 self._drop(prints)
             raise
-        return np.concatenate(parts), prints
+        return Prepared(np.concatenate(parts), prints)
 
 
 def features_of(backbone: Backbone, samples: Any, remember: bool = False) -> np.ndarray:
@@ -441,6 +531,19 @@ def _checked(backbone: Backbone | None) -> Backbone:
             "see neverseen.backbones"
         )
     return backbone
+
+
+def _repeated(row: int) -> ReceiptRejectedError:
+    return ReceiptRejectedError(f"receipt {row} is listed twice in one request. Nothing was changed", row, "repeated")
+
+
+def _used(row: int) -> ReceiptRejectedError:
+    return ReceiptRejectedError(
+        f"receipt {row} was used already, or on another copy of this model: its sample is not held. "
+        "Nothing was changed",
+        row,
+        "used",
+    )
 
 
 def _indexed(labels: Any, count: int, any_label: bool = False) -> tuple[LabelIndex, list[str]]:

@@ -65,8 +65,8 @@ class Membership:
             members.append((index.texts[position], hasher.digest()))
         return members
 
-    def require(self, members: Sequence[Member]) -> None:
-        """Raise `NotLearnedError` unless every one of these is held, as often as it occurs here."""
+    def require(self, members: Sequence[Member]) -> Counter[Member]:
+        """Return how often each of these is held; raise `NotLearnedError` if one occurs here more often than that."""
         held = self.held(members)
         asked: Counter[Member] = Counter()
         missing = []
@@ -82,6 +82,7 @@ class Membership:
                 "more often than learned. Nothing was changed",
                 tuple(missing),
             )
+        return held
 
     def add(self, members: Iterable[Member]) -> None:
         """Take samples in."""

@@ -12,7 +12,7 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -169,8 +169,17 @@ class ExactModel:
 
     # -- verbs -------------------------------------------------------------------------------------
 
-    def learn(self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None) -> None:
-        """Add samples: int8 features of shape (n, d0), their labels and, if they are learned under ids, tickets."""
+    def learn(
+        self,
+        quantised: np.ndarray,
+        index: LabelIndex,
+        tickets: Sequence[Ticket] | None = None,
+        checked: Callable[[], None] | None = None,
+    ) -> None:
+        """Add samples: int8 features of shape (n, d0), their labels and, if they are learned under ids, tickets.
+
+        `checked` is called once every check has passed, and before anything is changed; it may refuse.
+        """
         with self.locked():
             self._require_width(quantised)
             members = self.membership.digests(quantised, index)
@@ -178,6 +187,8 @@ class ExactModel:
                 self.register.require_new(tickets)
             batch, codes = self._batch(quantised, index)
             self.statistics.require_room(batch)
+            if checked is not None:
+                checked()
             with self._changing():
                 self._record_learn(quantised, index, members, tickets)
                 self.statistics.merge(batch)
@@ -190,15 +201,27 @@ class ExactModel:
         with self.locked():
             self._require_width(quantised)
             members = self.membership.digests(quantised, index)
-            self.membership.require(members)
-            return members, self.register.resolve(members, tickets, self.membership.held(members))
+            if tickets is not None:  # a sample whose ticket stands is held: no digest has more tickets than samples
+                return members, self.register.resolve(members, tickets)
+            return members, self.register.resolve_without_tickets(members, self.membership.require(members))
 
-    def forget(self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None) -> None:
-        """Take samples away; raise `NotLearnedError` unless every one of them is held, under its ticket if given."""
+    def forget(
+        self,
+        quantised: np.ndarray,
+        index: LabelIndex,
+        tickets: Sequence[Ticket] | None = None,
+        checked: Callable[[], None] | None = None,
+    ) -> None:
+        """Take samples away; raise `NotLearnedError` unless every one of them is held, under its ticket if given.
+
+        `checked` is called once every check has passed, and before anything is changed; it may refuse.
+        """
         with self.locked():
             members, numbers = self.require(quantised, index, tickets)
             batch, codes = self._batch(quantised, index)
             self.statistics.require_part(batch)
+            if checked is not None:
+                checked()
             with self._changing():
                 self._record_forget(quantised, index, members, numbers)
                 self.statistics.subtract(batch)

@@ -107,22 +107,8 @@ class Register:
                 raise InputError(f"the id of row {row} is given twice in one call. Nothing was learned")
             seen.add(ticket.number)
 
-    def resolve(
-        self, members: Sequence[Member], tickets: Sequence[Ticket] | None, held: Mapping[Member, int]
-    ) -> list[bytes]:
-        """Return the ticket numbers that go when these samples go; the membership has found the samples themselves.
-
-        Parameters
-        ----------
-        members : sequence of (class, member digest)
-        tickets : sequence of Ticket, optional
-            Without them a sample must be held without an id, or be asked for as often as it is held: which of
-            several ids should go would be a guess.
-        held : mapping
-            How often each member is held.
-        """
-        if tickets is None:
-            return self._unambiguous(members, held)
+    def resolve(self, members: Sequence[Member], tickets: Sequence[Ticket]) -> list[bytes]:
+        """Return the ticket numbers that go when these samples go, or raise `NotLearnedError` if one does not stand."""
         first = {ticket.number: row for row, ticket in reversed(list(enumerate(tickets)))}
         standing = self.standing(tickets, members)
         missing = tuple(row for row, ticket in enumerate(tickets) if first[ticket.number] != row or not standing[row])
@@ -135,7 +121,12 @@ class Register:
             )
         return [ticket.number for ticket in tickets]
 
-    def _unambiguous(self, members: Sequence[Member], held: Mapping[Member, int]) -> list[bytes]:
+    def resolve_without_tickets(self, members: Sequence[Member], held: Mapping[Member, int]) -> list[bytes]:
+        """Return the ticket numbers that go when these samples go, which are held as often as `held` says.
+
+        A sample must be held without an id, or be asked for as often as it is held: which of several ids should go
+        would be a guess.
+        """
         numbers = self.numbers_of({digest for _, digest in members})
         gone: list[bytes] = []
         for member, asked in Counter(members).items():

@@ -14,7 +14,6 @@ from neverseen.cli.opening import backbone_of, opened, recipe_of
 from neverseen.cli.options import Folder, Ids, Json, Keys, Label, Labels, Owners, Publish, Receipts, Source
 from neverseen.cli.printing import about, by_class, counted, plain, print_json, print_table, published_words
 from neverseen.cli.receipt_files import ReceiptFile, read_receipts
-from neverseen.cli.rehearsal import rehearsed
 from neverseen.cli.sources import Columns, read_source
 from neverseen.encoding import RandomProjection
 from neverseen.errors import InputError, NotLearnedError
@@ -118,16 +117,19 @@ def learn(
         found = read_source(source, Columns(labels, ids, owners, label))
         file = ReceiptFile(receipts)
         try:
-            given = model.learn(found.samples, found.labels, None if random_ids else found.ids, found.owners)
-        except BaseException:
-            file.discard()
+            given = model.learn(
+                found.samples,
+                found.labels,
+                None if random_ids else found.ids,
+                found.owners,
+                deliver=lambda receipts: file.write(receipts, model.read_receipt),
+            )
+        except BaseException as error:
+            if not getattr(error, "uncertain", False):  # else the samples may be there: who holds receipts can forget
+                file.discard()
             raise
-        try:
-            file.write(given, model.read_receipt)
-        except BaseException:  # without their receipts, samples are not learned
-            model.forget(given)
-            file.discard()
-            raise
+        if not file.is_written:  # there were no samples
+            file.write([], model.read_receipt)
         certificate = model.publish() if publish else None
     if as_json:
         print_json({"certificate": about(certificate), "learned": len(given), "receipts": str(file.path)})
@@ -179,10 +181,7 @@ def forget(
                 "labels": found.labels,
                 "ids": None if by_content or source.is_dir() else found.ids,
             }
-        if dry_run:
-            rehearsed(model, lambda: model.forget(**request))
-        else:
-            model.forget(**request)
+        model.forget(**request, dry_run=dry_run)
         _finish(model, Counter(text(normalise(name)) for name in names), dry_run, seal, publish, as_json)
 
 
@@ -213,10 +212,7 @@ def forget_class(
             raise NotLearnedError(f"the store holds no sample of class {label!r}: never learned, or forgotten already")
         if len(held) > 1:
             raise InputError(f"classes that are written {label!r}: {', '.join(held)}; say --kind text or --kind number")
-        if dry_run:
-            rehearsed(model, lambda: model.forget_class(from_text(held[0])))
-        else:
-            model.forget_class(from_text(held[0]))
+        model.forget_class(from_text(held[0]), dry_run=dry_run)
         _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json)
 
 

@@ -108,10 +108,10 @@ def weights(
 
     Example: `neverseen verify weights shop`
     """
-    with opened(folder, write=True) as model:
+    with opened(folder, write=False) as model:
         certificate = model.certificate(model.published_number)
         check_signature(certificate, model.description.public_key)
-        statistics = model._exact().statistics
+        statistics = model.statistics()
         if statistics.digest() != certificate.after.statistics and statistics.total + certificate.after.samples:
             raise CertificateRejectedError(
                 f"the sums are not those that certificate {certificate.number} states: changes are not published yet "

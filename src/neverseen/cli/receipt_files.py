@@ -37,6 +37,11 @@ class ReceiptFile:
     def __init__(self, place: Path) -> None:
         self.path, self._handle = _new_file(place)
 
+    @property
+    def is_written(self) -> bool:
+        """Whether `write` was called."""
+        return self._handle < 0
+
     def write(self, receipts: Iterable[bytes], read: Callable[[bytes], dict[str, Any]]) -> None:
         """Write receipts and sync them; `read` tells id, label and owner of one."""
         handle, self._handle = self._handle, -1

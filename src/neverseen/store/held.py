@@ -4,56 +4,86 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import numpy as np
 
+from neverseen.classifier import AnalyticClassifier
+from neverseen.errors import LedgerError, NeverseenError
 from neverseen.hardware import Hardware
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex
-from neverseen.ledger import Ledger, SampleRow
+from neverseen.ledger import Ledger, SampleRow, Writing
 from neverseen.membership import Member, Membership
 from neverseen.model import Configuration, ExactModel
 from neverseen.register import Register, Ticket
 from neverseen.statistics import Statistics
 from neverseen.store.journal import FORGET, FORGET_CLASS, LEARN, class_record, samples_record
 
+Note = Callable[[Writing], None]
+"""Writes something into the ledger in the transaction of a change."""
+
+
+class HeldRows:
+    """The samples in a ledger; for a while, if so limited, those of one owner alone."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.owner: str | None = None  # canonical text
+
+    def by_numbers(self, numbers: Iterable[bytes]) -> dict[bytes, SampleRow]:
+        """Return the samples held under these ticket numbers."""
+        return {number: row for number, row in self._ledger.by_numbers(numbers).items() if self._counts(row)}
+
+    def by_members(self, members: Iterable[bytes]) -> dict[bytes, list[SampleRow]]:
+        """Return the samples held with these member digests."""
+        found = self._ledger.by_members(members)
+        return {member: [row for row in rows if self._counts(row)] for member, rows in found.items()}
+
+    def knows_contents(self, contents: Iterable[bytes]) -> set[bytes]:
+        """Return those of these contents that are held; none for an owner, who must not learn of others'."""
+        return self._ledger.knows_contents(contents) if self.owner is None else set()
+
+    def _counts(self, row: SampleRow) -> bool:
+        return self.owner is None or row.owner == self.owner
+
 
 class LedgerMembership(Membership):
     """Membership that asks a ledger."""
 
-    def __init__(self, key: Key | None, configuration_digest: bytes, ledger: Ledger) -> None:
+    def __init__(self, key: Key | None, configuration_digest: bytes, rows: HeldRows) -> None:
         super().__init__(key, configuration_digest)
-        self._ledger = ledger
+        self._rows = rows
 
     def held(self, members: Iterable[Member]) -> Counter[Member]:
         """Return how often each of these is held."""
         asked = set(members)
-        rows = self._ledger.by_members([digest for _, digest in asked])
+        rows = self._rows.by_members([digest for _, digest in asked])
         return Counter({member: len(rows.get(member[1], ())) for member in asked})
 
 
 class LedgerRegister(Register):
     """A register that asks a ledger."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, rows: HeldRows) -> None:
         super().__init__()
-        self._ledger = ledger
+        self._rows = rows
 
     def noted(self, numbers: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the member digest of each of these ticket numbers that is noted."""
-        return {number: row.member for number, row in self._ledger.by_numbers(list(numbers)).items()}
+        return {number: row.member for number, row in self._rows.by_numbers(numbers).items()}
 
     def numbers_of(self, digests: Iterable[bytes]) -> dict[bytes, set[bytes]]:
         """Return the ticket numbers under which each of these member digests is held."""
         asked = list(digests)
-        rows = self._ledger.by_members(asked)
+        rows = self._rows.by_members(asked)
         return {digest: {row.number for row in rows.get(digest, ())} for digest in asked}
 
     def known(self, contents: Iterable[bytes]) -> set[bytes]:
         """Return those of these contents that are held."""
-        return self._ledger.knows_contents(list(contents))
+        return self._rows.knows_contents(contents)
 
 
 class StoredModel(ExactModel):
@@ -83,12 +113,32 @@ class StoredModel(ExactModel):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(configuration, n_features, key, hardware, statistics=statistics)
-        self.membership = LedgerMembership(key, self.configuration_digest, ledger)
-        self.register = LedgerRegister(ledger)
+        self._rows = HeldRows(ledger)
+        self.membership = LedgerMembership(key, self.configuration_digest, self._rows)
+        self.register = LedgerRegister(self._rows)
         self.last_record = 0
         self.journal_bytes = 0
         self._ledger = ledger
         self._clock = clock
+        self._note_with: Note | None = None
+
+    @contextmanager
+    def on_behalf(self, owner: str | None, note: Note | None) -> Iterator[None]:
+        """Limit what can be forgotten to an owner's samples, and note something with each change, for a while.
+
+        Parameters
+        ----------
+        owner : str or None
+            Canonical text; None for no limit.
+        note : callable or None
+            Called with the ledger's open transaction before it is committed. If it raises, nothing is changed.
+        """
+        with self.locked():
+            self._rows.owner, self._note_with = owner, note
+            try:
+                yield
+            finally:
+                self._rows.owner, self._note_with = None, None
 
     def _record_learn(
         self, quantised: np.ndarray, index: LabelIndex, members: list[Member], tickets: Sequence[Ticket] | None
@@ -101,7 +151,7 @@ class StoredModel(ExactModel):
             for (name, digest), t in zip(members, tickets, strict=True)
         ]
         record = samples_record(quantised, index)
-        with self._ledger.writing() as writing:
+        with self._writing() as writing:
             sequence = writing.append(LEARN, record)
             writing.add(rows)
         self._recorded(sequence, record)
@@ -110,7 +160,7 @@ class StoredModel(ExactModel):
         self, quantised: np.ndarray, index: LabelIndex, members: list[Member], numbers: list[bytes]
     ) -> None:
         record = samples_record(quantised, index)
-        with self._ledger.writing() as writing:
+        with self._writing() as writing:
             sequence = writing.append(FORGET, record)
             writing.remove(numbers)
             writing.set_meta("unsealed", "yes")
@@ -118,11 +168,25 @@ class StoredModel(ExactModel):
 
     def _record_forget_class(self, name: str) -> None:
         record = class_record(name)
-        with self._ledger.writing() as writing:
+        with self._writing() as writing:
             sequence = writing.append(FORGET_CLASS, record)
             writing.remove_class(name)
             writing.set_meta("unsealed", "yes")
         self._recorded(sequence, record)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Writing]:
+        with self._ledger.writing() as writing:
+            yield writing
+            if self._note_with is not None:
+                try:
+                    self._note_with(writing)
+                except NeverseenError:
+                    raise
+                except Exception as error:  # to the model, any other error is a tear; this one comes before the commit
+                    raise LedgerError(
+                        f"what was to be noted with a change failed ({type(error).__name__}). Nothing was changed"
+                    ) from error
 
     def _recorded(self, sequence: int, record: bytes) -> None:
         self.last_record = sequence
@@ -131,3 +195,25 @@ class StoredModel(ExactModel):
     def merge(self, other: ExactModel) -> NoReturn:
         """Refuse: the samples of another model would have no receipts here."""
         raise NotImplementedError("a store learns samples, not models")
+
+
+class StoredClassifier(AnalyticClassifier):
+    """A classifier over a stored model."""
+
+    def __init__(self, stored: StoredModel) -> None:
+        configuration = stored.configuration
+        super().__init__(
+            configuration.encoder,
+            configuration.gamma,
+            grid_bits=configuration.grid_bits,
+            track_classes=stored.statistics.class_grams is not None,
+            key=stored.membership.key,
+            hardware=stored.hardware.name,
+            backbone=configuration.backbone,
+        )
+        self._stored = stored
+        if stored.statistics.total:
+            self._model, self.n_features_in_ = stored, stored.n_features
+
+    def _new_model(self, n_features: int, default_key: Any = None) -> ExactModel:
+        return self._stored

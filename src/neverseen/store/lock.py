@@ -32,8 +32,8 @@ class WriterLock:
             holder = _holder(os.pread(self._handle, 4096, 0))
             os.close(self._handle)
             raise StoreLockedError(
-                f"{path.parent} is being written by {holder}. Wait for it to end, or open the store with write=False "
-                "to read what is published"
+                f"{path.parent} is being written by {holder}. Wait for it to end. What is published can be read "
+                "meanwhile"
             ) from error
         about = {"host": socket.gethostname(), "pid": os.getpid(), "since": int(time.time())}
         with suppress(OSError):  # a full disk: the message to others says less, the lock is no worse

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 
 from neverseen.backbones import Backbone
 from neverseen.certificates import Certificate, State, issue
-from neverseen.classifier import AnalyticClassifier
 from neverseen.encoding import quantise
 from neverseen.errors import (
     AlreadyForgottenError,
@@ -26,20 +24,21 @@ from neverseen.errors import (
     ReceiptRejectedError,
     StoreDamagedError,
 )
-from neverseen.files import replace_file, sync_folder
-from neverseen.forgetting import ForgettingModel, features_of
+from neverseen.files import replace_file
+from neverseen.forgetting import ForgettingModel, Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
-from neverseen.keys import Keyring
+from neverseen.keys import Key, Keyring
+from neverseen.labels import normalise, text
 from neverseen.ledger import JournalRow, Ledger, in_file
-from neverseen.model import ExactModel
 from neverseen.receipts import commitment
 from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics
+from neverseen.store.absent import checked
 from neverseen.store.description import Description
-from neverseen.store.held import StoredModel
+from neverseen.store.held import Note, StoredClassifier, StoredModel
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
-from neverseen.store.snapshots import StoredClassGrams, files_of, read_snapshot, write_snapshot
+from neverseen.store.snapshots import files_of, read_snapshot, write_snapshot
 from neverseen.versions import Version, read_version, write_version
 
 KEYS, SIGNING_KEY, LOCK, LEDGER = "keys.json", "signing.json", "lock", "ledger.sqlite"
@@ -48,72 +47,6 @@ FOLD_BYTES = 2**26
 """A journal of more bytes is folded into a snapshot."""
 FOLD_SECONDS = 3600.0
 """A journal older than this is folded at the next change."""
-
-
-def create(
-    folder: str | os.PathLike[str],
-    backbone: Backbone,
-    classifier: AnalyticClassifier | None = None,
-    *,
-    keys: Keyring | None = None,
-    ledger: str | None = None,
-    recipe: dict[str, Any] | None = None,
-) -> Store:
-    """Make a store and open it for writing.
-
-    Parameters
-    ----------
-    folder : path
-        Must not be there, or be empty. It appears whole or not at all.
-    backbone : Backbone
-    classifier : AnalyticClassifier, optional
-        Its settings are used; it must hold no samples.
-    keys : Keyring, optional
-        Without it new keys are made and kept in the folder. Keys that are given are not stored: keep them safe, and
-        give them to `open`.
-    ledger : str, optional
-        URL of a PostgreSQL database (``postgresql+psycopg://...``) for the ledger; a file in the folder by default.
-    recipe : dict, optional
-        How to make the backbone again, as JSON values, for `open` without a backbone.
-    """
-    place = Path(folder)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise FileExistsError(f"{place} is there already: open it with store.open, or choose another folder")
-    settings = AnalyticClassifier() if classifier is None else classifier
-    known = Keyring.generate(settings.key) if keys is None else keys
-    # The facade checks backbone, classifier and keys, and binds the backbone's digest.
-    model = ForgettingModel(backbone, settings, known)
-    signing = SigningKey.generate()
-    partial = place.parent / f".{place.name}.{secrets.token_hex(4)}"
-    partial.mkdir(mode=0o700, parents=False)
-    try:
-        for name in (SUMS, VERSIONS, CERTIFICATES):
-            (partial / name).mkdir(mode=0o700)
-        if keys is None:
-            known.save(partial / KEYS)
-        signing.save(partial / SIGNING_KEY)
-        configuration = model.classifier._configuration()
-        tracked = bool(settings.track_classes)
-        about = {"name": backbone.name, "recipe": recipe}
-        Description(configuration, backbone.n_features, tracked, about, ledger, signing.public).write(partial)
-        size = configuration.encoder.code_size(backbone.n_features)
-        snapshot = write_snapshot(partial / SUMS, _empty(size, choose("numpy"), tracked))
-        database = Ledger(ledger or in_file(partial / LEDGER), create=True)
-        try:
-            with database.writing() as writing:
-                writing.set_meta("configuration", configuration.digest().hex())
-                writing.set_meta("key_check", known.membership.check())
-                writing.set_meta("snapshot", snapshot)
-        finally:
-            database.close()
-        if place.exists():
-            place.rmdir()
-        partial.rename(place)
-        sync_folder(place.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return open_store(place, backbone=backbone, keys=keys)
 
 
 def open_store(
@@ -168,7 +101,7 @@ class Store:
     ) -> None:
         self.folder = folder
         self.description = Description.read(folder)
-        self.backbone = _checked(backbone, self.description)
+        self.backbone = checked(backbone, self.description)
         self._hardware, self._clock = hardware, clock
         self._published: tuple[int, Version] | None = None
         self._model: ForgettingModel | None = None
@@ -204,49 +137,127 @@ class Store:
 
     # -- changing ----------------------------------------------------------------------------------
 
+    def prepare(self, samples: Any, *, remember: bool = False) -> Prepared:
+        """Return samples with their features taken, to be given to `learn` or `forget`; waits for no other change."""
+        return self._writer().prepare(samples, remember=remember)
+
     def learn(
-        self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
+        self,
+        samples: Any,
+        labels: Any,
+        ids: Iterable[Any] | None = None,
+        owners: Iterable[Any] | None = None,
+        *,
+        deliver: Callable[[list[bytes]], None] | None = None,
+        note: Note | None = None,
     ) -> list[bytes]:
-        """Learn samples; return a receipt for each once they are on disk. See `ForgettingModel.learn`."""
-        receipts = self._writer().learn(samples, labels, ids, owners)
+        """Learn samples; return a receipt for each once they are on disk. See `ForgettingModel.learn`.
+
+        Parameters
+        ----------
+        samples, labels, ids, owners, deliver
+            As there.
+        note : callable, optional
+            Called with the ledger's transaction before it is committed, to write more into it. If it raises, nothing
+            is learned.
+        """
+        model = self._writer()
+        if note is None:
+            receipts = model.learn(samples, labels, ids, owners, deliver=deliver)
+        else:
+            prepared = samples if isinstance(samples, Prepared) else self.prepare(samples, remember=True)
+            with self._on_behalf(None, note):
+                receipts = model.learn(prepared, labels, ids, owners, deliver=deliver)
         self._fold_if_due()
         return receipts
 
-    def forget(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> None:
+    def forget(
+        self,
+        given: Any,
+        labels: Any = None,
+        *,
+        ids: Iterable[Any] | None = None,
+        owner: Any = None,
+        note: Note | None = None,
+        dry_run: bool = False,
+    ) -> None:
         """Forget samples, by receipt or by sample; see `ForgettingModel.forget`.
 
         A receipt whose sample was forgotten before is answered from the certificates: `AlreadyForgottenError` names
         the one that says so.
+
+        Parameters
+        ----------
+        given, labels, ids, dry_run
+            As there.
+        owner : value, optional
+            Whose samples they must be: those of others are as if not there.
+        note : callable, optional
+            Called with the ledger's transaction before it is committed, to write more into it. If it raises, nothing
+            is forgotten.
         """
         model = self._writer()
         tokens = [given] if isinstance(given, bytes) else given
+        if labels is not None and not isinstance(given, Prepared):
+            tokens = self.prepare(given)
         try:
-            model.forget(tokens, labels, ids=ids)
+            with self._on_behalf(owner, note):
+                model.forget(tokens, labels, ids=ids, dry_run=dry_run)
         except ReceiptRejectedError as error:
-            if error.reason != "used":
-                raise
-            found = self._open_ledger().certificate_of(commitment(tokens[error.row]))
-            if found is None:
-                raise
-            raise AlreadyForgottenError(
-                f"receipt {error.row}: its sample was forgotten already; certificate {found} says so. Nothing was "
-                "changed",
-                error.row,
-                found,
-            ) from error
+            raise self._answered([error], [tokens[error.row]])[0] from error
         self._fold_if_due()
 
-    def forget_class(self, label: Any) -> None:
+    def verdicts(self, receipts: Sequence[bytes]) -> list[Verdict]:
+        """Return what `forget` would say about each receipt by itself; change nothing. See `ForgettingModel.verdicts`.
+
+        Receipts of other owners are not told apart: whose each is, is in its verdict.
+        """
+        found = self._writer().verdicts(receipts)
+        rows = [row for row, verdict in enumerate(found) if verdict.error is not None]
+        errors = [error for verdict in found if (error := verdict.error) is not None]
+        for row, error in zip(rows, self._answered(errors, [receipts[row] for row in rows]), strict=True):
+            found[row] = found[row]._replace(error=error)
+        return found
+
+    def forget_class(self, label: Any, *, note: Note | None = None, dry_run: bool = False) -> None:
         """Forget every sample of a class, without receipts; needs a store that tracks classes."""
-        self._writer().forget_class(label)
+        with self._on_behalf(None, note):
+            self._writer().forget_class(label, dry_run=dry_run)
         self._fold_if_due()
+
+    @contextmanager
+    def _on_behalf(self, owner: Any, note: Note | None) -> Iterator[None]:
+        limit = None if owner is None else text(normalise(owner))
+        with self._writer()._lock, self._exact().on_behalf(limit, note):  # in the order in which the model takes them
+            yield
+
+    def _answered(
+        self, errors: Sequence[ReceiptRejectedError], receipts: Sequence[bytes]
+    ) -> list[ReceiptRejectedError]:
+        """Return refusals, those of receipts that certificates list with their numbers."""
+        used = [
+            commitment(token) if error.reason == "used" else b"" for error, token in zip(errors, receipts, strict=True)
+        ]
+        numbers = self._open_ledger().certificates_of(value for value in used if value)
+        return [
+            error
+            if number is None
+            else AlreadyForgottenError(
+                f"receipt {error.row}: its sample was forgotten already; certificate {number} says so. Nothing was "
+                "changed",
+                error.row,
+                number,
+            )
+            for error, number in zip(errors, map(numbers.get, used), strict=True)
+        ]
 
     # -- publishing --------------------------------------------------------------------------------
 
-    def publish(self) -> Certificate:
+    def publish(self, *, always: bool = False) -> Certificate:
         """Make what is held now visible to readers, and return the certificate that says what changed.
 
-        If nothing changed since the last version, that one's certificate is returned.
+        If nothing changed since the last version, that one's certificate is returned, unless there must `always` be
+        a new one: then it says that nothing did.
         """
         ledger, exact = self._open_ledger(), self._exact()
         with exact.locked():
@@ -257,7 +268,7 @@ class Store:
             pending = ledger.pending()
             version = Version.of(exact)
             after = _state(exact.statistics, version, configuration.digest().hex())
-            if previous is not None and after == before and not pending:
+            if previous is not None and after == before and not pending and not always:
                 return previous
             learned = after.samples - before.samples + len(pending)
             certificate = issue(
@@ -295,7 +306,13 @@ class Store:
             ledger.scrub()
             with ledger.writing() as writing:
                 writing.set_meta("unsealed", None)
+                writing.set_meta("sealed", str(certificate.number))
         return certificate
+
+    @property
+    def sealed_number(self) -> int:
+        """The number of the certificate up to which all that was forgotten is off the disk; 0 if there is none."""
+        return int(self._open_ledger().meta("sealed") or 0)
 
     @property
     def published_number(self) -> int:
@@ -354,8 +371,23 @@ class Store:
         return self.version().digest() if self._model is None else self._model.digest()
 
     def statistics(self) -> Statistics:
-        """Return the sums that are held. Look, and do not change them; to check a version, publish first."""
-        return self._exact().statistics
+        """Return the sums that are held. Look, and do not change them; to check a version, publish first.
+
+        Readers get them too, read anew: another process may be ahead of what it published.
+        """
+        if self._model is not None:
+            return self._exact().statistics
+        for _ in range(10):  # the writer may fold, and remove this snapshot, meanwhile
+            snapshot = self._snapshot()
+            try:
+                stored = self._read_model(snapshot, None)
+            except StoreDamagedError:
+                if snapshot == self._snapshot():
+                    raise
+                continue
+            if snapshot == self._snapshot():
+                return stored.statistics
+        raise StoreDamagedError(f"the sums in {self.folder / SUMS} do not hold still: try again")
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return id, label and owner of a receipt of this store."""
@@ -399,32 +431,40 @@ class Store:
 
     def _recover(self, keys: Keyring | None) -> None:
         """Bring the model back: the snapshot, and what the journal has happened since."""
-        ledger, description = self._open_ledger(), self.description
+        ledger = self._open_ledger()
         known = keys
         if known is None and (self.folder / KEYS).is_file():
             known = Keyring.load(self.folder / KEYS)
         if known is not None and ledger.meta("key_check") not in (None, known.membership.check()):
             raise ConfigurationError("the keys are not those that this store was made with")
-        snapshot = ledger.meta("snapshot")
-        if snapshot is None:
-            raise StoreDamagedError(f"the ledger of {self.folder} names no snapshot: restore it from a copy")
-        statistics = read_snapshot(self.folder / SUMS, snapshot, self._hardware)
-        stored = StoredModel(
-            description.configuration,
-            description.n_features,
-            None if known is None else known.membership,
-            self._hardware,
-            statistics,
-            ledger,
-            self._clock,
-        )
-        self._replay(stored)
+        snapshot = self._snapshot()
+        stored = self._read_model(snapshot, None if known is None else known.membership)
         self._folded = self._clock()
         classifier = StoredClassifier(stored)
         self._model = ForgettingModel._of(self.backbone, classifier, known)
         with ledger.writing() as writing:  # goes over what a process that died had not committed: no state but this
             writing.set_meta("snapshot", snapshot)  # one can come back, and no other's files are needed
         self._tidy()
+
+    def _snapshot(self) -> str:
+        name = self._open_ledger().meta("snapshot")
+        if name is None:
+            raise StoreDamagedError(f"the ledger of {self.folder} names no snapshot: restore it from a copy")
+        return name
+
+    def _read_model(self, snapshot: str, key: Key | None) -> StoredModel:
+        """Return the model of a snapshot and of the journal since."""
+        stored = StoredModel(
+            self.description.configuration,
+            self.description.n_features,
+            key,
+            self._hardware,
+            read_snapshot(self.folder / SUMS, snapshot, self._hardware),
+            self._open_ledger(),
+            self._clock,
+        )
+        self._replay(stored)
+        return stored
 
     def _replay(self, stored: StoredModel) -> None:
         def noted() -> Iterator[JournalRow]:
@@ -478,67 +518,6 @@ class Store:
             for path in (self.folder / name).iterdir():
                 if path.name not in keep:
                     path.unlink()
-
-
-class StoredClassifier(AnalyticClassifier):
-    """A classifier over a stored model."""
-
-    def __init__(self, stored: StoredModel) -> None:
-        configuration = stored.configuration
-        super().__init__(
-            configuration.encoder,
-            configuration.gamma,
-            grid_bits=configuration.grid_bits,
-            track_classes=stored.statistics.class_grams is not None,
-            key=stored.membership.key,
-            hardware=stored.hardware.name,
-            backbone=configuration.backbone,
-        )
-        self._stored = stored
-        if stored.statistics.total:
-            self._model, self.n_features_in_ = stored, stored.n_features
-
-    def _new_model(self, n_features: int, default_key: Any = None) -> ExactModel:
-        return self._stored
-
-
-class AbsentBackbone:
-    """Stands where a store was opened without its backbone: receipts work, raw samples do not."""
-
-    base = None
-
-    def __init__(self, description: Description) -> None:
-        self.name = str(description.backbone["name"])
-        self.n_features = description.n_features
-        self._digest = description.configuration.backbone or ""
-
-    def extract(self, samples: Any) -> np.ndarray:
-        """Refuse."""
-        raise ConfigurationError(
-            f"raw samples need the backbone that this store was made with, {self.name}: open it with backbone="
-        )
-
-    def digest(self) -> str:
-        """Return the digest of the backbone that is not here."""
-        return self._digest
-
-
-def _checked(backbone: Backbone | None, description: Description) -> Backbone:
-    if backbone is None:
-        return AbsentBackbone(description)
-    if backbone.digest() != description.configuration.backbone:
-        raise ConfigurationError(
-            f"the store was made with another backbone than {backbone.name}: {description.backbone['name']}, of digest "
-            f"{str(description.configuration.backbone)[:16]}..."
-        )
-    return backbone
-
-
-def _empty(size: int, hardware: Hardware, tracked: bool) -> Statistics:
-    statistics = Statistics(size, hardware)
-    if tracked:
-        statistics.class_grams = StoredClassGrams(size)
-    return statistics
 
 
 def _state(statistics: Statistics, version: Version, configuration: str) -> State:

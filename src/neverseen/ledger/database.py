@@ -1,0 +1,439 @@
+"""The database of a ledger: opened so that what is committed stays, written by one at a time, scrubbed on request."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from neverseen.errors import ConfigurationError, LedgerError, MissingPackageError
+from neverseen.files import sync_folder
+from neverseen.ledger.tables import meta, samples, tables
+
+Insert = sqlite.Insert | postgresql.Insert
+_PREFIX = "sqlite:///"
+_PAGE_SIZE = 2048  # a sample touches a page of each index; small ones are less to write
+_CACHE_SIZE = 2**29  # at most: the indexes of ten million samples fit
+_LOG_SIZE = 2**28  # of the write-ahead log, when it is carried over into the database
+_SYNCHRONOUS_FULL = 2
+
+
+class Transaction:
+    """An open transaction: statements in, rows out, failures as `LedgerError`."""
+
+    def __init__(self, database: Database, connection: sa.Connection) -> None:
+        self.database = database
+        self._connection: sa.Connection | None = connection
+
+    def rows(self, statement: sa.Executable, values: Any = None) -> Sequence[Any]:
+        """Return all rows that a statement yields."""
+        with self.database.clear_errors():
+            return self._open().execute(statement, values).fetchall()
+
+    def run(self, statement: sa.Executable, values: Any = None) -> None:
+        """Execute a statement; with a list of values, once for each."""
+        with self.database.clear_errors():
+            self._open().execute(statement, values)
+
+    def load(self, table: sa.Table, rows: list[tuple[Any, ...]]) -> None:
+        """Insert many rows, each the values of all columns in order.
+
+        They go to the driver as they are. To have SQLAlchemy look at each value takes longer than to store it.
+        """
+        names = ", ".join(f'"{column.name}"' for column in table.columns)
+        marks = ", ".join([self.database.mark] * len(table.columns))
+        with self.database.clear_errors():
+            self._open().exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", rows)  # noqa: S608
+
+    def make(self, tables: sa.MetaData) -> None:
+        """Create tables and their indexes."""
+        with self.database.clear_errors():
+            tables.create_all(self._open(), checkfirst=False)
+
+    def end(self) -> None:
+        """Refuse anything more."""
+        self._connection = None
+
+    def _open(self) -> sa.Connection:
+        if self._connection is None:
+            raise LedgerError("this transaction is over: ask the ledger again")
+        return self._connection
+
+
+class Database(ABC):
+    """A database behind an engine of SQLAlchemy.
+
+    Parameters
+    ----------
+    name : str
+        For messages: a path, or an address without the password.
+    engine : Engine
+    patience : float
+        Seconds to wait for others.
+    """
+
+    is_ours_alone: bool  # nothing else may be in the same database
+    mark: str  # what stands for a value in a statement
+
+    def __init__(self, name: str, engine: sa.Engine, patience: float) -> None:
+        self.name = name
+        self._engine = engine
+        self._patience = patience
+        self._uncertain = False  # a commit failed: it may have been made or not
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._engine.dispose()
+
+    def table_names(self) -> set[str]:
+        """Return the names of all tables there are."""
+        with self.clear_errors():
+            return set(sa.inspect(self._engine).get_table_names())
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """Hand out a transaction that sees one state of the database, whatever is written meanwhile."""
+        with self._transaction("read") as transaction:
+            yield transaction
+
+    @contextmanager
+    def writing(self, locked: bool = True) -> Iterator[Transaction]:
+        """Hand out the one write transaction: on disk once it is left, or undone if it is left by an exception."""
+        if self._uncertain:
+            raise LedgerError(
+                f"an earlier change of the ledger {self.name} may have been made or not: open it again to see",
+                uncertain=True,
+            )
+        with self._transaction("write" if locked else "create") as transaction:
+            yield transaction
+
+    @contextmanager
+    def _transaction(self, purpose: str) -> Iterator[Transaction]:
+        with self.clear_errors():
+            connection = self._engine.connect()
+        try:
+            with self.clear_errors():
+                self._begin(connection, purpose)
+            transaction = Transaction(self, connection)
+            try:
+                yield transaction
+            finally:
+                transaction.end()
+            self._commit(connection, purpose)
+        finally:
+            with self.clear_errors():
+                connection.close()  # rolls back what is not committed
+
+    def _commit(self, connection: sa.Connection, purpose: str) -> None:
+        """Commit. One that fails may have been made: what a disk did before it failed shows when it is read again."""
+        with self.clear_errors(uncertain=purpose != "read"):
+            try:
+                connection.commit()
+            except BaseException:
+                self._uncertain = purpose != "read"
+                connection.invalidate()
+                raise
+
+    @contextmanager
+    def clear_errors(self, uncertain: bool = False) -> Iterator[None]:
+        """Turn what the database raises into a `LedgerError` that says what to do.
+
+        It shows neither values nor passwords, and what it was raised from is not shown either.
+
+        Parameters
+        ----------
+        uncertain : bool
+            A commit is under way: if it fails, it may have been made or not.
+        """
+        try:
+            yield
+        except DBAPIError as error:
+            lost = error.connection_invalidated
+            words = self._explained(error, lost)
+            if uncertain:
+                words += ". Whether the last change was made is not known: open the ledger again to see"
+            raise LedgerError(words, uncertain=uncertain) from None
+        except SQLAlchemyError as error:
+            raise LedgerError(f"the ledger {self.name} cannot be used ({type(error).__name__})") from None
+
+    @abstractmethod
+    def insert(self, table: sa.Table) -> Insert:
+        """Return an INSERT that can say what to do about a row that is there already."""
+
+    @abstractmethod
+    def scrub(self) -> None:
+        """Make sure that no file of the database holds what was deleted."""
+
+    @abstractmethod
+    def prepare(self, transaction: Transaction) -> None:
+        """Do what this kind of database needs once the tables are made."""
+
+    @abstractmethod
+    def _begin(self, connection: sa.Connection, purpose: str) -> None: ...
+
+    @abstractmethod
+    def _explained(self, error: DBAPIError, lost: bool) -> str: ...
+
+
+def in_file(path: Path) -> str:
+    """Return the URL of a ledger in a file, whatever characters its path has."""
+    return f"{_PREFIX}{path}"
+
+
+def open_database(url: str, create: bool, patience: float) -> Database:
+    """Return the database of a URL: ``sqlite:///path``, the rest taken as it is, or ``postgresql+psycopg://...``."""
+    if not isinstance(url, str):
+        raise ConfigurationError(f"the URL of a ledger is a text; got {type(url).__name__}")
+    if url.startswith(_PREFIX):
+        return SQLite(Path(url.removeprefix(_PREFIX)).absolute(), create, patience)
+    if url.startswith("postgresql+psycopg://"):
+        return PostgreSQL(url, patience)
+    kind = url.partition(":")[0]  # never more: there may be a password behind it
+    raise ConfigurationError(
+        f"a ledger is kept in SQLite (sqlite:///path) or in PostgreSQL (postgresql+psycopg://...), not in {kind[:20]!r}"
+    )
+
+
+class SQLite(Database):
+    """A file of SQLite, with a write-ahead log: readers and the writer do not wait for each other.
+
+    Parameters
+    ----------
+    path : Path
+    create : bool
+        Make the file, of mode 600. One that is there is opened; whether it is of use is for the caller to find out.
+    patience : float
+    """
+
+    is_ours_alone = True
+    mark = "?"
+
+    def __init__(self, path: Path, create: bool, patience: float) -> None:
+        if sqlite3.sqlite_version_info < (3, 35):
+            raise MissingPackageError(f"a ledger needs SQLite 3.35 or newer; Python has {sqlite3.sqlite_version}")
+        if create and not path.exists():
+            if not path.parent.is_dir():
+                raise FileNotFoundError(f"there is no folder {path.parent} to make {path.name} in")
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            sync_folder(path.parent)
+        if not path.is_file():
+            raise LedgerError(f"the ledger {path} is missing: restore it from a copy, or create it")
+        self._path = path
+        engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=sa.QueuePool, hide_parameters=True)
+        super().__init__(str(path), engine, patience)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(str(self._path))}?mode=rw",  # never made by accident
+            uri=True,
+            timeout=self._patience,
+            isolation_level=None,  # transactions begin where it is said, below
+            check_same_thread=False,
+        )
+        try:
+            for setting, value, wanted in (
+                ("page_size", _PAGE_SIZE, None),  # of a new file
+                ("journal_mode", "WAL", "wal"),
+                ("synchronous", "FULL", _SYNCHRONOUS_FULL),
+                ("fullfsync", "ON", 1),  # for macOS, which otherwise leaves it to the disk
+                ("checkpoint_fullfsync", "ON", 1),
+                ("secure_delete", "ON", 1),
+                ("temp_store", "MEMORY", 2),  # nothing of it on another disk
+                ("trusted_schema", "OFF", None),
+                ("cache_size", -(_CACHE_SIZE // 1024), None),
+                ("wal_autocheckpoint", _LOG_SIZE // _PAGE_SIZE, None),
+            ):
+                connection.execute(f"PRAGMA {setting} = {value}")
+                (found,) = connection.execute(f"PRAGMA {setting}").fetchone() or (None,)
+                if wanted is not None and found != wanted:
+                    raise LedgerError(
+                        f"the ledger {self._path} cannot be kept safely: SQLite has {setting} = {found} here, and "
+                        f"{value} is needed. It may be on a network disk: choose a local one"
+                    )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def insert(self, table: sa.Table) -> Insert:  # noqa: D102
+        return sqlite.insert(table)
+
+    def prepare(self, transaction: Transaction) -> None:
+        """Do nothing: all that SQLite needs is set with each connection."""
+
+    def _begin(self, connection: sa.Connection, purpose: str) -> None:
+        connection.exec_driver_sql("BEGIN" if purpose == "read" else "BEGIN IMMEDIATE")
+
+    def scrub(self) -> None:
+        """Write the samples anew in the order of their numbers, then the whole file, and empty the log."""
+        # SQLite numbers the rows as they come. Gaps in these numbers would show that something went, and where.
+        old = f"{samples.name}_old"
+        columns = ", ".join(column.name for column in samples.columns)
+        with self.writing() as transaction:
+            transaction.run(sa.text(f"ALTER TABLE {samples.name} RENAME TO {old}"))
+            transaction.run(CreateTable(samples))
+            transaction.run(
+                sa.text(
+                    f"INSERT INTO {samples.name} ({columns}) SELECT {columns} FROM {old} "  # noqa: S608
+                    "ORDER BY number_key, number"
+                )
+            )
+            transaction.run(sa.text(f"DROP TABLE {old}"))
+            for index in sorted(samples.indexes, key=lambda index: str(index.name)):
+                transaction.run(CreateIndex(index))
+        with self.clear_errors(), self._engine.connect() as connection:  # not in a transaction: none was begun
+            connection.exec_driver_sql("VACUUM")
+            busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+        if busy:
+            raise LedgerError(
+                f"the ledger {self.name} is being read: its log still holds what was deleted. End the reading, and "
+                "call again"
+            )
+
+    def _explained(self, error: DBAPIError, lost: bool) -> str:
+        code = str(getattr(error.orig, "sqlite_errorname", ""))
+        for start, words in (
+            ("SQLITE_BUSY", "is in use by another writer: wait for it to end, and call again"),
+            ("SQLITE_LOCKED", "is in use by another writer: wait for it to end, and call again"),
+            ("SQLITE_CORRUPT", "is damaged: restore it from a copy"),
+            ("SQLITE_NOTADB", "is damaged, or no database at all: restore it from a copy"),
+            ("SQLITE_FULL", "found the disk full: make room, and call again"),
+            ("SQLITE_READONLY", "may not be written, which SQLite does even to read: see who owns file and folder"),
+            ("SQLITE_CANTOPEN", "cannot be opened: see that the file is there, and who owns it and its folder"),
+            ("SQLITE_IOERR", "could not be read or written: see to the disk, then open it again"),
+        ):
+            if code.startswith(start):
+                return f"the ledger {self.name} {words} ({code})"
+        # No more: what the driver says may quote what is in a row.
+        return f"the ledger {self.name} cannot be used ({code or type(error.orig).__name__})"
+
+
+class PostgreSQL(Database):
+    """A database of PostgreSQL.
+
+    Parameters
+    ----------
+    url : str
+    patience : float
+    """
+
+    is_ours_alone = False
+    mark = "%s"
+
+    def __init__(self, url: str, patience: float) -> None:
+        try:
+            parsed = sa.make_url(url)
+        except Exception:  # what is wrong may be shown, and be a part of the password
+            raise ConfigurationError(
+                "the URL of the ledger cannot be read: write postgresql+psycopg://user:password@host:port/database, "
+                "with %XX for special letters of the password"
+            ) from None
+        if any("password" in key for key in parsed.query):
+            raise ConfigurationError(
+                "a password in the query of the ledger's URL would show in messages: write user:password@host, or use "
+                "a password file"
+            )
+        shown = parsed.set(query={}).render_as_string(hide_password=True)
+        try:
+            engine = sa.create_engine(
+                parsed,
+                hide_parameters=True,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": max(2, round(patience)), "application_name": "neverseen"},
+            )
+        except ImportError:
+            raise MissingPackageError(
+                "a ledger in PostgreSQL needs the package psycopg: pip install 'neverseen[postgresql]'"
+            ) from None
+        super().__init__(shown, engine, patience)
+        sa.event.listen(engine, "connect", self._set_up)
+
+    def _set_up(self, connection: Any, record: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{round(1000 * self._patience)}ms"])
+            # Rows are found by index. The planner cannot know that, as no statistics are kept: they quote values.
+            cursor.execute("SET enable_seqscan = off")
+            cursor.execute("SELECT current_setting('fsync'), current_setting('synchronous_commit')")
+            fsync, synchronous = cursor.fetchone()
+            if synchronous == "off":
+                cursor.execute("SET synchronous_commit = on")
+        connection.commit()
+        if fsync != "on":
+            connection.close()
+            raise LedgerError(
+                f"the server of {self.name} runs with fsync = off: what it commits may be lost. Turn it on"
+            )
+
+    def insert(self, table: sa.Table) -> Insert:  # noqa: D102
+        return postgresql.insert(table)
+
+    def prepare(self, transaction: Transaction) -> None:
+        """Keep the server from noting values of columns as statistics, where they would outlast their rows."""
+        for table in tables.sorted_tables:
+            for column in table.columns:
+                transaction.run(sa.text(f'ALTER TABLE {table.name} ALTER COLUMN "{column.name}" SET STATISTICS 0'))
+
+    def _begin(self, connection: sa.Connection, purpose: str) -> None:
+        if purpose == "read":
+            connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        elif purpose == "write":  # readers go on; another writer waits
+            connection.execute(sa.text(f"LOCK TABLE {meta.name} IN EXCLUSIVE MODE"))
+
+    def scrub(self) -> None:
+        """Write every table anew, the samples in the order of their numbers.
+
+        The server's own log, its standbys and its backups are not in our hands.
+        """
+        with self.clear_errors():
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        with connection, self.clear_errors():
+            self._wait_for_older_readers(connection)
+            for table in tables.sorted_tables:
+                if table is samples:
+                    connection.execute(sa.text(f"CLUSTER {table.name} USING {table.name}_number"))
+                else:
+                    connection.execute(sa.text(f"VACUUM (FULL) {table.name}"))
+
+    def _wait_for_older_readers(self, connection: sa.Connection) -> None:
+        """Wait until nobody sees what was deleted before now: rows that somebody sees are carried over."""
+        now = connection.execute(sa.text("SELECT CAST(CAST(pg_current_xact_id() AS xid) AS text)")).scalar_one()
+        older = sa.text(
+            "SELECT count(*) FROM (SELECT backend_xmin AS seen FROM pg_stat_activity "
+            "WHERE datname = current_database() OR datname IS NULL "
+            "UNION ALL SELECT xmin FROM pg_replication_slots) AS horizons "
+            "WHERE seen IS NOT NULL AND age(seen) > age(CAST(:now AS xid))"
+        )
+        deadline = time.monotonic() + self._patience
+        while connection.execute(older, {"now": now}).scalar_one():
+            if time.monotonic() > deadline:
+                raise LedgerError(
+                    f"the ledger {self.name} is being read, or another transaction of the server is still open, and "
+                    "keeps what was deleted. End it (see pg_stat_activity), and call again"
+                )
+            time.sleep(0.05)
+
+    def _explained(self, error: DBAPIError, lost: bool) -> str:
+        diagnosis = getattr(error.orig, "diag", None)
+        state = getattr(error.orig, "sqlstate", None)
+        if state == "55P03":  # lock not available
+            return f"the ledger {self.name} is in use by another writer: wait for it to end, and call again"
+        said = getattr(diagnosis, "message_primary", None) if state else str(error.orig).strip().partition("\n")[0]
+        if self._engine.url.password:
+            said = str(said).replace(str(self._engine.url.password), "***")
+        if state is None or lost:
+            return (
+                f"the ledger {self.name} cannot be reached ({said}): see that the server runs, and that address, user "
+                "and password are right"
+            )
+        return f"the ledger {self.name} cannot be used ({state}: {said})"

@@ -1,0 +1,491 @@
+"""`Ledger`: the samples, the journal and the commitments, read and written."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from neverseen.errors import InputError, LedgerError, LimitError, NotLearnedError
+from neverseen.ledger.database import Transaction, open_database
+from neverseen.ledger.tables import (
+    CHUNK,
+    FORMAT,
+    MIGRATIONS,
+    JournalRow,
+    RequestRow,
+    SampleRow,
+    certified,
+    chunks,
+    classes,
+    journal,
+    key_of,
+    meta,
+    migrations,
+    pending,
+    record,
+    requests,
+    samples,
+    tables,
+)
+
+PATIENCE = 10.0
+"""Seconds to wait for another writer, and in `Ledger.scrub` for readers, before giving up."""
+PAYLOAD_LIMIT = 2**29
+"""Bytes of a journal row, below what either database takes."""
+_RESERVED = ("format", "sequence", "certificate")  # keys of meta that are ours
+_REQUEST = list(requests.columns)[1:]  # of a RequestRow
+_FIELDS = list(samples.columns)[: len(SampleRow._fields)]  # of a SampleRow, with the version for the state
+
+
+class Ledger:
+    """The samples that a store holds, and its journal, in a database.
+
+    Reading sees one state of the ledger, that of the last commit, and never waits for a writer; inside `writing`, in
+    the same thread, it sees what has been written so far. A ledger may be shared by threads.
+
+    Parameters
+    ----------
+    url : str
+        ``sqlite:///path``, where all that follows the third slash is the path, or
+        ``postgresql+psycopg://user:password@host/database``.
+    create : bool
+        Make it. Without, it must be there.
+    patience : float, optional
+        Seconds to wait for others; `PATIENCE` by default.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> ledger = Ledger(f"sqlite:///{folder.name}/ledger.sqlite", create=True)
+    >>> row = SampleRow(bytes(16), bytes(16), bytes(16), '"cat"', '"photo 1"', "null", bytes(32), 0, "learned")
+    >>> with ledger.writing() as writing:
+    ...     writing.add([row])
+    >>> ledger.counts()
+    {'"cat"': 1}
+    >>> with ledger.writing() as writing:
+    ...     writing.remove([row.number])
+    >>> ledger.counts(), ledger.pending() == [row.commitment]
+    ({}, True)
+    >>> ledger.close()
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, url: str, create: bool = False, patience: float | None = None) -> None:
+        self._database = open_database(url, create, PATIENCE if patience is None else patience)
+        self._local = threading.local()
+        try:
+            if create:
+                self._create()
+            self._require_format()
+        except BaseException:
+            self.close()
+            raise
+
+    def _create(self) -> None:
+        found = self._database.table_names()
+        if found & set(tables.tables) or (found and self._database.is_ours_alone):
+            raise LedgerError(f"{self._database.name} is in use already: choose another place, or open it")
+        with self._database.writing(locked=False) as transaction:
+            transaction.make(tables)
+            self._database.prepare(transaction)
+            transaction.run(sa.insert(meta), [{"key": "format", "value": FORMAT}])
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            steps = [{"number": step, "applied": now, "what": what} for step, what in enumerate(MIGRATIONS, 1)]
+            transaction.run(sa.insert(migrations), steps)
+
+    def _require_format(self) -> None:
+        if not set(tables.tables) <= self._database.table_names():
+            raise LedgerError(f"{self._database.name} is not a ledger: restore it from a copy, or create it elsewhere")
+        found = self.meta("format")
+        if found != FORMAT:
+            raise LedgerError(
+                f"the ledger {self._database.name} is of format {str(found)[:40]!r}, and this version of neverseen "
+                f"reads {FORMAT!r}: use the version that wrote it, or a newer one"
+            )
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._database.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._database.name!r})"
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def by_numbers(self, numbers: Iterable[bytes]) -> dict[bytes, SampleRow]:
+        """Return the samples held under these ticket numbers."""
+        return {row.number: row for row in self._found("number", numbers)}
+
+    def by_members(self, members: Iterable[bytes]) -> dict[bytes, list[SampleRow]]:
+        """Return the samples held with these member digests, those of each in the order of their numbers."""
+        found: dict[bytes, list[SampleRow]] = {}
+        for row in sorted(self._found("member", members)):
+            found.setdefault(row.member, []).append(row)
+        return found
+
+    def knows_contents(self, contents: Iterable[bytes]) -> set[bytes]:
+        """Return those of these contents that are held.
+
+        Meant for wording an error: it walks through an index from end to end.
+        """
+        wanted = set(contents)
+        with self._reading() as transaction:
+            keys: set[int] = set()  # of the members with such contents; both are in the index, so no row is read
+            for chunk in chunks(sorted(map(key_of, wanted))):
+                keys |= {
+                    key
+                    for (key,) in transaction.rows(
+                        sa.select(samples.c.member_key).where(samples.c.content_key.in_(chunk))
+                    )
+                }
+            found: set[bytes] = set()
+            for chunk in chunks(sorted(keys)):
+                rows = transaction.rows(sa.select(samples.c.content).where(samples.c.member_key.in_(chunk)))
+                found |= {bytes(content) for (content,) in rows}
+            return found & wanted
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of samples of each class."""
+        with self._reading() as transaction:
+            return {str(name): int(count) for name, count in sorted(map(tuple, transaction.rows(sa.select(classes))))}
+
+    def samples(self, name: str | None = None) -> Iterator[SampleRow]:
+        """Yield all samples, or those of a class, in the order of their numbers.
+
+        An iteration that is not over holds a state of the ledger: `scrub` does not succeed meanwhile.
+        """
+        with self._reading() as transaction:
+            published = _published(transaction)
+            last = sa.tuple_(sa.literal(-1), sa.literal(b""))
+            while True:
+                question = (
+                    sa.select(*_FIELDS)
+                    .where(sa.tuple_(samples.c.number_key, samples.c.number) > last)
+                    .order_by(samples.c.number_key, samples.c.number)
+                    .limit(CHUNK)
+                )
+                if name is not None:
+                    question = question.where(samples.c.name == name)
+                page = [_sample(row, published) for row in transaction.rows(question)]
+                yield from page
+                if len(page) < CHUNK:
+                    return
+                last = sa.tuple_(sa.literal(key_of(page[-1].number)), sa.literal(page[-1].number))
+
+    def journal(self, after: int = 0) -> Iterator[JournalRow]:
+        """Yield the changes after a sequence number, in order, one in memory at a time."""
+        with self._reading() as transaction:
+            while True:
+                question = sa.select(journal).where(journal.c.sequence > after).order_by(journal.c.sequence).limit(1)
+                found = transaction.rows(question)
+                if not found:
+                    return
+                ((sequence, kind, payload),) = found
+                after = int(sequence)
+                yield JournalRow(after, str(kind), bytes(payload))
+
+    def meta(self, key: str) -> str | None:
+        """Return what is noted under a key."""
+        with self._reading() as transaction:
+            return _noted(transaction, key)
+
+    def pending(self) -> list[bytes]:
+        """Return the commitments of what was forgotten and is in no certificate yet, sorted."""
+        with self._reading() as transaction:
+            return sorted(bytes(commitment) for (commitment,) in transaction.rows(sa.select(pending)))
+
+    def certificates_of(self, commitments: Iterable[bytes]) -> dict[bytes, int]:
+        """Return, for each of these commitments that a certificate lists, the number of the last that does."""
+        last = sa.func.max(certified.c.certificate)
+        found: dict[bytes, int] = {}
+        with self._reading() as transaction:
+            for chunk in chunks(sorted(set(commitments))):
+                question = sa.select(certified.c.commitment, last).where(certified.c.commitment.in_(chunk))
+                rows = transaction.rows(question.group_by(certified.c.commitment))
+                found |= {bytes(commitment): int(number) for commitment, number in rows}
+        return found
+
+    def request(self, request_id: str) -> RequestRow | None:
+        """Return the request of an id."""
+        return self._request(requests.c.id == request_id)
+
+    def request_by_tag(self, tag: bytes) -> RequestRow | None:
+        """Return the request of a tag."""
+        return self._request(requests.c.tag == tag)
+
+    def requests(self, limit: int, before: str | None = None, client: str | None = None) -> list[RequestRow]:
+        """Return some requests, the latest first.
+
+        Parameters
+        ----------
+        limit : int
+            How many at most.
+        before : str, optional
+            Those before the request of this id. None if there is no such request.
+        client : str, optional
+            Those of this client.
+        """
+        question = sa.select(*_REQUEST).order_by(requests.c.place.desc()).limit(limit)
+        if client is not None:
+            question = question.where(requests.c.client == client)
+        if before is not None:
+            place = sa.select(requests.c.place).where(requests.c.id == before).scalar_subquery()
+            question = question.where(requests.c.place < place)
+        with self._reading() as transaction:
+            return [_request(row) for row in transaction.rows(question)]
+
+    def _request(self, which: sa.ColumnElement[bool]) -> RequestRow | None:
+        with self._reading() as transaction:
+            found = transaction.rows(sa.select(*_REQUEST).where(which))
+            return _request(found[0]) if found else None
+
+    def _found(self, column: str, digests: Iterable[bytes]) -> list[SampleRow]:
+        wanted = set(digests)
+        key, place = samples.c[f"{column}_key"], SampleRow._fields.index(column)
+        with self._reading() as transaction:
+            published = _published(transaction)
+            rows = (
+                row
+                for chunk in chunks(sorted({key_of(digest) for digest in wanted}))
+                for row in transaction.rows(sa.select(*_FIELDS).where(key.in_(chunk)))
+            )
+            return [_sample(row, published) for row in rows if bytes(row[place]) in wanted]
+
+    @contextmanager
+    def _reading(self) -> Iterator[Transaction]:
+        """Hand out this thread's write transaction if it is open, else a read transaction."""
+        current: Transaction | None = getattr(self._local, "transaction", None)
+        if current is not None:
+            yield current
+        else:
+            with self._database.reading() as transaction:
+                yield transaction
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[Writing]:
+        """Change the ledger: all of it, on disk, once this is left; nothing, if it is left by an exception.
+
+        There is one writer at a time. Another waits, and after a while gives up with a `LedgerError`.
+        """
+        self._require_no_writing()
+        with self._database.writing() as transaction:
+            self._local.transaction = transaction
+            try:
+                writing = Writing(transaction)
+                yield writing
+            finally:
+                self._local.transaction = None
+            if writing.failed:
+                raise LedgerError("a change to the ledger failed and was passed over: nothing was changed")
+
+    def scrub(self) -> None:
+        """Clear the database of what was deleted.
+
+        Afterwards none of its files holds a deleted row, and the order of the rows tells nothing about what came and
+        went. It takes time and disk space like writing the database three times over. In PostgreSQL readers wait
+        meanwhile, and the server's own log and backups keep what they have.
+        """
+        self._require_no_writing()
+        with self._database.writing() as transaction:
+            published = _published(transaction)
+            passed = samples.c.version.between(1, published)
+            transaction.run(sa.update(samples).where(passed).values(version=0))  # by which certificate does not matter
+            transaction.run(sa.update(requests).where(requests.c.version <= published).values(body=None))
+            if not transaction.rows(sa.select(journal.c.sequence).limit(1)):  # how much there was does not show
+                transaction.run(sa.delete(meta).where(meta.c.key == "sequence"))
+        self._database.scrub()
+
+    def _require_no_writing(self) -> None:
+        if getattr(self._local, "transaction", None) is not None:
+            raise LedgerError("this thread is changing the ledger already: leave `writing` first")
+
+
+class Writing:
+    """One write transaction of a ledger; made by `Ledger.writing`.
+
+    If one of its methods fails, so does the whole.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self.failed = False
+
+    def append(self, kind: str, payload: bytes) -> int:
+        """Add a change to the journal and return its sequence number, higher than any before."""
+        with self._all_or_nothing():
+            if len(payload) > PAYLOAD_LIMIT:
+                raise LimitError(f"a journal row has {len(payload)} bytes, and {PAYLOAD_LIMIT} fit: do it in parts")
+            sequence = int(_noted(self._transaction, "sequence") or 0) + 1
+            self._note("sequence", str(sequence))
+            self._transaction.run(sa.insert(journal), [{"sequence": sequence, "kind": kind, "payload": bytes(payload)}])
+            return sequence
+
+    def add(self, rows: Sequence[SampleRow]) -> None:
+        """Take samples in. A number that is there already is refused."""
+        with self._all_or_nothing():
+            version = _published(self._transaction) + 1
+            records = [record(row, position, version) for position, row in enumerate(rows)]
+            if not records:
+                return
+            self._require_new([row.number for row in rows])
+            records.sort()  # by number: neighbours in the index come together, and no order of arrival is kept
+            self._transaction.load(samples, records)
+            self._count(Counter(row.name for row in rows))
+            # Forgotten and learned again before any certificate said so: it is not forgotten.
+            if self._transaction.rows(sa.select(pending).limit(1)):
+                for chunk in chunks([row.commitment for row in rows]):
+                    self._transaction.run(sa.delete(pending).where(pending.c.commitment.in_(chunk)))
+
+    def _require_new(self, numbers: list[bytes]) -> None:
+        first: dict[bytes, int] = {}
+        for row, number in enumerate(numbers):
+            if first.setdefault(number, row) != row:
+                raise InputError(f"rows {first[number]} and {row} have the same number. Nothing was changed")
+        for chunk in chunks(sorted(map(key_of, numbers))):
+            for (found,) in self._transaction.rows(sa.select(samples.c.number).where(samples.c.number_key.in_(chunk))):
+                position = first.get(bytes(found))
+                if position is not None:
+                    raise InputError(
+                        f"the number of row {position} is that of a sample in the ledger. Nothing was changed"
+                    )
+
+    def remove(self, numbers: Sequence[bytes]) -> None:
+        """Let samples go, and note their commitments for the next certificate. All of them must be there."""
+        with self._all_or_nothing():
+            wanted = list(numbers)
+            if len(set(wanted)) != len(wanted):
+                raise InputError("a number is given twice. Nothing was changed")
+            removed: set[bytes] = set()
+            for chunk in chunks(sorted(wanted)):
+                removed |= self._removed(samples.c.number_key.in_(map(key_of, chunk)) & samples.c.number.in_(chunk))
+            missing = tuple(row for row, number in enumerate(wanted) if number not in removed)
+            if missing:
+                raise NotLearnedError(
+                    f"the ledger holds no sample under the number of row {missing[0]} ({len(missing)} of {len(wanted)} "
+                    "in all). Nothing was changed",
+                    missing,
+                )
+
+    def remove_class(self, name: str) -> None:
+        """Let all samples of a class go, likewise."""
+        with self._all_or_nothing():
+            if not self._removed(samples.c.name == name):
+                raise NotLearnedError("the ledger holds no sample of this class. Nothing was changed")
+
+    def _removed(self, which: sa.ColumnElement[bool]) -> set[bytes]:
+        """Delete samples, and return their numbers."""
+        columns = samples.c.number, samples.c.name, samples.c.commitment
+        gone = self._transaction.rows(sa.delete(samples).where(which).returning(*columns))
+        if gone:
+            self._count(Counter({name: -count for name, count in Counter(str(row.name) for row in gone).items()}))
+            note = self._transaction.database.insert(pending).on_conflict_do_nothing()
+            self._transaction.run(
+                note, [{"commitment": value} for value in sorted(bytes(row.commitment) for row in gone)]
+            )
+        return {bytes(row.number) for row in gone}
+
+    def _count(self, changes: Counter[str]) -> None:
+        """Keep the number of samples of each class; one that has none left is not kept."""
+        held: dict[str, int] = {}
+        for chunk in chunks(sorted(changes)):
+            held |= {
+                str(name): int(count)
+                for name, count in self._transaction.rows(sa.select(classes).where(classes.c.name.in_(chunk)))
+            }
+            self._transaction.run(sa.delete(classes).where(classes.c.name.in_(chunk)))
+        kept = [{"name": name, "samples": held.get(name, 0) + changes[name]} for name in sorted(changes)]
+        kept = [values for values in kept if values["samples"]]
+        if kept:
+            self._transaction.run(sa.insert(classes), kept)
+
+    def set_meta(self, key: str, value: str | None) -> None:
+        """Note a value under a key; None removes it."""
+        with self._all_or_nothing():
+            if key in _RESERVED:
+                raise InputError(f"the key {key!r} of the ledger's notes is not free: choose another")
+            self._note(key, value)
+
+    def _note(self, key: str, value: str | None) -> None:
+        self._transaction.run(sa.delete(meta).where(meta.c.key == key))
+        if value is not None:
+            self._transaction.run(sa.insert(meta), [{"key": key, "value": value}])
+
+    def note_requests(self, rows: Sequence[RequestRow]) -> None:
+        """Note requests that this transaction carries out, in order."""
+        with self._all_or_nothing():
+            version = _published(self._transaction) + 1
+            ((last,),) = self._transaction.rows(sa.select(sa.func.max(requests.c.place)))
+            records = [(place, *row._replace(version=version)) for place, row in enumerate(rows, int(last or 0) + 1)]
+            if records:
+                self._transaction.load(requests, records)
+
+    def drop_journal(self, up_to: int) -> None:
+        """Drop the journal up to and with a sequence number."""
+        with self._all_or_nothing():
+            self._transaction.run(sa.delete(journal).where(journal.c.sequence <= up_to))
+
+    def certify(self, number: int) -> None:
+        """Note that a certificate lists all that is pending, and that all samples are published with it."""
+        with self._all_or_nothing():
+            last = _published(self._transaction)
+            if number <= last:
+                raise InputError(f"certificates are numbered upwards: {number} does not come after {last}")
+            listed = sa.select(pending.c.commitment, sa.literal(number, sa.BigInteger))
+            self._transaction.run(sa.insert(certified).from_select(["commitment", "certificate"], listed))
+            self._transaction.run(sa.delete(pending))
+            self._note("certificate", str(number))
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.failed = True
+            raise
+
+
+def _noted(transaction: Transaction, key: str) -> str | None:
+    found = transaction.rows(sa.select(meta.c.value).where(meta.c.key == key))
+    return str(found[0][0]) if found else None
+
+
+def _published(transaction: Transaction) -> int:
+    """Return the number of the last certificate; 0 if there is none."""
+    return int(_noted(transaction, "certificate") or 0)
+
+
+def _request(row: Any) -> RequestRow:
+    id_, tag, client, kind, count, body, applied, version = row
+    return RequestRow(
+        str(id_),
+        None if tag is None else bytes(tag),
+        str(client),
+        str(kind),
+        int(count),
+        None if body is None else bytes(body),
+        int(applied),
+        int(version),
+    )
+
+
+def _sample(row: Any, published: int) -> SampleRow:
+    number, content, member, name, id_text, owner, commitment, learned, version = row
+    state = "published" if version <= published else "learned"
+    return SampleRow(
+        bytes(number), bytes(content), bytes(member), name, id_text, owner, bytes(commitment), int(learned), state
+    )

@@ -1,0 +1,181 @@
+"""The rows of a ledger, and the tables that hold them.
+
+Digests are looked up by short integer keys, the first bytes of each, and compared in full afterwards. An index over
+keys is a third the size of one over digests, and how fast samples can be added is decided by how many pages of an
+index each of them touches. A key decides nothing: two digests with the same key are two digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from neverseen.errors import InputError
+
+FORMAT = "neverseen-ledger-1"
+MIGRATIONS = ("the tables of neverseen-ledger-1",)
+"""What each migration changed, the first one first. A new one gets a new line here and a new `FORMAT`."""
+CHUNK = 450
+"""Values in one statement, at most. Some statements bind each twice, and the smallest limit about is 999."""
+NAME_LIMIT = 2000
+"""Bytes of a class's text: what the indexes of PostgreSQL take, with room to spare."""
+_DIGEST_SIZE, _COMMITMENT_SIZE, _KEY_SIZE = 16, 32, 4
+
+Number = TypeVar("Number")
+
+
+class SampleRow(NamedTuple):
+    """One sample that is held. The digests are keyed: without the key they tell nothing."""
+
+    number: bytes  # 16, digest of the id; no two samples have the same
+    content: bytes  # 16, digest of the raw sample and its class
+    member: bytes  # 16, digest of class and features; several samples may have the same
+    name: str  # class, canonical text
+    id: str  # canonical text
+    owner: str  # canonical text
+    commitment: bytes  # 32, what a certificate will show once it is forgotten
+    learned: int  # Unix time in seconds
+    state: str  # "learned", or "published" once a certificate has been issued since
+
+
+class RequestRow(NamedTuple):
+    """One request that was carried out, for whoever made it to ask about."""
+
+    id: str
+    tag: bytes | None  # by which a repetition is known; no two requests have the same
+    client: str
+    kind: str
+    samples: int  # how many came or went
+    body: bytes | None  # keyed digest of the request; `Ledger.scrub` clears it
+    applied: int  # Unix time in milliseconds
+    version: int = 0  # of the certificate that publishes it; set by the ledger
+
+
+class JournalRow(NamedTuple):
+    """One change since the last snapshot."""
+
+    sequence: int
+    kind: str
+    payload: bytes
+
+
+_integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # which makes a primary key the row's own number
+
+tables = sa.MetaData()
+meta = sa.Table(
+    "neverseen_meta",
+    tables,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+migrations = sa.Table(
+    "neverseen_migrations",
+    tables,
+    sa.Column("number", _integer, primary_key=True, autoincrement=False),
+    sa.Column("applied", sa.Text, nullable=False),
+    sa.Column("what", sa.Text, nullable=False),
+)
+classes = sa.Table(
+    "neverseen_classes",
+    tables,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("samples", sa.BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+samples = sa.Table(
+    "neverseen_samples",
+    tables,
+    sa.Column("number", sa.LargeBinary, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.Column("member", sa.LargeBinary, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("commitment", sa.LargeBinary, nullable=False),
+    sa.Column("learned", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),  # published once a certificate has this number or a higher one
+    sa.Column("number_key", sa.BigInteger, nullable=False),
+    sa.Column("member_key", sa.BigInteger, nullable=False),
+    sa.Column("content_key", sa.BigInteger, nullable=False),
+    sa.Index("neverseen_samples_number", "number_key"),
+    # Contents are asked for to word an error, and an index of their own would slow down every insert: here they are
+    # found by a walk through the index, without the rows.
+    sa.Index("neverseen_samples_member", "member_key", "content_key"),
+)
+journal = sa.Table(
+    "neverseen_journal",
+    tables,
+    sa.Column("sequence", _integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+)
+requests = sa.Table(
+    "neverseen_requests",
+    tables,
+    sa.Column("place", _integer, primary_key=True, autoincrement=False),  # the order in which they were carried out
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("tag", sa.LargeBinary, unique=True),
+    sa.Column("client", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("samples", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.LargeBinary),
+    sa.Column("applied", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+)
+pending = sa.Table(
+    "neverseen_pending",
+    tables,
+    sa.Column("commitment", sa.LargeBinary, primary_key=True),
+    sqlite_with_rowid=False,
+)
+certified = sa.Table(
+    "neverseen_certified",
+    tables,
+    sa.Column("commitment", sa.LargeBinary, primary_key=True),
+    sa.Column("certificate", sa.BigInteger, primary_key=True, autoincrement=False),
+    sqlite_with_rowid=False,
+)
+
+
+def key_of(digest: bytes) -> int:
+    """Return the key of a digest. Keys are ordered as the digests are."""
+    return int.from_bytes(digest[:_KEY_SIZE])
+
+
+def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
+    """Return a sample as the values of its columns, in order, or refuse it.
+
+    Parameters
+    ----------
+    row : SampleRow
+    position : int
+        Its place in the request, for the error.
+    version : int
+        Of the next certificate.
+    """
+    number, content, member, name, id_text, owner, commitment, learned, state = row
+    if not (
+        type(number) is type(content) is type(member) is type(commitment) is bytes
+        and len(number) == len(content) == len(member) == _DIGEST_SIZE
+        and len(commitment) == _COMMITMENT_SIZE
+    ):
+        raise InputError(f"row {position}: number, content and member must be 16 bytes each, and commitment 32")
+    texts = name + id_text + owner
+    if not texts.isascii() or "\0" in texts:
+        raise InputError(f"row {position}: name, id and owner must be canonical texts, which are ASCII without NUL")
+    if len(name) > NAME_LIMIT:
+        raise InputError(f"row {position}: its class's text is {len(name)} bytes long; at most {NAME_LIMIT} are held")
+    if type(learned) is not int or not 0 <= learned < 2**63 or state not in ("learned", "published"):
+        raise InputError(f"row {position}: learned is a time in seconds, and state is 'learned' or 'published'")
+    keys = key_of(number), key_of(member), key_of(content)
+    return *row[:8], version if state == "learned" else 0, *keys
+
+
+def chunks(values: Iterable[Number], size: int = CHUNK) -> Iterator[list[Number]]:
+    """Yield the values in lists of at most `size`."""
+    listed: Sequence[Number] = values if isinstance(values, list) else list(values)
+    for start in range(0, len(listed), size):
+        yield list(listed[start : start + size])

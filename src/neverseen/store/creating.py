@@ -1,0 +1,95 @@
+"""Making a store."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from neverseen.backbones import Backbone
+from neverseen.classifier import AnalyticClassifier
+from neverseen.files import sync_folder
+from neverseen.forgetting import ForgettingModel
+from neverseen.hardware import Hardware, choose
+from neverseen.keys import Keyring
+from neverseen.ledger import Ledger, in_file
+from neverseen.signing import SigningKey
+from neverseen.statistics import Statistics
+from neverseen.store.description import Description
+from neverseen.store.snapshots import StoredClassGrams, write_snapshot
+from neverseen.store.store import CERTIFICATES, KEYS, LEDGER, SIGNING_KEY, SUMS, VERSIONS, Store, open_store
+
+
+def create(
+    folder: str | os.PathLike[str],
+    backbone: Backbone,
+    classifier: AnalyticClassifier | None = None,
+    *,
+    keys: Keyring | None = None,
+    ledger: str | None = None,
+    recipe: dict[str, Any] | None = None,
+) -> Store:
+    """Make a store and open it for writing.
+
+    Parameters
+    ----------
+    folder : path
+        Must not be there, or be empty. It appears whole or not at all.
+    backbone : Backbone
+    classifier : AnalyticClassifier, optional
+        Its settings are used; it must hold no samples.
+    keys : Keyring, optional
+        Without it new keys are made and kept in the folder. Keys that are given are not stored: keep them safe, and
+        give them to `open`.
+    ledger : str, optional
+        URL of a PostgreSQL database (``postgresql+psycopg://...``) for the ledger; a file in the folder by default.
+    recipe : dict, optional
+        How to make the backbone again, as JSON values, for `open` without a backbone.
+    """
+    place = Path(folder)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise FileExistsError(f"{place} is there already: open it with store.open, or choose another folder")
+    settings = AnalyticClassifier() if classifier is None else classifier
+    known = Keyring.generate(settings.key) if keys is None else keys
+    # The facade checks backbone, classifier and keys, and binds the backbone's digest.
+    model = ForgettingModel(backbone, settings, known)
+    signing = SigningKey.generate()
+    partial = place.parent / f".{place.name}.{secrets.token_hex(4)}"
+    partial.mkdir(mode=0o700, parents=False)
+    try:
+        for name in (SUMS, VERSIONS, CERTIFICATES):
+            (partial / name).mkdir(mode=0o700)
+        if keys is None:
+            known.save(partial / KEYS)
+        signing.save(partial / SIGNING_KEY)
+        configuration = model.classifier._configuration()
+        tracked = bool(settings.track_classes)
+        about = {"name": backbone.name, "recipe": recipe}
+        Description(configuration, backbone.n_features, tracked, about, ledger, signing.public).write(partial)
+        size = configuration.encoder.code_size(backbone.n_features)
+        snapshot = write_snapshot(partial / SUMS, _empty(size, choose("numpy"), tracked))
+        database = Ledger(ledger or in_file(partial / LEDGER), create=True)
+        try:
+            with database.writing() as writing:
+                writing.set_meta("configuration", configuration.digest().hex())
+                writing.set_meta("key_check", known.membership.check())
+                writing.set_meta("snapshot", snapshot)
+        finally:
+            database.close()
+        if place.exists():
+            place.rmdir()
+        partial.rename(place)
+        sync_folder(place.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return open_store(place, backbone=backbone, keys=keys)
+
+
+def _empty(size: int, hardware: Hardware, tracked: bool) -> Statistics:
+    statistics = Statistics(size, hardware)
+    if tracked:
+        statistics.class_grams = StoredClassGrams(size)
+    return statistics
