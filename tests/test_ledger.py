@@ -981,6 +981,35 @@ def test_a_server_that_may_lose_commits_is_refused(server: tuple[sa.URL, Path | 
         engine.dispose()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "member = CAST(x'00112233445566778899aabbccddeeff' AS BLOB)",
+        "id = id || 'x'",
+        "name = '\"other\"'",
+        "learned = learned + 1",
+        "number = 'a text'",
+        "checksum = checksum + 1",
+    ],
+)
+def test_a_row_that_rotted_is_not_used(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "ledger"
+    rows = some(3)
+    with Ledger(f"sqlite:///{path}", create=True) as ledger:
+        with ledger.writing() as writing:
+            writing.add(rows)
+        assert len(list(ledger.samples())) == 3
+    connection = sqlite3.connect(path)
+    connection.execute(f"UPDATE neverseen_samples SET {change}")  # noqa: S608
+    connection.commit()
+    connection.close()
+    with (
+        Ledger(f"sqlite:///{path}") as ledger,
+        pytest.raises(LedgerError, match="is damaged: it is not what was written"),
+    ):
+        list(ledger.samples())
+
+
 # -- requests ----------------------------------------------------------------------------------------
 
 

@@ -361,6 +361,17 @@ def flip(*paths: Path) -> None:
         path.write_bytes(raw)
 
 
+def test_a_ledger_of_other_samples_than_the_sums_is_named(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        receipts = made.learn(ROWS[:10], LABELS[:10])
+        rows = list(made._open_ledger().samples())
+        with made._open_ledger().writing() as writing:
+            writing.remove([rows[0].number])
+        assert len(receipts) == 10
+    with pytest.raises(StoreDamagedError, match=r"not of the same samples \(9 and 10\)"):
+        opened(tmp_path / "s")
+
+
 def test_a_rotten_version_or_certificate_is_named(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         made.learn(ROWS, LABELS)

@@ -21,6 +21,7 @@ from neverseen.ledger.tables import (
     RequestRow,
     SampleRow,
     certified,
+    check_of,
     chunks,
     classes,
     journal,
@@ -40,7 +41,7 @@ PAYLOAD_LIMIT = 2**29
 """Bytes of a journal row, below what either database takes."""
 _RESERVED = ("format", "sequence", "certificate")  # keys of meta that are ours
 _REQUEST = list(requests.columns)[1:]  # of a RequestRow
-_FIELDS = list(samples.columns)[: len(SampleRow._fields)]  # of a SampleRow, with the version for the state
+_FIELDS = list(samples.columns)[: len(SampleRow._fields) + 1]  # of a SampleRow, the version for the state, the check
 
 
 class Ledger:
@@ -483,8 +484,19 @@ def _request(row: Any) -> RequestRow:
     )
 
 
+def _is_whole(row: Any, check: Any) -> bool:
+    try:
+        return check_of(row) == check
+    except TypeError:  # a text or a number where bytes were
+        return False
+
+
 def _sample(row: Any, published: int) -> SampleRow:
-    number, content, member, name, id_text, owner, commitment, learned, version = row
+    number, content, member, name, id_text, owner, commitment, learned, version, check = row
+    if not _is_whole(row, check):
+        raise LedgerError(
+            "a sample in the ledger is damaged: it is not what was written. Restore the ledger from a copy"
+        )
     state = "published" if version <= published else "learned"
     return SampleRow(
         bytes(number), bytes(content), bytes(member), name, id_text, owner, bytes(commitment), int(learned), state

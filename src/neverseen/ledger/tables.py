@@ -7,6 +7,7 @@ index each of them touches. A key decides nothing: two digests with the same key
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ CHUNK = 450
 """Values in one statement, at most. Some statements bind each twice, and the smallest limit about is 999."""
 NAME_LIMIT = 2000
 """Bytes of a class's text: what the indexes of PostgreSQL take, with room to spare."""
-_DIGEST_SIZE, _COMMITMENT_SIZE, _KEY_SIZE = 16, 32, 4
+_DIGEST_SIZE, _COMMITMENT_SIZE, _KEY_SIZE, _CHECK_SIZE = 16, 32, 4, 7
 
 Number = TypeVar("Number")
 
@@ -97,6 +98,7 @@ samples = sa.Table(
     sa.Column("commitment", sa.LargeBinary, nullable=False),
     sa.Column("learned", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),  # published once a certificate has this number or a higher one
+    sa.Column("checksum", sa.BigInteger, nullable=False),  # of all before but the version
     sa.Column("number_key", sa.BigInteger, nullable=False),
     sa.Column("member_key", sa.BigInteger, nullable=False),
     sa.Column("content_key", sa.BigInteger, nullable=False),
@@ -145,6 +147,14 @@ def key_of(digest: bytes) -> int:
     return int.from_bytes(digest[:_KEY_SIZE])
 
 
+def check_of(row: Sequence[Any]) -> int:
+    """Return the checksum of a sample, its first eight columns: what a disk changed does not pass for one."""
+    number, content, member, name, id_text, owner, commitment, learned = row[:8]
+    texts = f"{name}\0{id_text}\0{owner}\0{learned}".encode()
+    digest = hashlib.blake2b(number + content + member + commitment + texts, digest_size=_CHECK_SIZE)
+    return int.from_bytes(digest.digest())
+
+
 def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
     """Return a sample as the values of its columns, in order, or refuse it.
 
@@ -171,7 +181,7 @@ def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
     if type(learned) is not int or not 0 <= learned < 2**63 or state not in ("learned", "published"):
         raise InputError(f"row {position}: learned is a time in seconds, and state is 'learned' or 'published'")
     keys = key_of(number), key_of(member), key_of(content)
-    return *row[:8], version if state == "learned" else 0, *keys
+    return *row[:8], version if state == "learned" else 0, check_of(row), *keys
 
 
 def chunks(values: Iterable[Number], size: int = CHUNK) -> Iterator[list[Number]]:

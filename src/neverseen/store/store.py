@@ -439,6 +439,12 @@ class Store:
             raise ConfigurationError("the keys are not those that this store was made with")
         snapshot = self._snapshot()
         stored = self._read_model(snapshot, None if known is None else known.membership)
+        held = ledger.counts()
+        if held != dict(stored.statistics.counts):
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} and its sums are not of the same samples "
+                f"({sum(held.values())} and {stored.statistics.total}): restore both from one copy"
+            )
         self._folded = self._clock()
         classifier = StoredClassifier(stored)
         self._model = ForgettingModel._of(self.backbone, classifier, known)
