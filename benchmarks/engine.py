@@ -154,7 +154,7 @@ class Bench:
     def full_solve(self) -> Solution:
         """Solve from the sums, with no hint."""
         sums = self.model.statistics
-        return solve(sums.gram, self.hardware.array(sums.cross()), GAMMA, hardware=self.hardware)
+        return solve(sums.gram, sums.cross_here(), GAMMA, hardware=self.hardware)
 
     def refit(self) -> np.ndarray:
         """Return the coefficients of scikit-learn's classifier fitted on what is left."""

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neverseen import ConfigurationError, InputError, LimitError, NotLearnedError
+from neverseen import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError
+from neverseen import statistics as statistics_module
 from neverseen.arithmetic import MAX_SAMPLES
 from neverseen.hardware import Hardware
 from neverseen.statistics import Statistics, narrowed, pack_triangle, unpack_triangle
@@ -154,3 +155,73 @@ def test_triangles_round_trip() -> None:
     packed = pack_triangle(matrix)
     assert packed.tolist() == matrix[np.triu_indices(SIZE)].tolist()
     assert np.array_equal(unpack_triangle(packed, SIZE), matrix)
+
+
+def test_small_changes_wait_and_are_added_up_when_looked_at(hardware: Hardware) -> None:
+    """Whatever waits, and for how long, the sums are those of adding up at once."""
+    rng = np.random.default_rng(3)
+    rows = rng.integers(-127, 128, (700, 5)).astype(np.int8)
+    labels = [("a", "b", "c")[number] for number in rng.integers(0, 3, 700)]
+    held = Statistics(5, hardware)
+    expected = Statistics(5, hardware)
+    for start in range(0, 700, 7):
+        part = slice(start, start + 7)
+        held.add(hardware.array(rows[part]), labels[part])
+        if start % 3 == 0:
+            held.remove(hardware.array(rows[part]), labels[part])
+        else:
+            expected.add(hardware.array(rows[part]), labels[part])
+            expected.settle()
+    assert held._waiting
+    assert held.counts == expected.counts
+    assert held == expected
+    assert not held._waiting
+    assert held.digest() == expected.digest()
+
+
+def test_what_waits_is_added_up_before_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics_module, "_MANY_ROWS", 5)
+    held = Statistics(2)
+    for step in range(1, 5):
+        held.add(np.ones((1, 2), np.int8), ["a"])
+        assert len(held._waiting) == step
+    held.add(np.ones((1, 2), np.int8), ["a"])
+    assert not held._waiting
+    assert held.gram.tolist() == [[5, 5], [5, 5]]
+
+
+def test_a_class_that_goes_and_comes_back_while_its_samples_wait() -> None:
+    held = Statistics(2)
+    one = np.array([[1, 2]], np.int8)
+    held.add(one, ["a"])
+    held.remove(one, ["a"])
+    assert (held.counts, held.classes) == ({}, [])
+    held.add(2 * one, ["a"])
+    assert held == Statistics.of(2 * one, ["a"])
+    held.remove(2 * one, ["a"])
+    assert held.sums == {}
+    assert held == Statistics(2)
+    assert held.digest() == Statistics(2).digest()
+
+
+def test_a_failed_check_leaves_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Statistics(2)
+    held.add(np.ones((1, 2), np.int8), ["a"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Hardware, "int8_gram", lambda self, codes: np.zeros((2, 2), np.int32))
+        for _ in range(2):
+            with pytest.raises(HardwareError, match="Gram matrix"):
+                held.digest()
+    assert held.gram.tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_large_batch_over_small_ones_that_wait() -> None:
+    rng = np.random.default_rng(4)
+    rows = rng.integers(-127, 128, (1000, 3)).astype(np.int8)
+    labels = ["a"] * 400 + ["b"] * 600
+    held = Statistics(3)
+    held.add(rows[:400], labels[:400])
+    held.add(rows[400:], labels[400:])
+    held.remove(rows[400:], labels[400:])
+    assert held.counts == {'"a"': 400}
+    assert held == Statistics.of(rows[:400], labels[:400])

@@ -29,8 +29,12 @@ assert MAX_SAMPLES * INT8_PRODUCT < 2**62
 
 
 def random_vector(size: int, hardware: Hardware) -> Array:
-    """Return `size` int64 values, uniform modulo 2**64, that no input could have been built against."""
-    return hardware.array(np.frombuffer(bytearray(os.urandom(8 * size)), dtype=np.int64))
+    """Return `size` int64 values, uniform modulo 2**64, that no input could have been built against.
+
+    They are drawn from a generator with a new seed of 256 bits each time, and never leave the check that they are for.
+    """
+    generator = np.random.default_rng(int.from_bytes(os.urandom(32)))
+    return hardware.array(generator.integers(-(2**63), 2**63 - 1, size, endpoint=True))
 
 
 def _require_equal(left: Array, right: Array, what: str) -> None:
@@ -63,6 +67,25 @@ def gram(codes: Array, hardware: Hardware) -> Array:
     expected = hardware.wrapping_matvec(codes.T, hardware.wrapping_matvec(codes, probe))
     _require_equal(hardware.wrapping_matvec(total, probe), expected, "Gram matrix")
     return total  # (d, d)
+
+
+def class_sums(codes: Array, positions: np.ndarray, classes: int, hardware: Hardware) -> np.ndarray:
+    """Return the sum of the codes of each class, exactly: int64 of shape (classes, d), in main memory.
+
+    Parameters
+    ----------
+    codes : int8 array of shape (n, d), entries in -127..127
+    positions : ndarray of shape (n,)
+        Each sample's class, counted from 0.
+    classes : int
+        How many there are.
+    """
+    sums = hardware.class_sums(codes, positions, classes)
+    probe = random_vector(codes.shape[1], hardware)
+    expected = np.zeros(classes, np.int64)
+    np.add.at(expected, positions, hardware.numpy(hardware.wrapping_matvec(codes, probe)))  # modulo 2**64
+    _require_equal(hardware.numpy(hardware.wrapping_matvec(sums, probe)), expected, "class sums")
+    return hardware.numpy(sums if 127 * len(codes) >= 2**31 else hardware.int32(sums)).astype(np.int64, copy=False)
 
 
 def exact_matmul(left: Array, right: Array, hardware: Hardware) -> Array:

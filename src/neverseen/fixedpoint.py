@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
+
 from neverseen.arithmetic import exact_matmul
 from neverseen.hardware import Array, Hardware
 
@@ -148,15 +150,30 @@ class FixedPoint:
         """Return one row as fractions."""
         return self._exactly([limb[row] for limb in self.limbs])
 
-    def entry_exactly(self, row: int, column: int) -> Fraction:
-        """Return one entry as a fraction."""
-        return self._exactly([limb[row, column : column + 1] for limb in self.limbs])[0]
+    def picked_plus_product(
+        self, rows: list[int], columns: list[int], left: FixedPoint, right: FixedPoint
+    ) -> list[Fraction]:
+        """Return entries of ``self + left @ right``, exactly.
+
+        Limbs of `left` and `right` are up to 2**21 in magnitude and multiply in int64: with inner dimension m and at
+        most k limbs, a sum of products is at most ``m k 2**42``, which is below 2**62 for ``m k <= 2**20``.
+        """
+        numpy = self.hardware.numpy
+        lefts = [numpy(limb[rows]) for limb in left.limbs]  # (e, m) each
+        rights = [numpy(limb[:, columns]).T for limb in right.limbs]
+        totals = [np.zeros(len(rows), np.int64) for _ in range(max(len(self.limbs), len(lefts) + len(rights) - 1))]
+        for k, limb in enumerate(self.limbs):
+            totals[k] += numpy(limb[rows, columns])
+        for i, one in enumerate(lefts):
+            for j, other in enumerate(rights):
+                totals[i + j] += np.einsum("em,em->e", one, other)
+        return self._exactly(totals)
 
     def _exactly(self, lines: list[Array]) -> list[Fraction]:
         scale = LIMB * (len(lines) - 1)
         return [
             Fraction(sum(part << (scale - k * LIMB) for k, part in enumerate(entry)), 1 << scale)
-            for entry in zip(*(self.hardware.numpy(line).tolist() for line in lines), strict=True)
+            for entry in zip(*(line.tolist() for line in lines), strict=True)
         ]
 
     def after_codes(self, codes: Array) -> FixedPoint:

@@ -38,13 +38,15 @@ _MAX_RANK = 2**11 // _LIMBS
 """Samples that can be followed before a new factor is due: the inner dimension that `FixedPoint` allows."""
 _MAX_DOUBT = 2.0**-14
 """Grid steps. Once the rests are less certain than this, too many entries would have to be looked up: solve anew."""
+_LOOK_UPS = 2048
+"""Entries looked up at a time."""
 _FEW = 64
 """More entries of a column too near a half than this, and the whole column is refined."""
 
 
-def can_follow(samples: int, size: int) -> bool:
+def can_follow(samples: int, size: int, hardware: Hardware) -> bool:
     """Return whether that many samples at once are few enough for codes of that size to be followed."""
-    return samples <= min(_MAX_RANK, size // 16)
+    return samples <= min(_MAX_RANK, size // 16, hardware.follows)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Following:
         signs : ndarray of shape (k,), +1 for samples that came and -1 for those that went
         targets : ndarray of shape (k,), each sample's column, or -1 if its class is gone
         """
-        if self.lefts.limbs[0].shape[1] + len(codes) > _MAX_RANK or not can_follow(len(codes), len(gram)):
+        if self.lefts.limbs[0].shape[1] + len(codes) > _MAX_RANK or not can_follow(len(codes), len(gram), hardware):
             return None
         system = IntegerSystem(gram, self.gamma, hardware)
         try:
@@ -202,35 +204,35 @@ class Following:
         hardware = system.hardware
         with np.errstate(under="ignore"):
             doubt = np.ldexp(self.residuals / self.gamma * (1 + 1e-9), self.grid_bits) + self.rest_errors
-        near = hardware.numpy(~(0.5 - abs(self.rests) > hardware.array(doubt[None, :])))  # (d, C); NaN counts as near
-        rows_near: dict[int, list[int]] = {}
-        for row, column in np.argwhere(near).tolist():
-            rows_near.setdefault(column, []).append(row)
-        columns = []
-        for column, rows in rows_near.items():
-            exact = None if len(rows) > _FEW or doubt[column] > 0.1 else self._looked_up(rows, column)
-            if exact is None:
-                columns.append(column)
-            else:
-                for row, (step, rest) in zip(rows, exact, strict=True):
-                    self.steps[row, column], self.rests[row, column] = step, rest
-        settled = self if not columns else self._refined(system, cross, sorted(columns))
+        rows, columns = hardware.where(~(0.5 - abs(self.rests) > hardware.array(doubt[None, :])))  # NaN counts as near
+        many = np.bincount(columns, minlength=len(doubt)) > _FEW
+        whole = set(np.flatnonzero((many | ~(doubt <= 0.1)) & np.isin(np.arange(len(doubt)), columns)).tolist())
+        few = [
+            (row, column) for row, column in zip(rows.tolist(), columns.tolist(), strict=True) if column not in whole
+        ]
+        for start in range(0, len(few), _LOOK_UPS):
+            whole |= self._look_up(few[start : start + _LOOK_UPS])
+        settled = self if not whole else self._refined(system, cross, sorted(whole))
         return replace(settled, weights=hardware.numpy(settled.steps))
 
-    def _looked_up(self, rows: list[int], column: int) -> list[tuple[int, float]] | None:
-        """Return step and rest of some entries from the exact factors; None if even so the bound does not decide."""
-        error = Fraction(float(self.residuals[column])) / self.gamma * 2**self.grid_bits
-        right = self.rights.column_exactly(column)  # m fractions
-        found = []
-        for row in rows:
-            value = self.base.entry_exactly(row, column)
-            value += sum((x * y for x, y in zip(self.lefts.row_exactly(row), right, strict=True)), Fraction(0))
-            value *= 2**self.grid_bits
-            step = round(value - error)
-            if step != round(value + error):  # rounding never decreases, so all between round alike
-                return None
-            found.append((step, float(value - step)))
-        return found
+    def _look_up(self, entries: list[tuple[int, int]]) -> set[int]:
+        """Set step and rest of some entries from the exact factors; return columns that even so are not decided."""
+        rows, columns = ([entry[axis] for entry in entries] for axis in (0, 1))
+        values = self.base.picked_plus_product(rows, columns, self.lefts, self.rights)
+        errors = {
+            column: Fraction(float(self.residuals[column])) / self.gamma * 2**self.grid_bits for column in set(columns)
+        }
+        undecided, steps, rests = set(), [], []
+        for exact, column in zip(values, columns, strict=True):
+            value = exact * 2**self.grid_bits
+            step = round(value - errors[column])
+            if step != round(value + errors[column]):  # rounding never decreases, so all between round alike
+                undecided.add(column)
+            steps.append(step)
+            rests.append(float(value - step))
+        self.steps[rows, columns] = self.base.hardware.array(np.array(steps, np.int64))
+        self.rests[rows, columns] = self.base.hardware.array(np.array(rests))
+        return undecided
 
     def _refined(self, system: IntegerSystem, cross: Array, columns: list[int]) -> Following:
         """Return the same with some columns written out and refined until they are decided."""

@@ -164,17 +164,37 @@ class LabelIndex:
         order = sorted(range(len(distinct)), key=lambda position: order_key(distinct[position]))
         rank = np.empty(len(distinct), dtype=np.intp)
         rank[order] = np.arange(len(distinct))
-        self.texts = [text(distinct[position]) for position in order]
+        self.texts = [_class_text(distinct[position]) for position in order]
         self.positions = rank[np.array(positions, dtype=np.intp)]
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @classmethod
+    def joined(cls, parts: list[LabelIndex]) -> LabelIndex:
+        """Return the index of all samples of several, in order."""
+        whole = cls([])
+        whole.texts = in_class_order({name for part in parts for name in part.texts})
+        place = {name: position for position, name in enumerate(whole.texts)}
+        whole.positions = np.concatenate(
+            [np.array([place[name] for name in part.texts], dtype=np.intp)[part.positions] for part in parts]
+        )
+        return whole
 
     def part(self, start: int, stop: int) -> LabelIndex:
         """Return the index of some of the samples; `texts` stays as it is."""
         part = copy.copy(self)
         part.positions = self.positions[start:stop]
         return part
+
+
+def _class_text(label: Label) -> str:
+    return _flat_text(label) if isinstance(label, str | int) else text(label)
+
+
+@lru_cache(maxsize=2**12, typed=True)  # True and 1 are not the same
+def _flat_text(label: str | int) -> str:
+    return text(label)
 
 
 def in_class_order(texts: Iterable[str]) -> list[str]:

@@ -320,17 +320,21 @@ class ExactModel:
         """Drop what only saves time: factors, earlier solutions, codes of recent samples. The bits stay the same.
 
         Hints live in memory alone and are never saved, but they may hold traces of samples forgotten since the last
-        full solve.
+        full solve. So may the sums, until they are settled, as they are here.
         """
         with self._lock:
-            self._hint, self._changes, self._weights = None, [], None
+            self._drop_hint()
+            self.statistics.settle()
+
+    def _drop_hint(self) -> None:
+        self._hint, self._changes, self._weights = None, [], None
 
     def _note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
         """Remember a small change for `neverseen.following`; a large one makes the hint useless."""
         self._weights = None
         waiting = sum(len(signs) for _, signs, _ in self._changes) + len(index)
-        if self._hint is None or codes is None or not can_follow(waiting, self.statistics.size):
-            self.discard_hints()
+        if self._hint is None or codes is None or not can_follow(waiting, self.statistics.size, self.hardware):
+            self._drop_hint()
             return
         names = [index.texts[position] for position in index.positions]
         self._changes.append((codes, np.full(len(names), sign), names))
@@ -341,10 +345,10 @@ class ExactModel:
             statistics, classes = self.statistics, self.classes
             if self._hint is not None and not self._changes:
                 return _read_only(self._hint[0].weights)
-            cross = self.hardware.array(statistics.cross())
+            cross = statistics.cross_here()
             solution: Solution | Following | None = self._followed(cross, classes)
             if solution is None:
-                self.discard_hints()  # frees the old factor before the new one is made
+                self._drop_hint()  # frees the old factor before the new one is made
                 solution = solve(
                     statistics.gram,
                     cross,

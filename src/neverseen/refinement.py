@@ -109,7 +109,7 @@ def rounded(values: FixedPoint, errors: np.ndarray, grid_bits: int) -> tuple[np.
     weights = hardware.numpy(integer + hardware.int64(fraction > 0.5))
     undecided = {column: list(range(len(weights))) for column in np.flatnonzero(steps > 0.1).tolist()}
     scale = LIMB * len(values.limbs) + grid_bits
-    for row, column in np.argwhere(hardware.numpy(near)).tolist():
+    for row, column in np.stack(hardware.where(near), 1).tolist():
         if steps[column] > 0.1:
             continue
         exact = Fraction(values.exactly(row, column, scale), 1 << (scale - grid_bits))  # in grid steps

@@ -16,16 +16,15 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.arithmetic import MAX_SAMPLES, gram
+from neverseen.arithmetic import MAX_SAMPLES, class_sums, gram
 from neverseen.errors import ConfigurationError, InputError, LimitError, NotLearnedError
-from neverseen.hardware import Array, Hardware, choose
+from neverseen.hardware import Array, Hardware, choose, contiguous
 from neverseen.labels import LabelIndex, in_class_order
 
-_ROWS = 16384  # codes turned to integers at a time
 _TILE = 64  # rows mirrored at a time
 
 
@@ -145,8 +144,25 @@ def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:
     return matrix
 
 
+_FEW_ROWS = 512
+"""Batches of fewer samples wait, to be added up together: a pass over the matrix takes as long for one as for many."""
+_MANY_ROWS = 2048
+"""When so many wait, they are added up."""
+
+
+class Waiting(NamedTuple):
+    """Samples that came or went and are not added up yet."""
+
+    codes: Array  # int8, (n, d)
+    labels: LabelIndex
+    sign: int
+
+
 class Statistics:
     """Gram matrix, class sums and class counts of a multiset of samples.
+
+    Small changes wait, as codes, until the sums are looked at or `settle` is called. Sums of integers do not depend on
+    when they are made.
 
     Parameters
     ----------
@@ -184,8 +200,9 @@ class Statistics:
     ) -> None:
         self.size = size
         self.hardware = choose("numpy") if hardware is None else hardware
-        self.gram: Array = self.hardware.zeros(size, size)
-        self.sums: dict[str, np.ndarray] = {}
+        self._gram: Array = self.hardware.zeros(size, size)
+        self._sums: dict[str, np.ndarray] = {}
+        self._waiting: list[Waiting] = []
         self.counts: dict[str, int] = {}
         self.class_grams = ClassGrams(size, class_folder) if track_classes else None
 
@@ -208,27 +225,81 @@ class Statistics:
             raise InputError("codes must lie in -127..127; got -128")
         batch = cls.__new__(cls)
         batch.size, batch.hardware = codes.shape[1], hardware
-        batch.sums, batch.counts = {}, {}
+        batch._gram, batch._sums, batch._waiting = None, {}, []
+        counts = np.bincount(index.positions, minlength=len(index.texts)).tolist()
+        batch.counts = {name: count for name, count in zip(index.texts, counts, strict=True) if count}
         batch.class_grams = ClassGrams(batch.size) if track_classes else None
-        host = hardware.numpy(codes)
-        for position, name in enumerate(index.texts):
-            rows = np.flatnonzero(index.positions == position)
-            if len(rows) == 0:
-                continue
-            batch.counts[name] = len(rows)
-            batch.sums[name] = np.zeros(batch.size, np.int64)
-            for start in range(0, len(rows), _ROWS):
-                batch.sums[name] += host[rows[start : start + _ROWS]].sum(axis=0, dtype=np.int64)
+        if batch.class_grams is None and len(codes) < _FEW_ROWS:
+            batch._waiting = [Waiting(codes, index, 1)]
+            return batch
+        sums = class_sums(codes, index.positions, len(index.texts), hardware)
+        batch._sums = {name: row for name, row in zip(index.texts, sums, strict=True) if name in batch.counts}
         if batch.class_grams is None:
-            batch.gram = gram(codes, hardware)
+            batch._gram = gram(codes, hardware)
         else:  # the whole is the sum of the classes: one Gram matrix each, and no more work in all
-            batch.gram = hardware.zeros(batch.size, batch.size)
+            batch._gram = hardware.zeros(batch.size, batch.size)
             for name in batch.counts:
                 position = index.texts.index(name)
                 part = gram(codes[np.flatnonzero(index.positions == position)], hardware)
-                hardware.add_in_place(batch.gram, part, 1)
+                hardware.add_in_place(batch._gram, part, 1)
                 batch.class_grams.put(name, pack_triangle(hardware.numpy(part)))
         return batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.settle()  # a copy may be read-only
+        return vars(self).copy()
+
+    @property
+    def gram(self) -> Array:
+        """The Gram matrix."""
+        self.settle()
+        return self._gram
+
+    @gram.setter
+    def gram(self, matrix: Array) -> None:
+        self._gram = matrix
+
+    @property
+    def sums(self) -> dict[str, np.ndarray]:
+        """The sum of the codes of each class."""
+        self.settle()
+        return self._sums
+
+    @sums.setter
+    def sums(self, sums: dict[str, np.ndarray]) -> None:
+        self._sums = sums
+
+    def settle(self) -> None:
+        """Add up what waits. If a check fails, all of it goes on waiting."""
+        if self._gram is None and not self._waiting:
+            self._gram = self.hardware.zeros(self.size, self.size)
+        if not self._waiting:
+            return
+        parts = []
+        for sign in (1, -1):
+            some = [waiting for waiting in self._waiting if waiting.sign == sign]
+            if some:
+                codes = self.hardware.concatenate([waiting.codes for waiting in some], 0)
+                index = LabelIndex.joined([waiting.labels for waiting in some])
+                sums = class_sums(codes, index.positions, len(index.texts), self.hardware)
+                parts.append((sign, gram(codes, self.hardware), dict(zip(index.texts, sums, strict=True))))
+        self._waiting = []
+        for sign, matrix, by_class in parts:
+            self._add(matrix, by_class, sign)
+        for name in [name for name in self._sums if name not in self.counts]:
+            del self._sums[name]
+
+    def _add(self, matrix: Array, sums: dict[str, np.ndarray], sign: int) -> None:
+        if self._gram is None and sign > 0:
+            self._gram = matrix
+        else:
+            zeros = self.hardware.zeros
+            # That of a batch may be narrower.
+            self._gram = zeros(self.size, self.size) if self._gram is None else self.hardware.int64(self._gram)
+            self.hardware.add_in_place(self._gram, matrix, sign)
+        for name, row in sums.items():
+            held = self._sums.get(name, 0)
+            self._sums[name] = held + row if sign > 0 else held - row
 
     @property
     def total(self) -> int:
@@ -241,9 +312,13 @@ class Statistics:
         return in_class_order(self.counts)
 
     def cross(self) -> np.ndarray:
-        """Return B: int64 of shape (d, C), classes in class order."""
+        """Return B: int64 of shape (d, C), classes in class order; a transposed view, quick to make."""
         columns = [self.sums[name] for name in self.classes]
-        return np.stack(columns, axis=1) if columns else np.zeros((self.size, 0), np.int64)
+        return np.stack(columns).T if columns else np.zeros((self.size, 0), np.int64)
+
+    def cross_here(self) -> Array:
+        """Return `cross` where the sums are, laid out row by row."""
+        return contiguous(self.hardware.array(self.cross().T).T)
 
     def add(self, codes: Array, labels: Any) -> None:
         """Add samples."""
@@ -294,7 +369,7 @@ class Statistics:
         matrix = self.hardware.array(unpack_triangle(self.class_grams.packed(name), self.size))
         self.hardware.add_in_place(self.gram, matrix, -1)
         self.class_grams.put(name, None)
-        del self.sums[name], self.counts[name]
+        del self._sums[name], self.counts[name]
 
     def _require_like(self, other: Statistics) -> None:
         if self.size != other.size:
@@ -303,20 +378,29 @@ class Statistics:
             raise ConfigurationError("one of the statistics keeps class sums and the other does not")
 
     def _change(self, other: Statistics, sign: int) -> None:
-        self.gram = self.hardware.int64(self.gram)  # that of a batch may be narrower
         if self.class_grams is not None and other.class_grams is not None:
             self.class_grams.change(other.class_grams, sign)
-        self.hardware.add_in_place(self.gram, self._here(other.gram, other.hardware), sign)
         for name, count in other.counts.items():
             self.counts[name] = self.counts.get(name, 0) + sign * count
-            self.sums[name] = self.sums.get(name, 0) + sign * other.sums[name]
             if self.counts[name] == 0:
-                del self.counts[name], self.sums[name]
+                del self.counts[name]
                 if self.class_grams is not None:
                     self.class_grams.put(name, None)
+        if other._gram is None and self.class_grams is None:
+            self._waiting += [
+                Waiting(self._here(codes, other.hardware), index, sign * its_sign)
+                for codes, index, its_sign in other._waiting
+            ]
+            if sum(len(waiting.codes) for waiting in self._waiting) >= _MANY_ROWS:
+                self.settle()
+        else:
+            self._add(self._here(other.gram, other.hardware), other.sums, sign)
+            for name in other.counts:
+                if name not in self.counts and not self._waiting:
+                    del self._sums[name]
 
     def _here(self, array: Array, hardware: Hardware) -> Array:
-        return array if type(array) is type(self.gram) else self.hardware.array(hardware.numpy(array))
+        return array if hardware is self.hardware else self.hardware.array(hardware.numpy(array))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Statistics):

@@ -89,7 +89,7 @@ class Version:
                 return cls.empty(model.configuration, model.hardware)
             weights = np.array(model.weights())
             solution = model.solution()
-            cross = model.hardware.array(statistics.cross())
+            cross = statistics.cross_here()
             witness = make_witness(statistics.gram, cross, solution, model.hardware)
             return cls(model.configuration, model.n_features, model.classes, weights, witness, model.hardware)
 
@@ -138,7 +138,7 @@ class Version:
             return
         check_weights(
             statistics.gram,
-            statistics.hardware.array(statistics.cross()),
+            statistics.cross_here(),
             self.configuration.gamma,
             self.configuration.grid_bits,
             self.weights,
