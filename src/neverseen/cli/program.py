@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from neverseen.cli import changing, checking, looking, moving
+from neverseen.cli import changing, checking, looking, moving, serving
 from neverseen.errors import NeverseenError
 
 
@@ -65,7 +65,7 @@ def _neverseen(
     """
 
 
-for _module in (changing, looking, checking, moving):
+for _module in (changing, looking, checking, moving, serving):
     _module.register(app)
 
 

@@ -486,7 +486,7 @@ def _request(row: Any) -> RequestRow:
 
 def _is_whole(row: Any, check: Any) -> bool:
     try:
-        return check_of(row) == check
+        return bool(check_of(row) == check)
     except TypeError:  # a text or a number where bytes were
         return False
 

@@ -1,0 +1,148 @@
+"""Commands of the service: serve, keys add, keys list, keys revoke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neverseen.cli.opening import backbone_of
+from neverseen.cli.options import Folder, Json, Keys
+from neverseen.cli.printing import print_json, print_table
+from neverseen.keys import Keyring
+from neverseen.store.description import Description
+
+Name = Annotated[str, typer.Argument(help="The key's name.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(serve)
+    keys = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+    keys.command("add")(add)
+    keys.command("list")(list_keys)
+    keys.command("revoke")(revoke)
+    app.add_typer(keys, name="keys", help="Who may use the service. Example: `neverseen keys list shop`")
+
+
+def serve(
+    folder: Folder,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8080,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate file for TLS, with its chain, in PEM.", show_default=False)
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key file for TLS, in PEM.", show_default=False)] = None,
+    min_batch: Annotated[
+        int | None, typer.Option(help="Publish once so many samples have changed.", show_default="1")
+    ] = None,
+    max_delay: Annotated[
+        float | None, typer.Option(help="Publish at the latest after so many seconds.", show_default="5")
+    ] = None,
+    seal_after: Annotated[
+        float | None,
+        typer.Option(
+            help="Clear the disk of what was forgotten after so many seconds; 0: with each publication.",
+            show_default="3600",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="What predictions tell: labels, top-k or scores.", show_default="labels")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Classes of a prediction with top-k.", show_default="3")] = None,
+    keys: Keys = None,
+) -> None:
+    """Serve a store over HTTP, with a console for browsers.
+
+    Settings that are not given are those of `service/service.toml` in the store's folder, if it is there.
+
+    Example: `neverseen serve shop --port 8080`
+    """
+    from neverseen.service import KeyFile, Settings
+    from neverseen.service import serve as run
+    from neverseen.service.settings import service_folder
+
+    chosen = Settings.load(
+        folder, min_batch=min_batch, max_delay=max_delay, seal_after=seal_after, output=output, top_k=top_k
+    )
+    description = Description.read(folder)
+    recipe = description.backbone.get("recipe")
+    known = None if keys is None else Keyring.load(keys)
+    backbone = backbone_of(recipe) if recipe is not None else None
+    if not any(key.revoked is None for key in KeyFile(service_folder(folder)).all()):
+        typer.echo("warning: there are no API keys yet: neverseen keys add makes one", err=True)
+    scheme = "http" if tls_cert is None else "https"
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(f"console and API: {scheme}://{shown}:{port}/", err=True)
+    run(folder, chosen, backbone=backbone, keys=known, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key)
+
+
+def add(
+    folder: Folder,
+    name: Name,
+    scope: Annotated[
+        list[str], typer.Option(help="learn, predict, forget, audit or admin. May be given several times.")
+    ],
+    owner: Annotated[
+        str | None,
+        typer.Option(help="Whose samples the key is about: it can learn and forget no others.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make an API key, and show its token: this once, as it is kept nowhere.
+
+    Example: `neverseen keys add shop ada-phone --scope learn --scope forget --owner ada`
+    """
+    token = _file(folder).add(name, scope, owner)
+    if as_json:
+        print_json({"name": name, "owner": owner, "scopes": sorted(set(scope)), "token": token})
+    else:
+        typer.echo(token)
+
+
+def list_keys(folder: Folder, as_json: Json = False) -> None:
+    """List the API keys, without their tokens.
+
+    Example: `neverseen keys list shop`
+    """
+    found: list[dict[str, Any]] = [
+        {
+            "created": key.created,
+            "name": key.name,
+            "owner": key.owner,
+            "revoked": key.revoked,
+            "scopes": list(key.scopes),
+        }
+        for key in _file(folder).all()
+    ]
+    if as_json:
+        print_json(found)
+        return
+    heads = ("name", "scopes", "owner", "created", "revoked")
+    rows = [
+        (key["name"], " ".join(key["scopes"]), key["owner"] or "", key["created"], key["revoked"] or "")
+        for key in found
+    ]
+    print_table(heads, rows)
+
+
+def revoke(folder: Folder, name: Name, as_json: Json = False) -> None:
+    """Make an API key worthless. A service that runs sees it at once.
+
+    Example: `neverseen keys revoke shop ada-phone`
+    """
+    revoked = _file(folder).revoke(name)
+    if as_json:
+        print_json({"name": revoked.name, "revoked": revoked.revoked})
+    else:
+        typer.echo(f"revoked {revoked.name}")
+
+
+def _file(folder: Path) -> Any:
+    """Return the file of keys of a store."""
+    from neverseen.service import KeyFile
+    from neverseen.service.settings import service_folder
+
+    Description.read(folder)
+    return KeyFile(service_folder(folder))

@@ -1,0 +1,317 @@
+"""What is said to the service and how its answers are taken, without any I/O.
+
+Each verb is a generator. It yields what is to be done, `Send` or `Pause`, is sent the outcome, and returns the verb's
+result. `neverseen.client.clients` does what they ask, once with threads and once with asyncio: so there is one
+logic of retries, errors and polling, and two short loops.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import httpx
+
+from neverseen.client import answers
+from neverseen.client.failures import UnreachableError, WaitedTooLongError, from_answer, unexpected
+from neverseen.client.samples import plain_label, receipt_list, sample_list
+from neverseen.errors import InputError
+
+if TYPE_CHECKING:
+    from neverseen.certificates import Certificate
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Send:
+    """One HTTP exchange.
+
+    Attributes
+    ----------
+    body : dict or None
+        To be sent as JSON.
+    repeatable : bool
+        Whether sending it twice does what sending it once does.
+    """
+
+    method: str
+    path: str
+    body: dict[str, Any] | None = None
+    query: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    repeatable: bool = True
+
+    @property
+    def about(self) -> str:
+        """What it is, for people."""
+        return f"{self.method} {self.path}"
+
+    def content(self) -> bytes | None:
+        """Return the bytes to send."""
+        if self.body is None:
+            return None
+        return json.dumps(self.body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Time to let pass."""
+
+    seconds: float
+
+
+Outcome = httpx.Response | httpx.RequestError | None
+Conversation = Generator[Send | Pause, Outcome, T]
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often to try again, and when.
+
+    The wait doubles each time; how much of it is waited is drawn by lot, so that many clients do not come back at once.
+
+    Attributes
+    ----------
+    count : int
+        Tries after the first.
+    first, longest : float
+        Seconds: the first wait, and the longest, whatever the service asks for.
+    """
+
+    count: int = 5
+    first: float = 0.2
+    longest: float = 20.0
+
+    def wait(self, tries: int, asked: float | None) -> float:
+        """Return the seconds to wait after so many tries; `asked` is the service's Retry-After."""
+        drawn = min(self.longest, self.first * 2.0 ** (tries - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
+        return drawn if asked is None else asked + drawn / 4
+
+
+def learn(
+    retries: Retries, samples: Any, labels: Any, ids: Iterable[str] | None, owner: str | None, key: str | None
+) -> Conversation[answers.LearnResult]:
+    """Learn samples."""
+    body: dict[str, Any] = {"samples": sample_list(samples, labels, ids)}
+    if owner is not None:
+        body["owner"] = owner
+    said = yield from _change("/v1/samples", body, key, retries)
+    return _read(answers.read_learned, said)
+
+
+def forget(
+    retries: Retries, receipts: Any, samples: Any, labels: Any, ids: Iterable[str] | None, key: str | None, dry: bool
+) -> Conversation[answers.Request | answers.Effect]:
+    """Forget by receipts or by samples."""
+    if (receipts is None) == (samples is None):
+        raise InputError("give either receipts or samples: forget takes one of the two")
+    if receipts is not None:
+        if labels is not None or ids is not None:
+            raise InputError("receipts hold their labels and ids: leave labels and ids out")
+        body: dict[str, Any] = {"receipts": receipt_list(receipts)}
+    elif labels is None:
+        raise InputError("give the labels of the samples too: a sample was learned with its label")
+    else:
+        body = {"samples": sample_list(samples, labels, ids)}
+    return (yield from _forget("/v1/forget", body, key, dry, retries))
+
+
+def forget_class(
+    retries: Retries, label: Any, key: str | None, dry: bool
+) -> Conversation[answers.Request | answers.Effect]:
+    """Forget a class."""
+    return (yield from _forget("/v1/forget/class", {"label": plain_label(label)}, key, dry, retries))
+
+
+def predict(retries: Retries, samples: Any) -> Conversation[answers.Predictions]:
+    """Predict classes."""
+    said = yield from _exchange(Send("POST", "/v1/predict", {"samples": sample_list(samples)}), retries)
+    return _read(answers.read_predictions, said)
+
+
+def model(retries: Retries) -> Conversation[answers.Model]:
+    """Look at the model."""
+    return _read(answers.read_model, (yield from _exchange(Send("GET", "/v1/model"), retries)))
+
+
+def request(retries: Retries, which: str | answers.Request | answers.LearnResult) -> Conversation[answers.Request]:
+    """Look at a request."""
+    said = yield from _exchange(Send("GET", f"/v1/requests/{_segment(_request_id(which))}"), retries)
+    return _read(lambda found: answers.read_request(found.get("request", found)), said)
+
+
+def requests(retries: Retries, limit: int, before: str | None) -> Conversation[list[answers.Request]]:
+    """List requests, newest first."""
+    said = yield from _exchange(Send("GET", "/v1/requests", query=_page(limit, before)), retries)
+    return _read(lambda found: [answers.read_request(row) for row in found["requests"]], said)
+
+
+def certificate(retries: Retries, number: int) -> Conversation[Certificate]:
+    """Get a certificate."""
+    from neverseen.certificates import Certificate
+
+    said = yield from _exchange(Send("GET", f"/v1/certificates/{int(number)}"), retries)
+    return Certificate.from_json(said.content, f"certificate {int(number)} of the service")
+
+
+def certificates(retries: Retries, limit: int, before: int | None) -> Conversation[list[answers.CertificateEntry]]:
+    """List certificates, newest first."""
+    send = Send("GET", "/v1/certificates", query=_page(limit, before))
+    return _read(answers.read_entries, (yield from _exchange(send, retries)))
+
+
+def verify(
+    retries: Retries, which: int | Certificate, receipt: bytes | str | None, checks: Iterable[str]
+) -> Conversation[list[answers.Check]]:
+    """Have the service check a certificate."""
+    body: dict[str, Any] = {"certificate": which if isinstance(which, int) else json.loads(which.to_json())}
+    body["checks"] = list(checks)
+    if receipt is not None:
+        (body["receipt"],) = receipt_list(receipt)
+    return _read(answers.read_checks, (yield from _exchange(Send("POST", "/v1/verify", body), retries)))
+
+
+def administer(retries: Retries, verb: Literal["publish", "seal"]) -> Conversation[dict[str, Any]]:
+    """Publish or seal now."""
+    return _read(dict, (yield from _exchange(Send("POST", f"/v1/{verb}", repeatable=False), retries)))
+
+
+def wait(
+    retries: Retries,
+    which: str | answers.Request | answers.LearnResult,
+    state: str,
+    timeout: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Conversation[answers.Request]:
+    """Ask again and again, less and less often, until a request is far enough."""
+    if state not in answers.STATES:
+        raise InputError(f"there is no state {state!r}: the states are {', '.join(answers.STATES)}")
+    until, interval = clock() + timeout, 0.05
+    while True:
+        found = yield from request(retries, which)
+        if found.reached(state):
+            return found
+        left = until - clock()
+        if left <= 0:
+            raise WaitedTooLongError(
+                f"request {found.id} is {found.state} and not {state} after {timeout:g} seconds: it goes on, wait again"
+            )
+        yield Pause(min(interval, left))
+        interval = min(1.0, 1.5 * interval)
+
+
+def _change(path: str, body: dict[str, Any], key: str | None, retries: Retries) -> Conversation[httpx.Response]:
+    """Send a change under one idempotency key, however often it takes."""
+    headers = {"Idempotency-Key": secrets.token_hex(16) if key is None else key}
+    return (yield from _exchange(Send("POST", path, body, headers=headers), retries))
+
+
+def _forget(
+    path: str, body: dict[str, Any], key: str | None, dry: bool, retries: Retries
+) -> Conversation[answers.Request | answers.Effect]:
+    if dry:
+        said = yield from _exchange(Send("POST", path, body, {"dry_run": "true"}), retries)
+        return _read(answers.read_effect, said)
+    said = yield from _change(path, body, key, retries)
+    return _read(lambda found: answers.read_request(found["request"]), said)
+
+
+_AGAIN = frozenset({429, 502, 503, 504})
+
+
+def _exchange(what: Send, retries: Retries) -> Conversation[httpx.Response]:
+    """Return the answer to one exchange, or raise what it says is wrong; try again where that helps and is safe."""
+    tries = 0
+    while True:
+        outcome = yield what
+        tries += 1
+        if isinstance(outcome, httpx.RequestError):
+            # What was never sent can always be sent again.
+            safe = what.repeatable or isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
+            if not safe or tries > retries.count or isinstance(outcome, httpx.UnsupportedProtocol):
+                why = str(outcome) or type(outcome).__name__
+                times = f"{tries} tries" if tries > 1 else "one try"
+                raise UnreachableError(f"{what.about} got no answer in {times}: {why}") from outcome
+            yield Pause(retries.wait(tries, None))
+            continue
+        response = _answered(outcome)
+        if response.is_success:
+            return response
+        asked = _retry_after(response)
+        safe = what.repeatable or response.status_code == 429  # refused at the door: nothing was begun
+        patient = asked is None or asked <= retries.longest
+        if response.status_code in _AGAIN and safe and patient and tries <= retries.count:
+            yield Pause(retries.wait(tries, asked))
+            continue
+        raise from_answer(
+            response.status_code, _json_or_none(response), asked, response.headers.get("x-request-id"), what.about
+        )
+
+
+def _answered(outcome: Outcome) -> httpx.Response:
+    if not isinstance(outcome, httpx.Response):
+        raise TypeError("a conversation was not sent the outcome of what it asked for")
+    return outcome
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Return the seconds that an answer asks to wait: it may hold a number or a date."""
+    value = response.headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value)) if value.strip().isdigit() else _until(value)
+    except (ValueError, TypeError):
+        return None
+
+
+def _until(date: str) -> float:
+    then = parsedate_to_datetime(date)
+    return max(0.0, (then - datetime.now(then.tzinfo or UTC)).total_seconds())
+
+
+def _json_or_none(response: httpx.Response) -> object:
+    try:
+        return response.json()
+    except ValueError:
+        return None
+
+
+def _read(reader: Callable[[dict[str, Any]], T], response: httpx.Response) -> T:
+    """Return what an answer says, or raise that it is not what the service answers."""
+    said = _json_or_none(response)
+    try:
+        if not isinstance(said, dict):
+            raise TypeError("it is not a JSON object")
+        return reader(said)
+    except (KeyError, TypeError, ValueError) as error:
+        raise unexpected(
+            f"an answer is not of the form that this client knows ({type(error).__name__}: {error}): check the address "
+            "and the versions of both",
+            response.status_code,
+            response.headers.get("x-request-id"),
+        ) from error
+
+
+def _page(limit: int, before: str | int | None) -> dict[str, str]:
+    return {"limit": str(limit)} | ({} if before is None else {"before": str(before)})
+
+
+def _request_id(which: str | answers.Request | answers.LearnResult) -> str:
+    if isinstance(which, answers.LearnResult):
+        return which.request.id
+    return which.id if isinstance(which, answers.Request) else which
+
+
+def _segment(name: str) -> str:
+    if not name or not all(letter.isalnum() or letter in "-_" for letter in name) or not name.isascii():
+        raise InputError("a request's id has letters, digits, - and _ only: give it as the service gave it")
+    return name

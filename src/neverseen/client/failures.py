@@ -1,0 +1,152 @@
+"""What the service refuses, and what goes wrong on the way there.
+
+::
+
+    NeverseenError
+    └── ServiceError                        every error below, and any other answer that is an error
+        ├── ReceiptRefusedError             also a ReceiptRejectedError
+        │   └── ForgottenAlreadyError       also an AlreadyForgottenError
+        ├── NotHeldError                    also a NotLearnedError
+        ├── UnreachableError                also a ConnectionError: no answer came
+        └── WaitedTooLongError              also a TimeoutError: the request is not that far yet
+
+So code that catches the package's own errors works against a service too. No error holds the token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neverseen.errors import AlreadyForgottenError, NeverseenError, NotLearnedError, ReceiptRejectedError
+
+_UNKNOWN = "unexpected_answer"
+
+
+class ServiceError(NeverseenError):
+    """The service answered with an error, or did not answer.
+
+    Attributes
+    ----------
+    code : str
+        What happened, for programs: ``"rate_limited"``, ``"not_found"``...
+    message : str
+        What happened, and what to do about it, for people.
+    status : int or None
+        Of HTTP; None if there was no answer.
+    row : int or None
+        Position in the request of the sample or receipt that it is about.
+    retry_after : float or None
+        Seconds to wait before trying again, where the service said so.
+    request_id : str or None
+        What the service's log calls this exchange.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        code: str,
+        status: int | None = None,
+        row: int | None = None,
+        retry_after: float | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self._describe(message, code, status, row, retry_after, request_id)
+
+    def _describe(
+        self,
+        message: str,
+        code: str,
+        status: int | None,
+        row: int | None,
+        retry_after: float | None,
+        request_id: str | None,
+    ) -> None:
+        self.message, self.code, self.status = message, code, status
+        self.row, self.retry_after, self.request_id = row, retry_after, request_id
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code})"
+
+
+class ReceiptRefusedError(ServiceError, ReceiptRejectedError):
+    """The service does not honour a receipt. `row` is its position, `reason` as in `ReceiptRejectedError`."""
+
+    row: int
+
+    def __init__(self, message: str, row: int, reason: str, **about: Any) -> None:
+        ReceiptRejectedError.__init__(self, message, row, reason)
+        self._describe(message, row=row, **about)
+
+
+class ForgottenAlreadyError(ReceiptRefusedError, AlreadyForgottenError):
+    """The sample of a receipt was forgotten before: the certificate numbered `certificate` says so."""
+
+    def __init__(self, message: str, row: int, certificate: int, **about: Any) -> None:
+        AlreadyForgottenError.__init__(self, message, row, certificate)
+        self._describe(message, row=row, **about)
+
+
+class NotHeldError(ServiceError, NotLearnedError):
+    """The service does not hold a sample that it was asked to forget, or does not tell this key."""
+
+    def __init__(self, message: str, row: int | None, **about: Any) -> None:
+        NotLearnedError.__init__(self, message, () if row is None else (row,))
+        self._describe(message, row=row, **about)
+
+
+class UnreachableError(ServiceError, ConnectionError):
+    """No answer came: the service is not there, or the connection broke or timed out."""
+
+    def __init__(self, message: str, code: str = "unreachable") -> None:
+        super().__init__(message, code)
+
+
+class WaitedTooLongError(ServiceError, TimeoutError):
+    """A request has not reached a state in time. It goes on: ask again later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "waited_too_long")
+
+
+def from_answer(
+    status: int, body: object, retry_after: float | None, request_id: str | None, about: str
+) -> ServiceError:
+    """Return the error that an answer is.
+
+    Parameters
+    ----------
+    body : object
+        The JSON value of the answer, whatever it is.
+    about : str
+        What was asked, such as ``"POST /v1/forget"``.
+    """
+    said = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(said, dict) or not isinstance(said.get("code"), str):
+        message = f"{about} was answered with status {status}, and not by the service: check the address"
+        return ServiceError(message, _UNKNOWN, status, None, retry_after, request_id)
+    code, message = said["code"], str(said.get("message", said["code"]))
+    row, certificate = _whole(said.get("row")), _whole(said.get("certificate"))
+    known: dict[str, Any] = {
+        "code": code,
+        "status": status,
+        "retry_after": retry_after,
+        "request_id": request_id,
+    }
+    if code == "already_forgotten" and certificate is not None:
+        return ForgottenAlreadyError(message, row or 0, certificate, **known)
+    if code in ("already_forgotten", "receipt_rejected"):
+        reason = "used" if code == "already_forgotten" else str(said.get("reason", "refused"))
+        return ReceiptRefusedError(message, row or 0, reason, **known)
+    if code in ("not_learned", "features_moved") or (code == "not_found" and row is not None):
+        return NotHeldError(message, row, **known)
+    return ServiceError(message, row=row, **known)
+
+
+def unexpected(message: str, status: int | None, request_id: str | None = None) -> ServiceError:
+    """Return the error for an answer that does not have its form."""
+    return ServiceError(message, _UNKNOWN, status, request_id=request_id)
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int else None

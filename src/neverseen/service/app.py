@@ -1,0 +1,103 @@
+"""`create_app`: the ASGI application."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from neverseen.backbones import Backbone
+from neverseen.keys import Keyring
+from neverseen.service import (
+    console_files,
+    routes_certificates,
+    routes_changing,
+    routes_health,
+    routes_reading,
+)
+from neverseen.service.core import Service
+from neverseen.service.documented import document
+from neverseen.service.errors import Refusal
+from neverseen.service.frame import Frame, Handler
+from neverseen.service.routes_changing import Changing
+from neverseen.service.routes_reading import Reading
+from neverseen.service.settings import Settings
+
+
+def create_app(
+    folder: str | os.PathLike[str],
+    settings: Settings | None = None,
+    *,
+    backbone: Backbone | None = None,
+    keys: Keyring | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    hardware: str = "auto",
+) -> FastAPI:
+    """Return the application of a store's service. The store is open while the application runs.
+
+    Parameters
+    ----------
+    folder : path
+        The store's.
+    settings : Settings, optional
+        Those of the folder by default.
+    backbone : Backbone, optional
+        The store's. Without it, features of raw samples cannot be taken.
+    keys : Keyring, optional
+        Where they are not in the folder.
+    """
+    place = Path(folder)
+    service = Service(place, settings or Settings.load(place), backbone, keys, clock, hardware)
+
+    @asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        try:
+            yield
+        finally:
+            service.stop()
+
+    app = FastAPI(title="neverseen", docs_url=None, redoc_url=None, lifespan=running, redirect_slashes=False)
+    app.state.service = service
+    changing, reading = Changing(service), Reading(service)
+    app.include_router(routes_changing.router(changing))
+    app.include_router(routes_reading.router(reading))
+    app.include_router(routes_certificates.router(service))
+    app.include_router(routes_health.router(service))
+    app.include_router(console_files.router())
+    direct: dict[str, Handler] = {"/v1/forget": changing.forget, "/v1/predict": reading.predict}
+    app.add_middleware(Frame, service=service, direct=direct)
+    app.add_exception_handler(HTTPException, _http_error)
+    made: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not made:
+            made.update(document(app, service.reader.kind, service.reader.n_features, service.settings.max_batch))
+        return made
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Answer what the framework refuses in the one shape of errors."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 405:
+        response = Refusal("method_not_allowed", "this path does not take this method").response()
+        allowed = getattr(error, "headers", None) or {}
+        response.headers.update(allowed)
+        return response
+    if status == 404:
+        return Refusal("not_found", "there is no such path").response()
+    code = "invalid_request" if status < 500 else "internal"
+    return Refusal(
+        code, "the request cannot be understood" if status < 500 else "the service made a mistake"
+    ).response()

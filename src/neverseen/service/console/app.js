@@ -1,0 +1,137 @@
+/** The console: which page is shown, who is signed in, and whether the service answers. */
+
+import { ask, events, pause } from "./api.js";
+import { announce, make, notice, show } from "./dom.js";
+import { key, may, signOut } from "./session.js";
+import * as certificate from "./pages/certificate.js";
+import * as certificates from "./pages/certificates.js";
+import * as forget from "./pages/forget.js";
+import * as learn from "./pages/learn.js";
+import * as overview from "./pages/overview.js";
+import * as predict from "./pages/predict.js";
+import * as requests from "./pages/requests.js";
+import * as signin from "./pages/signin.js";
+
+/** Each page has a `title`, and `render(place, context)` that fills an element. */
+const PAGES = [
+  { path: "/", page: overview },
+  { path: "/requests", page: requests, needs: ["learn", "forget", "audit"] },
+  { path: "/learn", page: learn, needs: ["learn"] },
+  { path: "/forget", page: forget, needs: ["forget"] },
+  { path: "/predict", page: predict, needs: ["predict"] },
+  { path: "/certificates", page: certificates, open: true },
+];
+
+const main = document.getElementById("main");
+const banner = document.getElementById("banner");
+let leave = new AbortController();
+let failed = false;
+let reason = null;
+
+async function route(event) {
+  leave.abort();
+  leave = new AbortController();
+  const left = leave.signal;
+  const { page, open = false, path, number } = current();
+  const asked = open || key() ? page : signin;
+  drawFrame(path);
+  document.title = `${number ? `Certificate ${number}` : asked.title} · neverseen`;
+  const context = { left, number, again: route, reason };
+  reason = null;
+  failed = false;
+  const place = make("div.page");
+  show(main, place);
+  if (event?.type === "hashchange") main.focus({ preventScroll: true });
+  if (event) window.scrollTo(0, 0);
+  show(
+    place,
+    make("h1", {}, asked.title),
+    make("p.muted.loading", {}, make("span.spin", { "aria-hidden": "true" }), "Loading…"),
+  );
+  try {
+    await asked.render(place, context);
+  } catch (error) {
+    if (left.aborted) return;
+    failed = true;
+    const retry = make("button", { type: "button", onclick: () => route() }, "Try again");
+    show(place, make("h1", {}, asked.title), notice("bad", make("p", {}, error.message), retry));
+    announce(error.message);
+  }
+}
+
+function current() {
+  const found = /^\/certificates\/([1-9]\d{0,15})\/?$/.exec(location.pathname);
+  if (found) return { page: certificate, open: true, path: "/certificates", number: Number(found[1]) };
+  const path = location.hash.replace(/^#/, "") || "/";
+  return PAGES.find((entry) => entry.path === path) ?? PAGES[0];
+}
+
+function drawFrame(path) {
+  const shown = PAGES.filter(({ open, needs }) => open || (key() && (!needs || may(...needs))));
+  show(
+    document.getElementById("nav"),
+    shown.map((entry) =>
+      make("a", { href: `/#${entry.path}`, "aria-current": entry.path === path ? "page" : null }, entry.page.title),
+    ),
+  );
+  const out = make("button.quiet.small", { type: "button", onclick: leaveAccount }, "Sign out");
+  const into = make("a", { href: "/#/" }, "Sign in");
+  show(document.getElementById("who"), key() ? out : path === "/certificates" ? into : null);
+}
+
+function leaveAccount() {
+  signOut();
+  reason = "You are signed out. The key is no longer in this tab.";
+  if (location.pathname === "/" && current().path === "/") route();
+  else location.assign("/#/");
+}
+
+let mending = false;
+let leaving = false; // what is asked when a page is left is cut off, which says nothing about the service
+async function mend() {
+  if (leaving) return;
+  banner.hidden = false;
+  if (mending) return;
+  mending = true;
+  const now = make("button.small", { type: "button" }, "Try now");
+  show(banner, make("span", {}, "The service does not answer. Trying again every few seconds."), now);
+  while (!banner.hidden) {
+    await Promise.race([
+      pause(4000),
+      new Promise((resolve) => {
+        now.onclick = resolve;
+      }),
+    ]);
+    if (!document.hidden) await ask("GET", "/healthz", { open: true, timeout: 5000 }).catch(() => null);
+  }
+  mending = false;
+}
+
+window.addEventListener("beforeunload", () => {
+  leaving = true;
+});
+window.addEventListener("pageshow", () => {
+  leaving = false;
+});
+events.addEventListener("down", mend);
+events.addEventListener("up", () => {
+  if (banner.hidden) return;
+  banner.hidden = true;
+  announce("The service answers again.");
+  if (failed) route();
+});
+events.addEventListener("signed-out", () => {
+  if (!key()) return;
+  signOut();
+  reason = "The service does not know this key, or it was revoked. Sign in with another one.";
+  route();
+});
+window.addEventListener("hashchange", (event) => {
+  if (location.hash === "#main") return;
+  route(event);
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+route();

@@ -1,0 +1,203 @@
+/**
+ * Checks of certificates, done here in the browser: docs/specification.md, section 10.2.
+ *
+ * A check that fails throws `Rejected` with the reason.
+ */
+
+import { ascii, fromHex, joined, sha256 } from "./hashing.js";
+
+export class Rejected extends Error {}
+
+const FORMAT = "neverseen-certificate-1";
+const FIELDS = [
+  "after",
+  "before",
+  "commitments",
+  "configuration",
+  "error_bound",
+  "forgotten",
+  "format",
+  "key",
+  "learned",
+  "number",
+  "previous",
+  "signature",
+  "time",
+];
+const STATE = ["classes", "model", "samples", "statistics"];
+const DIGEST = /^[0-9a-f]{64}$/;
+const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/;
+const BOUND = /^0x1\.0000000000000p-([2-9]|[1-4]\d|5[0-3])$/;
+const MOST = 2 ** 48;
+
+/** Return the one JSON text of a value: sorted keys, no spaces, ASCII. */
+export function canonical(value) {
+  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
+  if (value !== null && typeof value === "object") {
+    return `{${Object.keys(value)
+      .sort()
+      .map((name) => `${canonical(name)}:${canonical(value[name])}`)
+      .join(",")}}`;
+  }
+  return JSON.stringify(value).replace(
+    /[\u007f-\uffff]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
+
+/**
+ * Return the certificate that a file holds, if its form is right.
+ *
+ * @param {Uint8Array} bytes - the file as it came
+ * @returns {Promise<Object>}
+ */
+export async function parsed(bytes) {
+  let certificate;
+  const text = new TextDecoder().decode(bytes);
+  try {
+    certificate = JSON.parse(text);
+  } catch {
+    throw new Rejected("The file is not JSON: it is damaged, or something else.");
+  }
+  demand(certificate?.format === FORMAT, `The file is not a certificate of format ${FORMAT}.`);
+  demand(sameNames(certificate, FIELDS), "The file does not have the fields of a certificate.");
+  demand(text === `${canonical(certificate)}\n`, "The file is not in canonical form: it was altered or reformatted.");
+  await demandSound(certificate);
+  return certificate;
+}
+
+async function demandSound(certificate) {
+  const { number, before, after, learned, forgotten, commitments } = certificate;
+  demand(Number.isSafeInteger(number) && number >= 1, "Its number is not 1 or more.");
+  demand(TIME.test(certificate.time) && !Number.isNaN(Date.parse(certificate.time)), "Its time is not a time in UTC.");
+  demand(DIGEST.test(certificate.configuration), "Its configuration is not a digest.");
+  demand(DIGEST.test(certificate.key), "Its key is not an Ed25519 public key in hex.");
+  demand(/^[0-9a-f]{128}$/.test(certificate.signature), "Its signature is not 128 hex digits.");
+  demand(BOUND.test(certificate.error_bound), "Its error bound is not half a grid step.");
+  demand(
+    number === 1 ? certificate.previous === null : DIGEST.test(certificate.previous ?? ""),
+    "It must name the certificate before it, and only certificate 1 has none.",
+  );
+  for (const [side, state] of [
+    ["before", before],
+    ["after", after],
+  ]) {
+    demand(sameNames(state, STATE), `The state ${side} does not have its fields.`);
+    demand(DIGEST.test(state.model) && DIGEST.test(state.statistics), `A digest of the state ${side} is none.`);
+    demand(
+      isCount(state.samples) && isCount(state.classes) && state.classes <= state.samples,
+      `The counts of the state ${side} are not numbers of samples and classes.`,
+    );
+    demand(
+      state.samples === 0 ? sameState(state, await emptyState(certificate.configuration)) : state.classes > 0,
+      `The state ${side} holds no sample or no class, and is not the empty model.`,
+    );
+  }
+  demand(isCount(learned) && isCount(forgotten), "What was learned and forgotten are not numbers of samples.");
+  demand(
+    after.samples === before.samples + learned - forgotten,
+    `${before.samples} samples before, ${learned} learned and ${forgotten} forgotten do not make ${after.samples}.`,
+  );
+  const same = sameState(before, after);
+  demand(same || learned + forgotten > 0, "Nothing was learned or forgotten, yet the state changed.");
+  demand(same || before.statistics !== after.statistics, "Before and after have the same sums, and differ.");
+  demand(
+    Array.isArray(commitments) && commitments.every((entry) => DIGEST.test(entry)),
+    "A commitment is not a digest.",
+  );
+  demand(
+    commitments.every((entry, place) => place === 0 || commitments[place - 1] < entry),
+    "Its commitments are not sorted, or one is there twice.",
+  );
+  demand(
+    commitments.length === forgotten,
+    `It has ${commitments.length} commitments for ${forgotten} samples forgotten.`,
+  );
+}
+
+/** Return the one state of a model that holds nothing. */
+async function emptyState(configuration) {
+  const model = joined(ascii("neverseen:model:1"), fromHex(configuration), new Uint8Array(24));
+  const statistics = joined(ascii("neverseen:statistics:1"), new Uint8Array(8));
+  return { classes: 0, model: await sha256(model), samples: 0, statistics: await sha256(statistics) };
+}
+
+/** Return the bytes that are signed. */
+export function signedBytes(certificate) {
+  const { signature: _, ...rest } = certificate;
+  return ascii(`neverseen:certificate:1${canonical(rest)}`);
+}
+
+/**
+ * Check the signature with the browser's own Ed25519.
+ *
+ * @returns {Promise<boolean>} false if this browser, or this page without https, has none: nothing was checked then
+ */
+export async function checkSignature(certificate) {
+  if (!globalThis.crypto?.subtle) return false;
+  let right;
+  try {
+    const key = await crypto.subtle.importKey("raw", fromHex(certificate.key), { name: "Ed25519" }, false, ["verify"]);
+    right = await crypto.subtle.verify("Ed25519", key, fromHex(certificate.signature), signedBytes(certificate));
+  } catch (error) {
+    if (error.name === "NotSupportedError") return false;
+    throw new Rejected("Its key is not an Ed25519 public key.");
+  }
+  demand(right, "Its signature is wrong: it was altered after it was signed.");
+  return true;
+}
+
+/**
+ * Check that one certificate follows directly on another.
+ *
+ * @param {{certificate: Object, bytes: Uint8Array}|null} earlier - null stands for the beginning
+ * @param {Object} later
+ */
+export async function checkLink(earlier, later) {
+  if (earlier === null) {
+    demand(later.number === 1, "Certificate 1 is missing.");
+    demand(
+      sameState(later.before, await emptyState(later.configuration)),
+      "Certificate 1 does not begin with the empty model.",
+    );
+    return;
+  }
+  const { certificate, bytes } = earlier;
+  const name = `Certificate ${later.number}`;
+  demand(
+    certificate.number === later.number - 1,
+    `Certificate ${later.number - 1} is missing: another one is in its place.`,
+  );
+  demand(
+    later.previous === (await sha256(bytes)),
+    `${name} follows on another certificate ${certificate.number} than the one that is there now.`,
+  );
+  demand(
+    later.configuration === certificate.configuration && later.error_bound === certificate.error_bound,
+    `${name} is about a model with another configuration.`,
+  );
+  demand(sameState(later.before, certificate.after), `${name} does not begin where the one before ended.`);
+  demand(later.time >= certificate.time, `${name} has an earlier time than the one before.`);
+  demand(later.key === certificate.key, `${name} is signed with another key than the one before.`);
+}
+
+/** Return what stands for a receipt in public: its SHA-256, after a fixed word. @param {Uint8Array} receipt */
+export function commitment(receipt) {
+  return sha256(joined(ascii("neverseen:commitment:1"), receipt));
+}
+
+function demand(holds, why) {
+  if (!holds) throw new Rejected(why);
+}
+
+function sameNames(value, names) {
+  return value !== null && typeof value === "object" && Object.keys(value).sort().join() === names.join();
+}
+
+function sameState(one, other) {
+  return STATE.every((name) => one[name] === other[name]);
+}
+
+function isCount(value) {
+  return Number.isInteger(value) && value >= 0 && value <= MOST;
+}

@@ -1,0 +1,190 @@
+/** Making elements. Text only ever becomes text: nothing here, and nothing that uses it, parses HTML. */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * Return a new element.
+ *
+ * @param {string} name - a tag, with classes after dots: "p.muted"
+ * @param {Object<string, *>} [fields] - `on...` are listeners, `false` and null are left out, `true` is an empty
+ *   attribute, `value` and `checked` are set as properties, all else as attributes
+ * @param {...(Node|string|number|null|Array)} children - strings and numbers become text
+ */
+export function make(name, fields = {}, ...children) {
+  const [tag, ...classes] = name.split(".");
+  const element = document.createElement(tag);
+  if (classes.length) element.className = classes.join(" ");
+  fill(element, fields, children);
+  return element;
+}
+
+/** As `make`, for SVG. */
+export function draw(tag, fields = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  fill(element, fields, children);
+  return element;
+}
+
+function fill(element, fields, children) {
+  for (const [key, value] of Object.entries(fields)) {
+    if (value === false || value === null || value === undefined) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "value" || key === "checked") element[key] = value;
+    else element.setAttribute(key, value === true ? "" : String(value));
+  }
+  element.append(
+    ...children
+      .flat(Infinity)
+      .filter((child) => child !== null && child !== undefined)
+      .map(asNode),
+  );
+}
+
+function asNode(child) {
+  return child instanceof Node ? child : document.createTextNode(String(child));
+}
+
+/** Replace what an element holds. */
+export function show(element, ...children) {
+  element.replaceChildren(
+    ...children
+      .flat(Infinity)
+      .filter((child) => child !== null && child !== undefined)
+      .map(asNode),
+  );
+}
+
+const PATHS = {
+  good: "M3.5 8.5l3 3 6-7",
+  bad: "M4 4l8 8M12 4l-8 8",
+  wait: "M8 1.8a6.2 6.2 0 1 0 .01 0M8 4.8V8l2.2 1.4",
+  note: "M8 1.8a6.2 6.2 0 1 0 .01 0M8 7.4v3.4M8 5.1v.1",
+  copy: "M6 6h7.5v7.5H6zM2.5 10V2.5H10",
+  down: "M8 3v7M4.8 7.3 8 10.5l3.2-3.2M3.5 13h9",
+};
+
+/** Return a small picture that says nothing by itself: words always stand beside it. */
+export function icon(name) {
+  return draw(
+    "svg",
+    { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true", focusable: "false" },
+    draw("path", { d: PATHS[name] }),
+  );
+}
+
+/** Return a state as a chip: icon and word. */
+export function chip(tone, word) {
+  const picture = { good: "good", bad: "bad", busy: "wait", plain: "note" }[tone];
+  return make(`span.chip.${tone}`, {}, icon(picture), word);
+}
+
+/** Return a box with a message; `tone` is good, bad or plain. */
+export function notice(tone, ...children) {
+  return make(
+    `div.notice.${tone}`,
+    {},
+    icon({ good: "good", bad: "bad" }[tone] ?? "note"),
+    make("div", {}, ...children),
+  );
+}
+
+/** Say something to a screen reader. */
+export function announce(words) {
+  const place = document.getElementById("announce");
+  place.textContent = "";
+  setTimeout(() => {
+    place.textContent = words;
+  }, 50);
+}
+
+/** Return a button that copies a text, and says so. */
+export function copyButton(text, what) {
+  const word = document.createTextNode("Copy");
+  const button = make("button.quiet.small", { type: "button", "aria-label": `Copy ${what}` }, icon("copy"), word);
+  button.addEventListener("click", async () => {
+    word.data = (await copied(text)) ? "Copied" : "Select and copy by hand";
+    announce(word.data === "Copied" ? `Copied ${what}` : word.data);
+    setTimeout(() => {
+      word.data = "Copy";
+    }, 2000);
+  });
+  return button;
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Without https the clipboard is not there; the old way is.
+    const area = make("textarea.unseen", { value: text, readonly: true });
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+/** Return a button that saves bytes or text as a file. */
+export function saveButton(words, name, content, type = "application/octet-stream") {
+  return make("button.quiet", { type: "button", onclick: () => save(name, content, type) }, icon("down"), words);
+}
+
+function save(name, content, type) {
+  const address = URL.createObjectURL(new Blob([content], { type }));
+  const link = make("a", { href: address, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/**
+ * Run a task for a button: the button is off and says so while it runs, so that a second click does nothing.
+ *
+ * @param {HTMLButtonElement} button
+ * @param {string} words - what the button says meanwhile
+ * @param {() => Promise<void>} task
+ */
+export async function busy(button, words, task) {
+  if (button.getAttribute("aria-disabled") === "true") return;
+  const before = [...button.childNodes];
+  button.setAttribute("aria-disabled", "true"); // not `disabled`: the focus would be lost
+  show(button, make("span.spin", { "aria-hidden": "true" }), words);
+  try {
+    await task();
+  } finally {
+    button.removeAttribute("aria-disabled");
+    show(button, ...before);
+  }
+}
+
+/** Return a label, its control, and a hint below. The control gets an id if it has none. */
+export function field(label, control, hint = null) {
+  control.id ||= `field-${++made}`;
+  const note = hint === null ? null : make("p.hint", { id: `${control.id}-hint` }, hint);
+  if (note) control.setAttribute("aria-describedby", note.id);
+  return make("div.field", {}, make("label", { for: control.id }, label), control, note);
+}
+let made = 0;
+
+/** Return a list of names and values. */
+export function facts(entries) {
+  return make(
+    "dl.facts",
+    {},
+    entries.filter(Boolean).map(([name, ...value]) => make("div", {}, make("dt", {}, name), make("dd", {}, ...value))),
+  );
+}
+
+/** Return a digest, shortened, with the whole of it to copy. */
+export function digest(hex, what) {
+  if (!hex) return make("span.muted", {}, "none yet");
+  return make(
+    "span.digest",
+    {},
+    make("code", { title: hex }, `${hex.slice(0, 12)}…${hex.slice(-4)}`),
+    copyButton(hex, what),
+  );
+}

@@ -1,0 +1,206 @@
+/** Parts of forms: a sample (features, text or image) and a label. */
+
+import { field, make, show } from "./dom.js";
+import { count } from "./format.js";
+
+const IMAGE_LIMIT = 20 * 2 ** 20;
+
+/**
+ * Return the rows of numbers in a text: JSON (one list, or a list of lists) or CSV.
+ *
+ * @param {string} text
+ * @param {number|null} size - how many numbers a row must have, where that is known
+ */
+export function featureRows(text, size) {
+  const bare = text.trim();
+  if (!bare) throw new Error("Give at least one row of numbers.");
+  let rows;
+  if (bare.startsWith("[")) {
+    try {
+      rows = JSON.parse(bare);
+    } catch {
+      throw new Error("The features start like JSON but are not: look for a missing bracket or comma.");
+    }
+    if (!Array.isArray(rows[0])) rows = [rows];
+  } else {
+    rows = bare
+      .split(/\r?\n/)
+      .filter((line) => line.trim())
+      .map((line) =>
+        line
+          .trim()
+          .split(/[,;\s]+/)
+          .filter(Boolean)
+          .map(Number),
+      );
+  }
+  rows.forEach((row, place) => {
+    if (!Array.isArray(row) || !row.every((value) => typeof value === "number" && Number.isFinite(value))) {
+      throw new Error(`Row ${place + 1} has something that is not a finite number.`);
+    }
+    if (size && row.length !== size) {
+      throw new Error(`Row ${place + 1} has ${count(row.length)} numbers; this model takes ${count(size)}.`);
+    }
+  });
+  return rows;
+}
+
+/**
+ * A form's part for samples of the kind that the model takes.
+ *
+ * `element` goes into a form; `read()` returns `{samples}` for JSON or `{files}` for images, or throws an Error with a
+ * sentence to show; `clear()` empties it.
+ */
+export function sampleInput(model) {
+  const kind = { image: "images", text: "texts", feature: "features" }[model.kind] ?? model.kind ?? "features";
+  if (kind === "images") return imageInput();
+  if (kind === "texts") return textInput();
+  return featureInput(model.n_features ?? null);
+}
+
+function featureInput(size) {
+  const area = make("textarea", { rows: 5, spellcheck: "false", autocomplete: "off", placeholder: "0.1, 0.2, …" });
+  const each = size ? `${count(size)} numbers a row` : "One sample a row";
+  return {
+    element: field("Features", area, `${each}, as CSV or JSON.`),
+    read: () => ({ samples: featureRows(area.value, size).map((features) => ({ features })) }),
+    clear: () => {
+      area.value = "";
+    },
+  };
+}
+
+function textInput() {
+  const area = make("textarea", { rows: 5, placeholder: "A text, as it would be learned" });
+  return {
+    element: field("Text", area, "One sample."),
+    read: () => {
+      if (!area.value.trim()) throw new Error("Give a text.");
+      return { samples: [{ text: area.value }] };
+    },
+    clear: () => {
+      area.value = "";
+    },
+  };
+}
+
+function imageInput() {
+  const input = make("input.unseen", { type: "file", accept: "image/*", multiple: true, id: "images" });
+  const previews = make("div.previews");
+  const said = make("p.muted", { "aria-live": "polite" });
+  let files = [];
+  const zone = make(
+    "div.drop",
+    {},
+    input,
+    make("label.button.quiet", { for: "images" }, "Choose images"),
+    make("span.muted", {}, "or drop them here"),
+    previews,
+    said,
+  );
+
+  function take(chosen) {
+    const large = chosen.find((file) => file.size > IMAGE_LIMIT);
+    files = large ? [] : chosen;
+    said.textContent = large ? `${large.name} is larger than 20 MiB.` : chosen.map((file) => file.name).join(", ");
+    show(previews);
+    files.slice(0, 12).forEach((file) => preview(file, previews));
+  }
+  input.addEventListener("change", () => take([...input.files]));
+  dropTarget(zone, take);
+  return {
+    element: make("div.field", {}, make("span.label", {}, "Images"), zone),
+    read: () => {
+      if (!files.length) throw new Error("Choose or drop an image first.");
+      return { files };
+    },
+    clear: () => {
+      input.value = "";
+      take([]);
+    },
+  };
+}
+
+/** Draw an image file on a canvas: the page's policy allows images from the service alone. */
+async function preview(file, place) {
+  const canvas = make("canvas", { width: 96, height: 96, role: "img", "aria-label": file.name });
+  place.append(canvas);
+  try {
+    const picture = await createImageBitmap(file);
+    const scale = Math.min(96 / picture.width, 96 / picture.height);
+    const [width, height] = [picture.width * scale, picture.height * scale];
+    canvas.getContext("2d").drawImage(picture, (96 - width) / 2, (96 - height) / 2, width, height);
+    picture.close();
+  } catch {
+    canvas.replaceWith(make("span.muted", {}, `${file.name}: no image that this browser can show`));
+  }
+}
+
+/** Let files be dropped on an element. */
+export function dropTarget(zone, take) {
+  zone.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    zone.classList.add("over");
+  });
+  zone.addEventListener("dragleave", () => zone.classList.remove("over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("over");
+    take([...event.dataTransfer.files]);
+  });
+}
+
+/**
+ * A form's part for a label, which is a text or a whole number. `read()` returns it or throws.
+ *
+ * @param {{label: *}[]} known - classes that are there, offered while typing
+ */
+export function labelInput(known = []) {
+  const options = make(
+    "datalist",
+    { id: "known-labels" },
+    known.map(({ label }) => make("option", { value: String(label) })),
+  );
+  const input = make("input", { type: "text", autocomplete: "off", list: known.length ? "known-labels" : null });
+  const kind = make(
+    "select",
+    {},
+    make("option", { value: "text" }, "text"),
+    make("option", { value: "number" }, "whole number"),
+  );
+  let chosen = false;
+  kind.addEventListener("change", () => {
+    chosen = true;
+  });
+  input.addEventListener("input", () => {
+    const there = known.filter(({ label }) => String(label) === input.value);
+    if (there.length === 1) kind.value = typeof there[0].label === "number" ? "number" : "text";
+    else if (!chosen) kind.value = /^-?\d+$/.test(input.value.trim()) ? "number" : "text";
+  });
+  const row = field("Label", input);
+  row.append(options);
+  return {
+    element: make("div.pair", {}, row, field("Kind", kind)),
+    input,
+    read: () => {
+      const text = input.value;
+      if (!text.trim()) throw new Error("Give a label.");
+      if (kind.value === "text") return text;
+      const number = Number(text.trim());
+      if (!/^-?\d+$/.test(text.trim()) || !Number.isSafeInteger(number)) {
+        throw new Error(`“${text.slice(0, 40)}” is not a whole number. Choose “text” if the label is a text.`);
+      }
+      return number;
+    },
+  };
+}
+
+/** Return the options for a request with samples: JSON, or multipart for files. */
+export function sampleBody({ samples, files }, labels = null) {
+  if (!files)
+    return { body: { samples: labels ? samples.map((sample, row) => ({ ...sample, label: labels[row] })) : samples } };
+  const form = new FormData();
+  files.forEach((file) => form.append("files", file, file.name));
+  if (labels) form.append("labels", JSON.stringify(labels));
+  return { form };
+}

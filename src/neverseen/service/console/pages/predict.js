@@ -1,0 +1,96 @@
+/** Asking the published model. */
+
+import { json } from "../api.js";
+import { announce, busy, make, notice, show } from "../dom.js";
+import { labelText } from "../format.js";
+import { sampleBody, sampleInput } from "../inputs.js";
+
+export const title = "Predict";
+const SHOWN = 20;
+
+export async function render(place) {
+  const model = await json("GET", "/v1/model");
+  const sample = sampleInput(model);
+  const button = make("button", { type: "submit" }, "Predict");
+  const said = make("div", { "aria-live": "polite" });
+  const form = make("form.card", { novalidate: true }, sample.element, button);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    busy(button, "Asking…", async () => {
+      try {
+        const read = sample.read();
+        const answer = await json("POST", "/v1/predict", sampleBody(read));
+        const names = read.files?.map((file) => file.name) ?? [];
+        show(
+          said,
+          make(
+            "section.card",
+            {},
+            make("h2", {}, "Answer"),
+            make("p.muted", {}, `By version ${answer.version}.`),
+            make(
+              "ol.answers",
+              {},
+              answer.predictions.map((prediction, row) =>
+                make("li", {}, names[row] ? make("span.muted.text", {}, names[row]) : null, words(prediction)),
+              ),
+            ),
+          ),
+        );
+      } catch (error) {
+        show(said, notice("bad", make("p", {}, error.message)));
+        announce(error.message);
+      }
+    });
+  });
+  const empty = model.samples
+    ? null
+    : notice(
+        "plain",
+        make("p", {}, "The model is empty: ", make("a", { href: "/#/learn" }, "teach it something"), " first."),
+      );
+  show(
+    place,
+    make("h1", {}, title),
+    make("p.muted", {}, "The published version answers. What waits to be published is not in it yet."),
+    empty,
+    form,
+    said,
+  );
+}
+
+/** Return a prediction in the mode that the service answers in. */
+function words(prediction) {
+  const ranked = ranking(prediction);
+  if (!ranked) return make("b.answer.text", {}, labelText(prediction.label));
+  const best = ranked[0];
+  return make(
+    "div",
+    {},
+    make("b.answer.text", {}, best?.text ?? "no class"),
+    make(
+      "table.scores",
+      {},
+      make("caption.unseen", {}, "Scores"),
+      make(
+        "tbody",
+        {},
+        ranked
+          .slice(0, SHOWN)
+          .map(({ text, score }) =>
+            make("tr", {}, make("th.text", { scope: "row" }, text), make("td.end.number", {}, score.toFixed(4))),
+          ),
+      ),
+    ),
+    ranked.length > SHOWN ? make("p.muted", {}, `and ${ranked.length - SHOWN} more classes with lower scores`) : null,
+  );
+}
+
+/** Return classes with their scores, best first; null if the service tells labels only. */
+function ranking({ top, scores }) {
+  if (top) return top.map(({ label, score }) => ({ text: labelText(label), score }));
+  if (!scores) return null;
+  return Object.entries(scores)
+    .map(([text, score]) => ({ text, score }))
+    .sort((one, other) => other.score - one.score);
+}

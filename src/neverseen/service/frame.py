@@ -1,0 +1,141 @@
+"""What every answer has: an id, safe headers, one shape of errors, a count."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from neverseen.service.core import Service, new_id
+from neverseen.service.errors import Refusal
+
+CSP = (
+    "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
+    "object-src 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+]
+_NO_STORE = (b"cache-control", b"no-store")
+_HSTS = (b"strict-transport-security", b"max-age=31536000")
+_AUDITED = {"POST"}
+Handler = Callable[[Request], Awaitable[Response]]
+_QUERY = {
+    "/v1/certificates": {"before", "limit"},
+    "/v1/forget": {"dry_run"},
+    "/v1/forget/class": {"dry_run"},
+    "/v1/requests": {"before", "limit"},
+}
+"""Query parameters by path. Another is refused: who writes ``dryrun`` must not find out that it was none."""
+
+
+class Frame:
+    """The outermost layer of the application.
+
+    Parameters
+    ----------
+    app : ASGI application
+    service : Service
+    direct : dict
+        Handlers by path, of routes that are asked for most: POST goes there without the detour of the framework, which
+        takes longer than they do.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, direct: dict[str, Handler]) -> None:
+        self._app, self._service, self._direct = app, service, direct
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+                return
+            await self._app(scope, receive, send)
+            return
+        request_id = new_id()
+        scope["neverseen.id"] = request_id
+        started = time.monotonic()
+        status = 0
+
+        async def framed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = self._headers(scope, message["headers"], request_id)
+            await send(message)
+
+        try:
+            if scope["query_string"] and scope["path"].startswith("/v1/"):
+                _require_known(scope)
+            direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
+            if direct is None:
+                await self._app(scope, receive, framed)
+            else:
+                response = await direct(Request(scope, receive, send))
+                await response(scope, receive, framed)
+        except Refusal as refusal:
+            await self._refuse(scope, receive, framed, refusal)
+        except Exception as error:
+            print(f"error: request {request_id} failed", file=sys.stderr)  # noqa: T201
+            traceback.print_exception(error)
+            if status == 0:
+                failure = Refusal("internal", f"the service made a mistake; its log has it under {request_id}")
+                await self._refuse(scope, receive, framed, failure)
+        name = scope["path"] if scope["path"] in self._direct else getattr(scope.get("route"), "path", "other")
+        self._service.metrics.answered(name, status, time.monotonic() - started)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+        """Answer with an error; of what might have changed something, or was denied, the audit log has a line."""
+        service = self._service
+        told = refusal.status != 429 and refusal.code != "busy"  # these come in floods, and would fill the disk
+        if service.started and told and (scope["method"] in _AUDITED or refusal.status in (401, 403)):
+            entry = {
+                "action": self._action(scope),
+                "key": scope.get("neverseen.key"),
+                "outcome": refusal.code,
+                "request": scope["neverseen.id"],
+            }
+            if refusal.status == 503:
+                service.audit.soon(entry)
+            else:
+                await service.audit.written(entry)
+        await refusal.response(close=refusal.code in ("too_large", "timeout", "busy"))(scope, receive, send)
+
+    def _action(self, scope: Scope) -> str:
+        handler = self._direct.get(scope["path"])
+        named = (
+            getattr(scope.get("route"), "name", "other") if handler is None else getattr(handler, "__name__", "other")
+        )
+        return str(named)
+
+    def _headers(
+        self, scope: MutableMapping[str, Any], headers: list[tuple[bytes, bytes]], request_id: str
+    ) -> list[tuple[bytes, bytes]]:
+        framed = [*headers, *_HEADERS, (b"x-request-id", request_id.encode())]
+        if not any(name == b"cache-control" for name, _ in headers):
+            framed.append(_NO_STORE)
+        if scope.get("scheme") == "https":
+            framed.append(_HSTS)
+        return framed
+
+
+def _require_known(scope: Scope) -> None:
+    allowed = _QUERY.get(scope["path"], set())
+    odd = set(QueryParams(scope["query_string"]).keys()) - allowed
+    if odd:
+        known = ", ".join(sorted(allowed)) or "none"
+        raise Refusal("invalid_request", f"there is no such query parameter here; known: {known}")

@@ -1,0 +1,61 @@
+"""Token buckets: how much a key, or an address, may ask for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+_ENTRIES = 20_000
+
+
+class Buckets:
+    """One token bucket for each name. A bucket fills at a rate, up to a burst.
+
+    Parameters
+    ----------
+    rate, burst : float
+        Tokens a second, and the most that a bucket holds.
+    clock : callable
+        Seconds, from any start.
+
+    Examples
+    --------
+    >>> buckets = Buckets(rate=1, burst=2, clock=lambda: 0.0)
+    >>> buckets.take("ada"), buckets.take("ada"), buckets.take("ada"), buckets.take("bob")
+    (0.0, 0.0, 1.0, 0.0)
+    """
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate, self.burst = rate, burst
+        self._clock = clock
+        self._levels: OrderedDict[str, tuple[float, float]] = (
+            OrderedDict()
+        )  # name -> tokens, and when there were so many
+
+    def take(self, name: str, tokens: float = 1.0) -> float:
+        """Take tokens; return 0, or the seconds to wait until they would be there, and then none are taken.
+
+        A request for more than a bucket ever holds takes a full one, and leaves it in debt.
+        """
+        now = self._clock()
+        level, then = self._levels.get(name, (self.burst, now))
+        level = min(self.burst, level + (now - then) * self.rate)
+        needed = min(tokens, self.burst)
+        if level < needed:
+            self._keep(name, level, now)
+            return max(1e-3, (needed - level) / self.rate)
+        self._keep(name, level - tokens, now)
+        return 0.0
+
+    def _keep(self, name: str, level: float, now: float) -> None:
+        self._levels[name] = (level, now)
+        self._levels.move_to_end(name)
+        if len(self._levels) > _ENTRIES:
+            self._levels.popitem(last=False)
+
+
+def whole_seconds(wait: float) -> str:
+    """Return a waiting time as ``Retry-After`` has it."""
+    return str(max(1, math.ceil(wait)))

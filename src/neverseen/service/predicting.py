@@ -1,0 +1,178 @@
+"""Predictions: from the last published version, without waiting for whoever changes the model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from neverseen.backbones import Backbone
+from neverseen.encoding import quantise
+from neverseen.errors import NeverseenError
+from neverseen.forgetting import features_of
+from neverseen.service.errors import Refusal, refusal_of
+from neverseen.service.history import History
+from neverseen.service.metrics import Metrics
+from neverseen.service.publishing import Published
+from neverseen.service.settings import Settings
+
+_TOGETHER = 512  # samples that are predicted at a time
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    samples: list[Any]
+    future: asyncio.Future[dict[str, Any]]
+    since: float
+
+
+class Predictor:
+    """Threads that predict; what waits together goes through the network and the weights together.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    published : callable
+        Returns what readers see now.
+    settings : Settings
+    metrics : Metrics
+    history : History
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        published: Callable[[], Published],
+        settings: Settings,
+        metrics: Metrics,
+        history: History,
+    ) -> None:
+        self._backbone, self._published = backbone, published
+        self._settings, self._metrics, self._history = settings, metrics, history
+        self._jobs: deque[_Waiting] = deque()
+        self._samples = 0
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"predictor-{number}", daemon=True)
+            for number in range(settings.predict_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def predict(self, samples: list[Any]) -> dict[str, Any]:
+        """Return the answer for samples that `Reader` made."""
+        job = _Waiting(samples, asyncio.get_running_loop().create_future(), time.monotonic())
+        with self._wake:
+            if self._stopping:
+                raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
+            if self._jobs and self._samples + len(samples) > self._settings.predict_waiting:
+                raise Refusal("busy", "too many predictions wait already: try again in a moment", wait=1)
+            self._jobs.append(job)
+            self._samples += len(samples)
+            self._wake.notify()
+        return await job.future
+
+    def stop(self) -> None:
+        """Finish what waits, and end the threads."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join(self._settings.stop_timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._jobs and not self._stopping:
+                    self._wake.wait()
+                if not self._jobs:
+                    return
+                jobs: list[_Waiting] = []
+                count = 0
+                while self._jobs and (not jobs or count + len(self._jobs[0].samples) <= _TOGETHER):
+                    jobs.append(self._jobs.popleft())
+                    count += len(jobs[-1].samples)
+                self._samples -= count
+            outcomes = self._outcomes(jobs)
+            now = time.monotonic()
+            for job in jobs:
+                self._history.took(now - job.since)
+            self._metrics.predictions.inc(count)
+            _settle(jobs, outcomes)
+
+    def _outcomes(self, jobs: list[_Waiting]) -> list[dict[str, Any] | Exception]:
+        try:
+            return list(self._answers(jobs))
+        except Exception as error:
+            if len(jobs) > 1:  # whose fault it is shows when each is tried by itself
+                return [outcome for job in jobs for outcome in self._outcomes([job])]
+            refusal = refusal_of(error, None) if isinstance(error, NeverseenError) else None
+            return [error if refusal is None else refusal]
+
+    def _answers(self, jobs: list[_Waiting]) -> list[dict[str, Any]]:
+        published = self._published()
+        version = published.version
+        if not version.classes:
+            raise Refusal("nothing_published", "nothing is published that could be predicted: learn something first")
+        features = features_of(self._backbone, [sample for job in jobs for sample in job.samples])
+        scores = version.scores(quantise(features))  # (n, C)
+        labels = labels_of(tuple(version.classes))
+        rows = predictions(scores, labels, version.configuration.grid_bits, self._settings)
+        answers, start = [], 0
+        for job in jobs:
+            end = start + len(job.samples)
+            answers.append({"version": published.number, "predictions": rows[start:end]})
+            start = end
+        return answers
+
+
+def predictions(scores: np.ndarray, labels: list[Any], grid_bits: int, settings: Settings) -> list[dict[str, Any]]:
+    """Return predictions as JSON values, in the output mode of the service."""
+    if settings.output == "labels":
+        return [{"label": labels[place]} for place in scores.argmax(axis=1).tolist()]
+    values = np.ldexp(scores.astype(np.float64), -grid_bits)
+    if settings.output == "top-k":
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : settings.top_k]
+        return [
+            {"top": [{"label": labels[place], "score": float(row[place])} for place in places]}
+            for row, places in zip(values, order.tolist(), strict=True)
+        ]
+    names = _names(labels)
+    return [{"scores": dict(zip(names, row, strict=True))} for row in values.tolist()]
+
+
+@lru_cache(maxsize=4)
+def labels_of(classes: tuple[str, ...]) -> list[Any]:
+    """Return classes, given by their canonical texts, as JSON values."""
+    return [json.loads(name) for name in classes]
+
+
+def _names(labels: list[Any]) -> list[str]:
+    """Return labels as keys of a JSON object; where two would be the same, their canonical texts."""
+    names = [label if isinstance(label, str) else json.dumps(label) for label in labels]
+    return names if len(set(names)) == len(names) else [json.dumps(label) for label in labels]
+
+
+def _settle(jobs: list[_Waiting], outcomes: list[dict[str, Any] | Exception]) -> None:
+    def resolve() -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if job.future.done():
+                continue
+            if isinstance(outcome, Exception):
+                job.future.set_exception(outcome)
+            else:
+                job.future.set_result(outcome)
+
+    try:
+        jobs[0].future.get_loop().call_soon_threadsafe(resolve)
+    except RuntimeError:  # the loop has ended, and nobody waits
+        return

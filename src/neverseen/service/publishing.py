@@ -1,0 +1,175 @@
+"""What readers see, and how it gets there."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from neverseen.certificates import Certificate
+from neverseen.encoding import quantise
+from neverseen.errors import HardwareError, IllConditionedError, LimitError
+from neverseen.service.history import History, Probe
+from neverseen.service.metrics import Metrics
+from neverseen.service.policy import Policy
+from neverseen.store import Store
+from neverseen.versions import Version
+
+
+@dataclass(frozen=True)
+class Published:
+    """A version that answers, and what it is. Swapped as a whole, so that readers wait for nobody.
+
+    Attributes
+    ----------
+    number : int
+        0 if nothing is published yet; the version is empty then.
+    version : Version
+    digest : str
+    certificate : Certificate or None
+    sealed : int
+        Number of the certificate up to which all is sealed.
+    clean : bool
+        Whether nothing is left to be sealed.
+    """
+
+    number: int
+    version: Version
+    digest: str
+    certificate: Certificate | None
+    sealed: int
+    clean: bool
+
+
+class Publisher:
+    """Publishes and seals as a policy says; used by the writer's thread alone, but for `published`.
+
+    Parameters
+    ----------
+    history : History
+    metrics : Metrics
+    probe : callable
+        Returns the probe set for a number of features.
+    """
+
+    def __init__(self, history: History, metrics: Metrics, probe: Callable[[int], Probe]) -> None:
+        self._history, self._metrics, self._probe_of = history, metrics, probe
+        self._probe: Probe | None = None
+        self._published: Published | None = None
+        self._apply_seconds = 0.0
+
+    @property
+    def published(self) -> Published:
+        """What readers see."""
+        if self._published is None:
+            raise RuntimeError("the store was not opened yet")
+        return self._published
+
+    def seconds(self) -> float:
+        """Return how long the last publication took, in this run or the one before."""
+        points = self._history.points()
+        return float(points[-1].get("solve_seconds", 0.0)) if points else 0.0
+
+    def start(self, store: Store) -> int:
+        """Take up what a store has published; return about how many samples changed since."""
+        if self._probe is None:
+            self._probe = self._probe_of(store.description.n_features)
+        self._show(store)
+        return unpublished(store)
+
+    def applied(self, seconds: float) -> None:
+        """Note how long changes took that the next publication has."""
+        self._apply_seconds += seconds
+
+    def keep_up(self, store: Store, policy: Policy) -> None:
+        """Publish and seal if it is due."""
+        if policy.to_publish():
+            try:
+                self.publish(store, policy)
+            except (HardwareError, IllConditionedError, LimitError, MemoryError) as error:
+                self._not_done("publication", error, policy)
+        if policy.to_seal():
+            try:
+                self.seal(store, policy)
+            except MemoryError as error:
+                self._not_done("sealing", error, policy)
+
+    def publish(self, store: Store, policy: Policy, always: bool = True) -> Certificate:
+        """Publish what is held now: one solve for all that changed."""
+        started = time.monotonic()
+        before = self.published.number
+        certificate = store.publish(always=always and policy.unpublished > 0)
+        seconds = time.monotonic() - started
+        policy.published(seconds)
+        if certificate.number > before:
+            self._show(store)
+            self._metrics.published(certificate.number, certificate.after.samples, seconds)
+            self._history.add(
+                {
+                    "accuracy": self._accuracy(),
+                    "apply_seconds": round(self._apply_seconds, 6),
+                    "samples": certificate.after.samples,
+                    "solve_seconds": round(seconds, 6),
+                    "time": certificate.time,
+                    "version": certificate.number,
+                }
+            )
+        self._apply_seconds = 0.0
+        return certificate
+
+    def seal(self, store: Store, policy: Policy) -> Certificate:
+        """Publish, and clear the disk of what was forgotten."""
+        self.publish(store, policy)
+        started = time.monotonic()
+        certificate = store.seal()
+        policy.sealed()
+        self._show(store)
+        self._metrics.seal_seconds.observe(time.monotonic() - started)
+        return certificate
+
+    def _show(self, store: Store) -> None:
+        number = store.published_number
+        clean = store._open_ledger().meta("unsealed") is None
+        certificate = store.certificate(number) if number else None
+        shown = self._published
+        if number == 0:
+            version = Version.empty(store.description.configuration)
+        elif shown is not None and shown.number == number:
+            version = shown.version
+        else:
+            version = store.version()
+            if version.classes:  # what the first prediction would have to wait for
+                version.scores(np.zeros((1, version.n_features), np.int8))
+        self._published = Published(number, version, version.digest(), certificate, store.sealed_number, clean)
+
+    def _accuracy(self) -> float | None:
+        if self._probe is None or self._probe.features is None or not len(self._probe.features):
+            return None
+        version = self.published.version
+        if not version.classes:
+            return 0.0
+        best = version.scores(quantise(self._probe.features)).argmax(axis=1)
+        right = sum(version.classes[place] == name for place, name in zip(best, self._probe.labels, strict=True))
+        return float(right) / len(self._probe.labels)
+
+    def _not_done(self, what: str, error: BaseException, policy: Policy) -> None:
+        print(f"error: a {what} failed, and will be tried again", file=sys.stderr)  # noqa: T201
+        traceback.print_exception(error)
+        self._metrics.publish_failures.inc()
+        policy.failed()
+
+
+def unpublished(store: Store) -> int:
+    """Return about how many samples changed since the last publication; 0 if none did."""
+    ledger = store._open_ledger()
+    newest = ledger.requests(1)
+    number = store.published_number
+    held = sum(ledger.counts().values())
+    before = store.certificate(number).after.samples if number else 0
+    pending = len(ledger.pending())
+    changed = pending + abs(held - before + pending)
+    return max(changed, int(bool(newest) and newest[0].version > number))

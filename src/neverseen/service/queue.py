@@ -1,0 +1,290 @@
+"""The one writer: a thread that owns the store, and takes what waits in order."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any
+
+from neverseen.certificates import Certificate
+from neverseen.ledger import RequestRow
+from neverseen.service.applying import apply
+from neverseen.service.audit import AuditLog
+from neverseen.service.errors import Refusal, refusal_of
+from neverseen.service.jobs import ASK, LEARN, Job, new_future, settle
+from neverseen.service.metrics import Metrics
+from neverseen.service.policy import Policy
+from neverseen.service.publishing import Published, Publisher
+from neverseen.service.settings import Settings
+from neverseen.store import Store
+
+Settled = list[tuple[Job, Any]]
+_REOPEN = 1.0  # seconds between attempts to open a store that failed
+_GATHER, _GATHER_MOST = 0.003, 0.03  # seconds without a new request, and altogether, before a change is made
+_SAMPLES = 20_000  # that are changed at a time
+
+
+class Writer:
+    """Applies requests in order; those that wait together are one change, and share one publication.
+
+    Parameters
+    ----------
+    open_store : callable
+        Opens the store for writing.
+    settings : Settings
+    audit : AuditLog
+    metrics : Metrics
+    publisher : Publisher
+    clock : callable
+        Seconds, from any start: for the policy.
+
+    Attributes
+    ----------
+    store : Store or None
+        None while it is not open.
+    policy : Policy
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        settings: Settings,
+        audit: AuditLog,
+        metrics: Metrics,
+        publisher: Publisher,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open, self._settings, self._audit, self._metrics = open_store, settings, audit, metrics
+        self._publisher = publisher
+        self.policy = Policy(settings, clock)
+        self.store: Store | None = None
+        self._jobs: deque[Job] = deque()
+        self._running: list[Job] = []
+        self._samples = 0
+        self._wake = threading.Condition()
+        self._idle = self._poked = self._stopping = self._abandoned = False
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+
+    # -- for everybody -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the store, and begin."""
+        self._open_again()
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether changes can be made."""
+        return self.store is not None and self._thread.is_alive() and not self._stopping
+
+    @property
+    def published(self) -> Published:
+        """What readers see."""
+        return self._publisher.published
+
+    def submit(self, job: Job) -> Any:
+        """Put a job at the end of the queue, and return its future."""
+        with self._wake:
+            if self._stopping:
+                raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
+            if self.store is None or not self._thread.is_alive():
+                raise Refusal("unavailable", "the store cannot be written now: try again in a moment", wait=5)
+            if job.kind != ASK and not self._audit.healthy:
+                raise Refusal("unavailable", "the audit log cannot be written now: try again in a moment", wait=5)
+            full = len(self._jobs) >= self._settings.queue_requests
+            if full or (self._jobs and self._samples + job.samples > self._settings.queue_samples):
+                raise Refusal("queue_full", "too much waits already: try again in a moment", wait=1)
+            self._jobs.append(job)
+            self._samples += job.samples
+            if self._idle:
+                self._wake.notify()
+        return job.future
+
+    def ask(self, question: Callable[[Store], Any], client: str = "") -> Any:
+        """Have a question put to the store between changes."""
+        return self.submit(Job(ASK, "", client, None, 0, question, future=new_future()))
+
+    def operate(self, store: Store, verb: str) -> Certificate:
+        """Publish or seal now, whatever the policy says; for the writer's thread, by way of `ask`."""
+        publisher = self._publisher
+        return publisher.seal(store, self.policy) if verb == "seal" else publisher.publish(store, self.policy)
+
+    def waiting(self) -> list[Job]:
+        """Return what is not applied yet, newest first."""
+        with self._wake:
+            jobs = [*self._running, *self._jobs]
+        return [job for job in reversed(jobs) if job.kind != ASK]
+
+    def __len__(self) -> int:
+        return len(self._jobs) + len(self._running)
+
+    def poke(self) -> None:
+        """Have the policy looked at again: the clock was moved."""
+        with self._wake:
+            self._poked = True
+            self._wake.notify()
+
+    def stop(self, timeout: float) -> bool:
+        """Take nothing more, finish what waits within a time, and close the store; return whether all was done."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout)
+        done = not self._thread.is_alive()
+        if not done:
+            self._abandoned = True
+            with self._wake:
+                left, self._jobs = list(self._jobs), deque()
+            settle([(job, _stopped()) for job in left])
+            self._thread.join(timeout)
+        return done
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            jobs = self._take()
+            try:
+                if jobs:
+                    self._work(jobs)
+                if not self._stopping:
+                    self._publisher.keep_up(self._opened(), self.policy)
+            except BaseException as error:
+                self._failed(error)
+            if self.store is None and not self._stopping:
+                self._try_again()
+            self._running = []
+            if self._stopping and (not self._jobs or self._abandoned):
+                break
+        self._close()
+
+    def _take(self) -> list[Job]:
+        """Wait for jobs, or for the policy, and return the jobs to do now."""
+        with self._wake:
+            if not self._jobs and not self._stopping and not self._poked:
+                self._idle = True
+                self._wake.wait(_REOPEN if self.store is None else self.policy.wait())
+                self._idle = False
+            self._poked = False
+        self._gather()
+        with self._wake:
+            jobs: list[Job] = []
+            samples = 0
+            while self._jobs and (not jobs or samples + self._jobs[0].samples <= _SAMPLES):
+                jobs.append(self._jobs.popleft())
+                samples += jobs[-1].samples
+            self._samples -= samples
+            self._running = jobs
+            return jobs
+
+    def _gather(self) -> None:
+        """Wait a moment, as long as more comes: what comes together is one change."""
+        before, end = 0, time.monotonic() + _GATHER_MOST
+        while before != len(self._jobs) and not self._stopping and time.monotonic() < end:
+            before = len(self._jobs)
+            time.sleep(_GATHER)
+
+    def _work(self, jobs: list[Job]) -> None:
+        for kind, group in groupby(jobs, lambda job: job.kind):
+            together = list(group)
+            started = time.monotonic()
+            if kind == ASK:
+                settle([(job, _answered(self._opened(), job)) for job in together])
+                continue
+            outcomes = self._applied(kind, together)
+            rows = [outcome.row for _, outcome in outcomes if not isinstance(outcome, Refusal) and not outcome.replayed]
+            if rows:
+                seconds = time.monotonic() - started
+                self._audit.append(audited(rows))
+                self._publisher.applied(seconds)
+                self._metrics.applied(kind, len(rows), sum(row.samples for row in rows), seconds)
+            settle(outcomes)
+            done = set(map(id, together))
+            self._running = [job for job in self._running if id(job) not in done]
+
+    def _applied(self, kind: str, jobs: list[Job]) -> Settled:
+        outcomes: Settled = []
+        try:
+            for job, outcome in apply(self._opened(), jobs):
+                outcomes.append((job, outcome))
+                if not isinstance(outcome, Refusal) and not outcome.replayed:
+                    self.policy.changed(outcome.row.samples, forgotten=kind != LEARN)
+        except BaseException:
+            # What was done before stands, and is answered; the rest is not known.
+            self._audit.append(audited(o.row for _, o in outcomes if not isinstance(o, Refusal) and not o.replayed))
+            settle(outcomes)
+            raise
+        return outcomes
+
+    def _opened(self) -> Store:
+        if self.store is None:
+            raise Refusal("unavailable", "the store cannot be written now: try again in a moment", wait=5)
+        return self.store
+
+    def _open_again(self) -> None:
+        store = self._open()
+        try:
+            unpublished = self._publisher.start(store)
+        except BaseException:
+            store.close()
+            raise
+        self.policy.takes(self._publisher.seconds())
+        if unpublished and not self.policy.unpublished:
+            self.policy.changed(unpublished)
+        if store._open_ledger().meta("unsealed") is not None:
+            self.policy.unsealed()
+        self.store = store
+
+    def _try_again(self) -> None:
+        try:
+            self._open_again()
+        except Exception as error:
+            print(f"error: the store cannot be opened: {error}", file=sys.stderr)  # noqa: T201
+
+    def _failed(self, error: BaseException) -> None:
+        """Give up the store, and all that was being done: what became of it shows when it is opened again."""
+        if self.store is not None:
+            print("error: the writer failed", file=sys.stderr)  # noqa: T201
+            traceback.print_exception(error)
+            self._metrics.writer_failures.inc()
+            self._close()
+        words = "the store failed meanwhile, and the request may have been carried out or not: send it again with the "
+        failure = Refusal("unavailable", words + "same idempotency key", wait=2)
+        settle([(job, failure) for job in self._running if not job.future.done()])
+
+    def _close(self) -> None:
+        store, self.store = self.store, None
+        if store is not None:
+            try:
+                store.close()
+            except Exception as error:
+                print(f"error: the store was not closed: {error}", file=sys.stderr)  # noqa: T201
+
+
+def audited(rows: Iterable[RequestRow]) -> list[dict[str, Any]]:
+    """Return the lines of the audit log for changes."""
+    return [
+        {"action": row.kind, "key": row.client, "outcome": "applied", "request": row.id, "samples": row.samples}
+        for row in rows
+    ]
+
+
+def _answered(store: Store, job: Job) -> Any:
+    try:
+        return job.payload(store)
+    except Exception as error:
+        refusal = refusal_of(error, job.owner)
+        if refusal is None:
+            raise
+        return refusal
+
+
+def _stopped() -> Refusal:
+    return Refusal("stopping", "the service stops, and this request was not carried out: send it again", wait=5)

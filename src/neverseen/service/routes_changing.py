@@ -1,0 +1,295 @@
+"""Routes that change the model: learn, forget, publish, seal."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from neverseen.service.access import OWNER, ApiKey
+from neverseen.service.bodies import FORM, JSON, content_type, form, parsed, parsed_list, receipts_in
+from neverseen.service.core import Service, answer, flag
+from neverseen.service.documented import CHANGED, DRY_RUN, IDEMPOTENCY, KEYED, SECURED, SENT, answers, body
+from neverseen.service.documented import form as documented_form
+from neverseen.service.errors import Refusal, refusal_of
+from neverseen.service.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, LEARN, Applied, Job, LearnSamples, SampleList
+from neverseen.service.rehearsing import effect_of_class, effect_of_receipts, effect_of_samples
+from neverseen.service.samples import from_base64
+from neverseen.service.schemas import (
+    EXAMPLE_RECEIPT,
+    CertificateAnswer,
+    ClassBody,
+    EffectAnswer,
+    ForgetBody,
+    Id,
+    Label,
+    LabelledSample,
+    LearnAnswer,
+    LearnBody,
+    RequestAnswer,
+)
+from neverseen.store import Store
+
+_LABELS: TypeAdapter[Any] = TypeAdapter(list[Label])
+_IDS: TypeAdapter[Any] = TypeAdapter(list[Id])
+_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
+_LEARN_FORM = documented_form(
+    ["files", "labels"],
+    files=_FILES | {"description": "Images, in order."},
+    labels={"type": "string", "description": 'JSON list, such as ["cat", "dog"].', "contentMediaType": JSON},
+    ids={"type": "string", "description": "JSON list.", "contentMediaType": JSON},
+    owner={"type": "string"},
+)
+_FORGET_FORM = documented_form(
+    ["receipts"],
+    receipts={
+        "type": "string",
+        "format": "binary",
+        "minLength": 1,
+        "description": "A file of receipts, as learn writes it.",
+    },
+)
+
+
+def router(changing: Changing) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter()
+    routes.post(
+        "/v1/samples",
+        status_code=201,
+        summary="Learn samples, all or none; returns their receipts",
+        responses=answers({201: LearnAnswer}, *KEYED, *SENT, *CHANGED, "id_taken", "receipts_gone", "limit_reached"),
+        openapi_extra={
+            "parameters": [IDEMPOTENCY],
+            "requestBody": body(LearnBody, {}, _LEARN_FORM),
+            "security": SECURED,
+        },
+    )(changing.learn)
+    held = ("not_found", "not_learned", "features_moved", "receipt_rejected", "already_forgotten", "ambiguous")
+    routes.post(
+        "/v1/forget",
+        status_code=202,
+        summary="Forget samples, all or none, by their receipts or by the samples; answered once it is on disk",
+        responses=answers({200: EffectAnswer, 202: RequestAnswer}, *KEYED, *SENT, *CHANGED, *held),
+        openapi_extra={
+            "parameters": [IDEMPOTENCY, DRY_RUN],
+            "requestBody": body(ForgetBody, {"receipts": [EXAMPLE_RECEIPT]}, _FORGET_FORM),
+            "security": SECURED,
+        },
+    )(changing.forget)
+    routes.post(
+        "/v1/forget/class",
+        status_code=202,
+        summary="Forget every sample of a class, without receipts",
+        responses=answers(
+            {200: EffectAnswer, 202: RequestAnswer}, *KEYED, *SENT, *CHANGED, "not_learned", "not_tracked"
+        ),
+        openapi_extra={
+            "parameters": [IDEMPOTENCY, DRY_RUN],
+            "requestBody": body(ClassBody, {"label": "cat"}),
+            "security": SECURED,
+        },
+    )(changing.forget_class)
+    for name, what in (("publish", "Publish what is held now"), ("seal", "Publish, and clear the disk of what went")):
+        routes.post(
+            f"/v1/{name}",
+            summary=what,
+            responses=answers({200: CertificateAnswer}, *KEYED, "queue_full", "unavailable", "stopping"),
+            openapi_extra={"security": SECURED},
+        )(getattr(changing, name))
+    return routes
+
+
+class Changing:
+    """The handlers, which share a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    # -- learning ----------------------------------------------------------------------------------
+
+    async def learn(self, request: Request) -> Response:
+        """Learn samples."""
+        service = self._service
+        key = service.require(request, "learn")
+        tag = service.tag_of(request, key)
+        kind = content_type(request, JSON, FORM)
+        async with service.bodies.reading(request) as content:
+            if kind == JSON:
+                given = parsed(LearnBody, content)
+                labels, owner = [sample.label for sample in given.samples], _given(given.owner)
+                ids: list[str | None] = [sample.id for sample in given.samples]
+                digest = service.repetitions.body("learn", content)
+                take: Any = (service.reader.samples, given.samples)
+            else:
+                fields = await form(request, content, service.settings, ("files",), ("labels", "ids", "owner"))
+                files = fields.files.get("files", [])
+                labels = parsed_list(_LABELS, fields.texts.get("labels", ""), "labels")
+                ids = parsed_list(_IDS, fields.texts["ids"], "ids") if "ids" in fields.texts else [None] * len(files)
+                owner = fields.texts.get("owner")
+                if not files or not len(labels) == len(ids) == len(files):
+                    raise Refusal(
+                        "invalid_request", f"{len(files)} files need as many labels, and ids if there are any"
+                    )
+                parts = [repr((labels, ids, owner)).encode(), *files]
+                digest = service.repetitions.body("learn", b"".join(len(part).to_bytes(8) + part for part in parts))
+                take = (service.reader.images, files)
+            owner = _owner(key, owner)
+            service.reader.require_few(len(labels))
+            service.count_samples(key, len(labels))
+
+            async def work() -> Applied:
+                samples = await service.in_thread(*take)
+                prepared = await service.in_thread(_prepared, service.opened(), samples)
+                payload = LearnSamples(prepared, labels, ids, owner)
+                job = _job(LEARN, request, key, len(labels), payload, tag, digest)
+                done: Applied = await service.change(job)
+                return done
+
+            done = await service.repetitions.once(tag, digest, work)
+        receipts = [base64.urlsafe_b64encode(token).decode() for token in done.receipts or ()]
+        return answer({"request": service.view(done.row), "receipts": receipts}, 201)
+
+    # -- forgetting --------------------------------------------------------------------------------
+
+    async def forget(self, request: Request) -> Response:
+        """Forget by receipts, or by samples."""
+        service = self._service
+        key = service.require(request, "forget")
+        tag = service.tag_of(request, key)
+        dry_run = flag(request, "dry_run")
+        kind = content_type(request, JSON, FORM)
+        async with service.bodies.reading(request) as content:
+            if kind == JSON:
+                given = parsed(ForgetBody, content)
+                words = given.receipts
+            else:
+                fields = await form(request, content, service.settings, ("receipts",), ())
+                if len(fields.files.get("receipts", ())) != 1:
+                    raise Refusal("invalid_request", "send one file of receipts, in the field receipts")
+                content = fields.files["receipts"][0]  # noqa: PLW2901
+                words = receipts_in(content)
+            digest = service.repetitions.body("forget", content)
+            if words is None:
+                return await self._forget_samples(request, key, given.samples or [], tag, digest, dry_run)
+            service.reader.require_few(len(words))
+            service.count_samples(key, len(words))
+            tokens = [from_base64(word, "receipt", row) for row, word in enumerate(words)]
+        if dry_run:
+            return await self._rehearse(key, lambda opened: effect_of_receipts(opened, tokens, key.owner))
+        job = _job(FORGET, request, key, len(tokens), tokens, tag, digest)
+        return await self._do(job)
+
+    async def _forget_samples(
+        self,
+        request: Request,
+        key: ApiKey,
+        given: list[LabelledSample],
+        tag: bytes | None,
+        digest: bytes,
+        dry_run: bool,
+    ) -> Response:
+        service = self._service
+        labels, ids = [sample.label for sample in given], _ids(given)
+        service.reader.require_few(len(labels))
+        service.count_samples(key, len(labels))
+        samples = await service.in_thread(service.reader.samples, given)
+        prepared = await service.in_thread(_prepared, service.opened(), samples)
+        payload = SampleList(prepared, labels, ids)
+        if dry_run:
+            return await self._rehearse(key, lambda opened: effect_of_samples(opened, payload, key.owner))
+        return await self._do(_job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest))
+
+    async def forget_class(self, request: Request) -> Response:
+        """Forget a class."""
+        service = self._service
+        key = service.require(request, "forget")
+        if key.owner is not None:
+            raise Refusal("forbidden", "a class is everybody's: this needs a key without an owner")
+        tag = service.tag_of(request, key)
+        dry_run = flag(request, "dry_run")
+        content_type(request, JSON)
+        async with service.bodies.reading(request) as content:
+            label = parsed(ClassBody, content).label
+            digest = service.repetitions.body("forget_class", content)
+        if dry_run:
+            return await self._rehearse(key, lambda opened: effect_of_class(opened, label))
+        return await self._do(_job(FORGET_CLASS, request, key, 1, label, tag, digest))
+
+    async def _do(self, job: Job) -> Response:
+        """Have a job done, once."""
+        service = self._service
+        if job.tag is None:
+            done: Applied = await service.change(job)
+        else:
+            done = await service.repetitions.once(job.tag, job.body or b"", lambda: service.change(job))
+        return answer({"request": service.view(done.row)}, 202)
+
+    async def _rehearse(self, key: ApiKey, question: Any) -> Response:
+        effect = await self._service.change(_question(key, question))
+        return answer({"effect": effect})
+
+    # -- operators ---------------------------------------------------------------------------------
+
+    async def publish(self, request: Request) -> Response:
+        """Publish what is held now."""
+        return await self._operate(request, "publish")
+
+    async def seal(self, request: Request) -> Response:
+        """Publish, and clear the disk of what was forgotten."""
+        return await self._operate(request, "seal")
+
+    async def _operate(self, request: Request, verb: str) -> Response:
+        service = self._service
+        key = service.require(request, "admin")
+        writer = service.writer
+        certificate = await writer.ask(lambda opened: writer.operate(opened, verb), key.name)
+        entry = {"action": verb, "key": key.name, "outcome": "applied", "request": request.scope["neverseen.id"]}
+        await service.audit.written(entry)
+        return answer({"certificate": certificate.number, "sealed": writer.published.clean})
+
+
+def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, tag: bytes | None, digest: bytes) -> Job:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    keyed = digest if tag is not None else None
+    return Job(kind, request.scope["neverseen.id"], key.name, key.owner, samples, payload, tag, keyed, future)
+
+
+def _question(key: ApiKey, question: Any) -> Job:
+    return Job("ask", "", key.name, key.owner, 0, question, future=asyncio.get_running_loop().create_future())
+
+
+def _prepared(opened: Store, samples: list[Any]) -> Any:
+    try:
+        return opened.prepare(samples)
+    except Exception as error:
+        refusal = refusal_of(error, None)
+        if refusal is None:
+            raise
+        raise refusal from None
+
+
+def _ids(given: list[LabelledSample]) -> list[str] | None:
+    ids = [sample.id for sample in given if sample.id is not None]
+    if ids and len(ids) != len(given):
+        raise Refusal("ambiguous", "give every sample an id, or none")
+    return ids or None
+
+
+def _given(value: str) -> str | None:
+    return value
+
+
+def _owner(key: ApiKey, given: str | None) -> str | None:
+    if given is not None and not OWNER.fullmatch(given):
+        raise Refusal("invalid_request", "an owner is made of letters, digits and any of . _ @ + -")
+    if key.owner is None:
+        return given
+    if given not in (None, key.owner):
+        raise Refusal("forbidden", "this key is another owner's: leave owner out")
+    return key.owner

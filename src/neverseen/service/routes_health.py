@@ -1,0 +1,45 @@
+"""Routes for those who look after the service."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from neverseen.service.core import Service, answer
+from neverseen.service.documented import answers
+from neverseen.service.errors import Refusal
+from neverseen.service.schemas import StateAnswer
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter()
+
+    async def healthz(request: Request) -> Response:
+        """Say that the process is alive."""
+        return answer({"status": "ok"})
+
+    async def readyz(request: Request) -> Response:
+        """Say whether requests can be served: the store is open, the writer and the audit log work."""
+        if not service.started or not service.writer.alive or not service.audit.healthy:
+            raise Refusal("unavailable", "the store or the audit log cannot be written now", wait=2)
+        return answer({"status": "ready"})
+
+    async def metrics(request: Request) -> Response:
+        """Return counters for Prometheus."""
+        service.metrics.queue.set(len(service.writer))
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    routes.get("/healthz", summary="Whether the process is alive", responses=answers({200: StateAnswer}))(healthz)
+    routes.get(
+        "/readyz", summary="Whether requests can be served", responses=answers({200: StateAnswer}, "unavailable")
+    )(readyz)
+    plain = {"description": "Counters.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    routes.get(
+        "/metrics",
+        summary="Counters for Prometheus",
+        response_class=PlainTextResponse,
+        responses=answers({}) | {200: plain},
+    )(metrics)
+    return routes

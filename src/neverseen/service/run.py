@@ -1,0 +1,106 @@
+"""`serve`: the service as a process, from its first request to its last."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from neverseen.backbones import Backbone
+from neverseen.errors import ConfigurationError
+from neverseen.keys import Keyring
+from neverseen.service.app import create_app
+from neverseen.service.protocol import LimitedProtocol
+from neverseen.service.settings import Settings
+
+
+class Server(uvicorn.Server):
+    """A server that does not wait for clients to close their side once all requests are answered."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop as the base does, but cut connections on which nothing is left to be said."""
+        cutting = asyncio.ensure_future(self._cut())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cutting.cancel()
+
+    async def _cut(self) -> None:
+        quiet = 0
+        while quiet < 3:  # an answer may be on its way out
+            await asyncio.sleep(0.1)
+            quiet = 0 if self.server_state.tasks else quiet + 1
+        for connection in list(self.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+
+
+def serve(
+    folder: str | os.PathLike[str],
+    settings: Settings | None = None,
+    *,
+    backbone: Backbone | None = None,
+    keys: Keyring | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    hardware: str = "auto",
+) -> None:
+    """Serve a store until the process is told to stop (SIGTERM or SIGINT).
+
+    Then no new connection is taken, what is queued is finished within ``stop_timeout``, and the store is let go.
+
+    Parameters
+    ----------
+    folder : path
+    settings : Settings, optional
+        Those of the folder by default.
+    backbone, keys
+        As for `create_app`.
+    host, port
+        Where to listen.
+    tls_cert, tls_key : Path, optional
+        Files of a certificate (with its chain) and its key, in PEM: both or none.
+    """
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigurationError("TLS needs both a certificate and its key")
+    for path in (tls_cert, tls_key):
+        if path is not None and not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+    chosen = settings or Settings.load(Path(folder))
+    app = create_app(folder, chosen, backbone=backbone, keys=keys, hardware=hardware)
+    tls: dict[str, Any] = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert is not None else {}
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=True,
+        lifespan="on",
+        ws="none",
+        http=LimitedProtocol,
+        backlog=2048,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=max(1, int(chosen.stop_timeout)),
+        **tls,
+    )
+    server = Server(config)
+    if threading.current_thread() is threading.main_thread():
+        # The server raises the signal that stopped it once more, when all is done: then it has been heeded.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        raise ConfigurationError(f"the service did not start on {host}:{port}: see the lines above")

@@ -1,0 +1,397 @@
+"""The bodies of requests and answers. OpenAPI is made from these."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+FLOAT = 3.4028234663852886e38
+"""The largest number that features may hold: float32's."""
+RECEIPT_PATTERN = "^(?:[A-Za-z0-9+/_-]{4})*(?:[A-Za-z0-9+/_-]{4}|[A-Za-z0-9+/_-]{3}=?|[A-Za-z0-9+/_-]{2}(?:==)?)$"
+EXAMPLE_RECEIPT = "TlNSMQAB"
+EXAMPLE_REQUEST: dict[str, Any] = {
+    "id": "req_0f2c4b6a8d9e1f30",
+    "kind": "forget",
+    "state": "applied",
+    "samples": 1,
+    "applied_at": "2026-01-31T12:00:00.125Z",
+    "certificate": None,
+    "key": "shop",
+}
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 2.0 is 2."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+Whole = Annotated[int, Field(strict=True, ge=-(2**53), le=2**53), BeforeValidator(_whole)]
+Counting = Annotated[int, Field(strict=True, ge=1, le=2**53), BeforeValidator(_whole)]
+Label = Annotated[str, Field(strict=True, min_length=1, max_length=150)] | Whole
+Id = Annotated[str, Field(strict=True, min_length=1, max_length=500)]
+Owner = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}$")]
+Number = Annotated[float, Field(ge=-FLOAT, le=FLOAT, allow_inf_nan=False, strict=True)]
+# The alphabet is checked when it is decoded: a pattern would take longer than all the rest.
+Base64 = Annotated[
+    str, Field(strict=True), WithJsonSchema({"type": "string", "minLength": 2, "pattern": RECEIPT_PATTERN})
+]
+
+
+_ABSENT: Any = None  # fields may be left out, but null is no value of theirs
+
+
+class Body(BaseModel):
+    """What a client sends: fields that there are not are refused."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Sample(Body):
+    """One sample: features, an image (the bytes of a file, in base64) or a text, as the model takes them."""
+
+    features: list[Number] = Field(default=_ABSENT)
+    image: Base64 = Field(default=_ABSENT)
+    text: str = Field(default=_ABSENT, strict=True)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Sample:
+        if (self.features is None) + (self.image is None) + (self.text is None) != 2:
+            raise ValueError("a sample has one of features, image and text")
+        return self
+
+
+class LabelledSample(Sample):
+    """A sample with its label."""
+
+    label: Label
+    id: Id = Field(default=_ABSENT)
+
+
+class LearnBody(Body):
+    """Samples to learn."""
+
+    samples: Annotated[list[LabelledSample], Field(min_length=1)]
+    owner: Owner = Field(default=_ABSENT)
+
+
+class ForgetBody(Body):
+    """What to forget: receipts, or samples with their labels."""
+
+    receipts: list[Base64] = Field(default=_ABSENT, min_length=1)
+    samples: list[LabelledSample] = Field(default=_ABSENT, min_length=1)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ForgetBody:
+        if (self.receipts is None) == (self.samples is None):
+            raise ValueError("give either receipts or samples")
+        return self
+
+
+class ClassBody(Body):
+    """A class to forget."""
+
+    label: Label
+
+
+class PredictBody(Body):
+    """Samples to predict."""
+
+    samples: Annotated[list[Sample], Field(min_length=1)]
+
+
+class VerifyBody(Body):
+    """What to check: a certificate, by number or whole, and which checks to make on it."""
+
+    certificate: Counting | dict[str, Any]
+    receipt: Base64 = Field(default=_ABSENT)
+    checks: Annotated[list[Literal["signature", "chain", "mine", "weights"]], Field(min_length=1, max_length=4)]
+
+
+# -- answers -----------------------------------------------------------------------------------------
+
+
+class Answer(BaseModel):
+    """What the service sends."""
+
+
+class Problem(Answer):
+    """What was wrong."""
+
+    code: str
+    message: str
+    row: int | None = None
+    certificate: int | None = None
+    reason: str | None = None
+
+
+class ErrorAnswer(Answer):
+    """The one shape of errors."""
+
+    error: Problem
+
+
+class RequestView(Answer):
+    """A change that was asked for, and how far it is."""
+
+    id: str
+    kind: Literal["learn", "forget", "forget_class"]
+    state: Literal["queued", "applied", "published", "sealed"]
+    samples: int
+    applied_at: str | None
+    certificate: int | None
+    key: str
+
+
+class LearnAnswer(Answer):
+    """Receipts, in the order of the samples. They are kept nowhere else."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"request": EXAMPLE_REQUEST | {"kind": "learn"}, "receipts": [EXAMPLE_RECEIPT]}]
+        }
+    )
+    request: RequestView
+    receipts: list[str]
+
+
+class RequestAnswer(Answer):
+    """A request."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"request": EXAMPLE_REQUEST}]})
+    request: RequestView
+
+
+class RequestsAnswer(Answer):
+    """Requests, newest first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"requests": [EXAMPLE_REQUEST]}]})
+    requests: list[RequestView]
+
+
+class ClassCount(Answer):
+    """How many samples of a class."""
+
+    label: Any
+    samples: int
+
+
+class Effect(Answer):
+    """What would go."""
+
+    samples: int
+    classes: list[ClassCount]
+
+
+class EffectAnswer(Answer):
+    """What forgetting would do; nothing was changed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"effect": {"samples": 1, "classes": [{"label": "cat", "samples": 1}]}}]}
+    )
+    effect: Effect
+
+
+class Scored(Answer):
+    """A class with its score."""
+
+    label: Any
+    score: float
+
+
+class Prediction(Answer):
+    """What the model makes of a sample, in the output mode of the service."""
+
+    label: Any = None
+    top: list[Scored] | None = None
+    scores: dict[str, float] | None = None
+
+
+class PredictAnswer(Answer):
+    """Predictions of one published version, in the order of the samples."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"version": 3, "predictions": [{"label": "cat"}]}]})
+    version: int
+    predictions: list[Prediction]
+
+
+class KeyView(Answer):
+    """The key that asks."""
+
+    name: str
+    scopes: list[str]
+    owner: str | None
+
+
+class PolicyView(Answer):
+    """When changes are published, and sealed."""
+
+    min_batch: int
+    max_delay: float
+    seal_after: float
+
+
+class ModelAnswer(Answer):
+    """The published model at a glance."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "samples": 1200,
+                    "classes": 10,
+                    "version": 3,
+                    "digest": "ab" * 32,
+                    "certificate": 3,
+                    "backbone": "efficientnet-lite0",
+                    "kind": "images",
+                    "n_features": 1280,
+                    "output": "labels",
+                    "policy": {"min_batch": 1, "max_delay": 5.0, "seal_after": 3600.0},
+                    "queue": 0,
+                    "unpublished": 0,
+                    "sealed": True,
+                    "key": {"name": "shop", "scopes": ["forget", "learn"], "owner": None},
+                }
+            ]
+        }
+    )
+    samples: int
+    classes: int
+    version: int
+    digest: str
+    certificate: int | None
+    backbone: str
+    kind: Literal["features", "images", "texts"]
+    n_features: int
+    output: Literal["labels", "top-k", "scores"]
+    policy: PolicyView
+    queue: int
+    unpublished: int
+    sealed: bool
+    class_counts: list[ClassCount] | None = None
+    key: KeyView
+
+
+class HistoryPoint(Answer):
+    """A publication."""
+
+    time: str
+    version: int
+    samples: int
+    accuracy: float | None
+    apply_seconds: float
+    solve_seconds: float
+
+
+class LatencyPoint(Answer):
+    """Seconds that predictions of one minute took."""
+
+    time: str
+    p50: float
+    p99: float
+
+
+class HistoryAnswer(Answer):
+    """What charts show."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "points": [
+                        {
+                            "time": "2026-01-31T12:00:00Z",
+                            "version": 3,
+                            "samples": 1200,
+                            "accuracy": 0.97,
+                            "apply_seconds": 0.02,
+                            "solve_seconds": 0.4,
+                        }
+                    ],
+                    "latency": [{"time": "2026-01-31T12:00:00Z", "p50": 0.002, "p99": 0.009}],
+                }
+            ]
+        }
+    )
+    points: list[HistoryPoint]
+    latency: list[LatencyPoint]
+
+
+class CertificateSummary(Answer):
+    """A line of the list of certificates."""
+
+    number: int
+    time: str
+    learned: int
+    forgotten: int
+    samples: int
+    classes: int
+
+
+class CertificatesAnswer(Answer):
+    """Certificates, newest first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "certificates": [
+                        {
+                            "number": 1,
+                            "time": "2026-01-31T12:00:00Z",
+                            "learned": 1200,
+                            "forgotten": 0,
+                            "samples": 1200,
+                            "classes": 10,
+                        }
+                    ]
+                }
+            ]
+        }
+    )
+    certificates: list[CertificateSummary]
+
+
+class PublicKeyAnswer(Answer):
+    """The key that certificates are signed with."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"key": "ab" * 32}]})
+    key: str
+
+
+class CheckView(Answer):
+    """A check, and how it ended."""
+
+    name: Literal["signature", "chain", "mine", "weights"]
+    passed: bool
+    message: str
+    seconds: float
+
+
+class VerifyAnswer(Answer):
+    """Checks, in the order in which they were asked for."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"checks": [{"name": "signature", "passed": True, "message": "signed by the key", "seconds": 0.001}]}
+            ]
+        }
+    )
+    checks: list[CheckView]
+
+
+class CertificateAnswer(Answer):
+    """The newest certificate after an act of an operator."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"certificate": 3, "sealed": False}]})
+    certificate: int
+    sealed: bool
+
+
+class StateAnswer(Answer):
+    """Whether the service is well."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+    status: str

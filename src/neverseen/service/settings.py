@@ -1,0 +1,141 @@
+"""What an operator decides: publishing policy, output mode, limits."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from neverseen.errors import ConfigurationError
+
+FOLDER, NAME = "service", "service.toml"
+OUTPUTS = ("labels", "top-k", "scores")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an operator decides about a service.
+
+    Attributes
+    ----------
+    min_batch : int
+        Publish once so many samples have changed.
+    max_delay : float
+        Seconds after the first change that is not published, when it is published at the latest.
+    quiet : float
+        Seconds without a new request before a publication: requests that come one after the other share one.
+    seal_after : float
+        Seconds after a forgetting when the disk is cleared of it; 0: with each publication.
+    output : {"labels", "top-k", "scores"}
+        What a prediction tells. Less tells less about the samples learned.
+    top_k : int
+        Classes of a prediction with ``"top-k"``.
+    max_body, max_batch, max_image_bytes, max_pixels, max_text : int
+        Of one request: bytes, samples; of one sample: bytes and pixels of an image, letters of a text.
+    max_waiting_bytes : int
+        Bytes of all bodies that are held at a time.
+    body_timeout : float
+        Seconds in which a body must have come.
+    queue_requests, queue_samples : int
+        What may wait for the writer.
+    predict_waiting, predict_threads : int
+        Samples that may wait for a prediction, and threads that predict.
+    requests_per_second, request_burst, samples_per_second, sample_burst : float
+        Token buckets of each key.
+    public_per_second, public_burst : float
+        Requests without a key, by address.
+    stop_timeout : float
+        Seconds that a stop waits for what is queued.
+    history_points : int
+        Publications that are kept for charts.
+
+    Examples
+    --------
+    >>> Settings(min_batch=10, max_delay=60).policy()
+    {'min_batch': 10, 'max_delay': 60.0, 'seal_after': 3600.0}
+    """
+
+    min_batch: int = 1
+    max_delay: float = 5.0
+    quiet: float = 0.05
+    seal_after: float = 3600.0
+    output: str = "labels"
+    top_k: int = 3
+    max_body: int = 2**26
+    max_batch: int = 10_000
+    max_image_bytes: int = 2**24
+    max_pixels: int = 25_000_000
+    max_text: int = 100_000
+    max_waiting_bytes: int = 2**29
+    body_timeout: float = 60.0
+    queue_requests: int = 20_000
+    queue_samples: int = 200_000
+    predict_waiting: int = 20_000
+    predict_threads: int = 1
+    requests_per_second: float = 1000.0
+    request_burst: float = 5000.0
+    samples_per_second: float = 20_000.0
+    sample_burst: float = 100_000.0
+    public_per_second: float = 50.0
+    public_burst: float = 200.0
+    stop_timeout: float = 30.0
+    history_points: int = 10_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "output":
+                if value not in OUTPUTS:
+                    raise ConfigurationError(f"output must be one of {', '.join(OUTPUTS)}; got {value!r}")
+                continue
+            whole = field.type == "int"
+            if type(value) is not int and (whole or type(value) is not float):
+                raise ConfigurationError(f"{field.name} must be a {'whole ' * whole}number; got {value!r}")
+            least = 0 if field.name in ("max_delay", "quiet", "seal_after", "stop_timeout") else 1 if whole else 1e-9
+            if not math.isfinite(value) or not least <= value <= 2**53:
+                raise ConfigurationError(
+                    f"{field.name} must be {'at least' if least else 'not below'} {least:g}; got {value!r}"
+                )
+            if not whole:
+                object.__setattr__(self, field.name, float(value))
+
+    @classmethod
+    def load(cls, folder: Path, **overrides: Any) -> Settings:
+        """Return the settings of a store's folder: of ``service/service.toml`` if it is there.
+
+        Parameters
+        ----------
+        folder : Path
+            The store's folder.
+        **overrides
+            Settings that take precedence; None stands for what the file says.
+        """
+        path = folder / FOLDER / NAME
+        known = {field.name for field in fields(cls)}
+        found: dict[str, Any] = {}
+        if path.is_file():
+            try:
+                found = tomllib.loads(path.read_text("utf-8"))
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise ConfigurationError(f"{path} cannot be read: {error}") from None
+            odd = sorted(set(found) - known)
+            if odd:
+                raise ConfigurationError(f"{path} has settings that there are not: {', '.join(odd)[:200]}")
+        found |= {name: value for name, value in overrides.items() if value is not None}
+        try:
+            return cls(**found)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error} (settings of {folder})") from None
+
+    def policy(self) -> dict[str, Any]:
+        """Return the publishing policy, as JSON values."""
+        return {name: asdict(self)[name] for name in ("min_batch", "max_delay", "seal_after")}
+
+
+def service_folder(folder: Path) -> Path:
+    """Return the folder of a service's own files in a store's folder, made with mode 700 if it is not there."""
+    place = folder / FOLDER
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place
