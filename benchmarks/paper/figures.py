@@ -1,0 +1,113 @@
+"""The figures: accuracy and cumulative time against requests, as PNG and SVG."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper.results import DATA, NAMES, Result, Results
+
+# One colour a method, the same in all figures (Okabe and Ito's, which most people can tell apart).
+COLOURS = {
+    "finetune": "#0072B2",
+    "l1_sparsity": "#56B4E9",
+    "scrub": "#009E73",
+    "woodfisher": "#CC79A7",
+    "random_label": "#E69F00",
+    "neggrad_plus": "#D55E00",
+    "neggrad": "#999999",
+    "acu_float32": "#F0E442",
+    "acu_float64": "#B8860B",
+    "neverseen": "#000000",
+}
+TITLES = {
+    "dynamics": "Requests for samples",
+    "classes": "Requests for whole classes",
+    "alternating": "Learning and forgetting in turn",
+    "stress_few": "Forgetting down to fewer samples than codes",
+    "stress_singles": "One sample a request",
+}
+
+
+def draw_all(results: Results, folder: Path) -> list[Path]:
+    """Draw what there are results for; return the files. Needs matplotlib: without it says so and draws nothing."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        print("no figures: they need matplotlib (pip install matplotlib)")
+        return []
+    mpl.use("Agg")
+    files: list[Path] = []
+    for dataset in results.data:
+        for experiment, title in TITLES.items():
+            counts = set(results.counts(experiment, dataset))
+            if experiment == "dynamics":  # table 1 has traces too
+                counts |= set(results.counts("table1", dataset))
+            for requests in sorted(counts):
+                traced = _traced(results, experiment, dataset, requests)
+                if traced:
+                    heading = f"{DATA.get(dataset, dataset)}, K = {requests}: {title.lower()}"
+                    times = _times(results, experiment, dataset, requests)
+                    files += _draw(traced, times, heading, folder / f"{experiment}-{dataset}-{requests}")
+    return files
+
+
+def _traced(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Result]:
+    """Return for each method the first run that was looked at on the way."""
+    names = ["dynamics", "table1"] if experiment == "dynamics" else [experiment]
+    found: dict[str, Result] = {}
+    for name in names:
+        for run in results.all(name, dataset):
+            good = not run["failed"] and run["requests"] == requests and run["method"] in COLOURS
+            if good and run["after_each_request"]:
+                found.setdefault(run["method"], run)
+    return {name: found[name] for name in NAMES if name in found}
+
+
+def _times(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, list[float]]:
+    """Return cumulative seconds after each request, of runs that were alone on the machine."""
+    names = ("dynamics", "table1", "time") if experiment == "dynamics" else (experiment,)
+    found: dict[str, list[float]] = {}
+    for run in results.runs:
+        good = run["experiment"] in names and run["dataset"] == dataset and run["requests"] == requests
+        if good and not run["failed"] and run["times"]["alone"] and run["method"] in COLOURS:
+            if run["times"]["per_request"]:
+                found.setdefault(run["method"], list(accumulate(run["times"]["per_request"])))
+            elif run["after_each_request"]:
+                found.setdefault(run["method"], [point["seconds"] for point in run["after_each_request"]])
+    return found
+
+
+def _draw(traced: dict[str, Result], times: dict[str, list[float]], heading: str, stem: Path) -> list[Path]:
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+    for method, run in traced.items():
+        points = run["after_each_request"]
+        where = [point["requests"] for point in points]
+        look: dict[str, Any] = {"color": COLOURS[method], "label": NAMES[method]}
+        look |= {"linewidth": 2.2} if method == "neverseen" else {"linewidth": 1.2}
+        if method.startswith("acu"):  # hardly to be told from neverseen, so dashed on top of it
+            look |= {"linestyle": "--", "zorder": 4}
+        for axis, column in zip(axes[:2], ("retained", "test"), strict=True):
+            axis.plot(where, [point[column] for point in points], **look)
+        if method in times:
+            seconds = times[method]
+            steps = [(i + 1) * run["requests_done"] / len(seconds) for i in range(len(seconds))]
+            axes[2].plot(steps, seconds, **look)
+    for axis, label in zip(axes, ("retained accuracy, %", "test accuracy, %", "update time so far, s"), strict=True):
+        axis.set(xlabel="requests", ylabel=label)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid(alpha=0.3)
+    axes[2].set_yscale("log")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False)
+    figure.suptitle(heading)
+    files = []
+    for ending in ("png", "svg"):
+        path = stem.with_name(f"{stem.name}.{ending}")
+        figure.savefig(path, dpi=110, metadata={"Date": None} if ending == "svg" else None)
+        files.append(path)
+    plt.close(figure)
+    return files

@@ -1,0 +1,30 @@
+"""NegGrad: gradient ascent on the forgotten samples. The only gradient method that touches no retained sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from benchmarks.paper.methods.descent import Descent, GradientMethod
+from benchmarks.paper.methods.interface import Request, Samples, Tensor
+
+
+class NegGrad(GradientMethod):
+    """Ascends on the cross-entropy of the forgotten samples. Nothing bounds that loss: too many steps wreck it."""
+
+    @dataclass(frozen=True)
+    class Settings(Descent):
+        """Public settings: 5 epochs at 1e-4."""
+
+        epochs: int = 5
+        learning_rate: float = 1e-4
+
+    name: ClassVar[str] = "neggrad"
+    reads_retained: ClassVar[bool] = False
+
+    def update(self, request: Request) -> None:
+        """Ascend on the forgotten samples."""
+        self.descend(request.forgotten, self._negative)
+
+    def _negative(self, batch: Samples, random: Any) -> Tensor:
+        return -self.cross_entropy(batch, random)

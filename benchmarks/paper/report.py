@@ -1,0 +1,104 @@
+"""Tables and figures from result files: ``python -m benchmarks.paper report``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.paper.figures import draw_all
+from benchmarks.paper.results import DATA, Result, Results, cell, paper_figures
+from benchmarks.paper.tables import Table, all_tables
+
+
+class NoResultsError(FileNotFoundError):
+    """There is nothing to report."""
+
+
+def write_report(runs: Path, out: Path, setting: str | None = None) -> list[Path]:
+    """Write every table (Markdown all in one file, LaTeX, CSV) and figure (PNG, SVG); return the files.
+
+    Parameters
+    ----------
+    runs : Path
+        Folder of the result files.
+    out : Path
+        Folder to write to.
+    setting : str, optional
+        Whose results, if there are those of several.
+    """
+    results = Results.read(runs, setting)
+    if not results.runs:
+        raise NoResultsError(f"{runs} holds no results: python -m benchmarks.paper run SETTING --out {runs}")
+    out.mkdir(parents=True, exist_ok=True)
+    tables, figures = all_tables(results), draw_all(results, out)
+    files = [out / "report.md"]
+    pictures = [path.name for path in figures if path.suffix == ".png"]
+    files[0].write_text(_markdown(results, tables, pictures))
+    for table in tables:
+        for ending, text in (("tex", table.latex()), ("csv", table.csv())):
+            path = out / f"{table.name}.{ending}"
+            path.write_text(text)
+            files.append(path)
+    return files + figures
+
+
+def _markdown(results: Results, tables: list[Table], pictures: list[str]) -> str:
+    settings = ", ".join(sorted({run["setting"] for run in results.runs}))
+    parts = [
+        "# The paper's evaluation: results",
+        f"Written by `python -m benchmarks.paper report` from {len(results.runs)} runs of the setting `{settings}`. "
+        "What they mean, and how they were made: [paper.md](../../paper.md).",
+        _provenance(results.runs),
+    ]
+    if short := _in_short(results):
+        parts.append("## In short\n\n" + "\n".join(f"- {line}" for line in short))
+    failed = [run for run in results.runs if run["failed"]]
+    if failed:
+        listed = "\n".join(f"- {_name(run)}: {run['failed']}" for run in failed)
+        parts.append(f"## Runs that failed\n\n{listed}")
+    parts += ["## Tables", *(table.markdown().rstrip() for table in tables)]
+    if pictures:
+        parts += ["## Figures", *(f"![{name.removesuffix('.png')}]({name})" for name in pictures)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _in_short(results: Results) -> list[str]:
+    """Say what became of neverseen: digests, accuracy, time."""
+    good = [run for run in results.runs if not run["failed"]]
+    digests = [run["digest"]["equal"] for run in good if run["digest"]]
+    lines = []
+    if digests:
+        lines.append(
+            f"The digest was that of the retrained model in {sum(digests)} of {len(digests)} runs of neverseen."
+        )
+    figures = paper_figures()
+    for dataset in results.data:
+        runs = [run for run in results.all("table1", dataset, "neverseen") if not run["failed"]]
+        paper = figures["accuracy"].get(dataset)
+        if runs:
+            ours = [cell(runs, lambda run, part=part: run["accuracy"][part]) for part in ("retained", "test")]  # type: ignore[misc]
+            theirs = f"; the paper's ACU about {paper['retained']:.0f} and {paper['test']:.1f}" if paper else ""
+            lines.append(f"{DATA.get(dataset, dataset)}: neverseen {ours[0]} retained, {ours[1]} test{theirs}.")
+        times = {
+            run["requests"]: run["times"]["update"]
+            for run in good
+            if (run["method"], run["dataset"]) == ("neverseen", dataset)
+            and run["experiment"] in ("table1", "dynamics")
+            and run["times"]["alone"]
+        }
+        if times:
+            told = ", ".join(f"{count} requests {seconds:.2f} s" for count, seconds in sorted(times.items()))
+            ratio = f"; 50 requests take {times[50] / times[25]:.2f} times 25" if {25, 50} <= set(times) else ""
+            theirs = "; the paper's ACU 12.68 s for 25 and 18.16 s for 50 (1.43 times)" if dataset == "cifar100" else ""
+            lines.append(f"{DATA.get(dataset, dataset)}, update time of neverseen: {told}{ratio}{theirs}.")
+    return lines
+
+
+def _provenance(runs: list[Result]) -> str:
+    good = [run for run in runs if not run["failed"]]
+    places = Counter((run["hardware"], f"torch {run['torch']}", f"commit {str(run['commit'])[:12]}") for run in good)
+    return "\n".join(f"- {count} runs: {', '.join(place)}" for place, count in sorted(places.items()))
+
+
+def _name(run: Result) -> str:
+    return "-".join(str(run[name]) for name in ("experiment", "dataset", "method", "requests", "seed"))

@@ -1,0 +1,129 @@
+"""The results of many runs: read, chosen, summarised over seeds, beside the paper's own figures."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper.metrics import summary
+
+Result = dict[str, Any]
+
+NAMES = {
+    "retrain": "Retrain, other draws",
+    "finetune": "Finetune",
+    "l1_sparsity": "L1-Sparsity",
+    "scrub": "SCRUB",
+    "woodfisher": "WoodFisher",
+    "random_label": "RandomLabel",
+    "neggrad_plus": "NegGrad+",
+    "neggrad": "NegGrad",
+    "acu_float32": "ACU, float32",
+    "acu_float64": "ACU, float64",
+    "neverseen": "neverseen",
+}
+DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+MISSING, FAILED, NOT_FINITE = "–", "failed", "not finite"
+
+
+class Results:
+    """All results of one setting.
+
+    Parameters
+    ----------
+    runs : list of dict
+    """
+
+    def __init__(self, runs: list[Result]) -> None:
+        self.runs = runs
+
+    @classmethod
+    def read(cls, folder: Path, setting: str | None = None) -> Results:
+        """Read a folder of results; of several settings the one named, else ``full``, else the first."""
+        runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        settings = sorted({run["setting"] for run in runs})
+        if settings:
+            setting = setting or ("full" if "full" in settings else settings[0])
+        return cls([run for run in runs if run["setting"] == setting])
+
+    @property
+    def data(self) -> list[str]:
+        """Data sets that there are results of."""
+        return sorted({run["dataset"] for run in self.runs})
+
+    def counts(self, experiment: str, dataset: str) -> list[int]:
+        """Numbers of requests that an experiment has results for; retraining, done once, does not count."""
+        chosen = self.all(experiment, dataset)
+        return sorted({run["requests"] for run in chosen if run["method"] != "retrain"})
+
+    def methods(self, experiment: str, dataset: str) -> list[str]:
+        """Return methods with results, those known first and in the order of the tables."""
+        found = {run["method"] for run in self.all(experiment, dataset)}
+        return [name for name in NAMES if name in found] + sorted(found - set(NAMES))
+
+    def all(
+        self, experiment: str, dataset: str, method: str | None = None, requests: int | None = None
+    ) -> list[Result]:
+        """Return the runs, by seed. Retraining answers all requests at once, so its run stands for every number."""
+        return sorted(
+            (
+                run
+                for run in self.runs
+                if run["experiment"] == experiment
+                and run["dataset"] == dataset
+                and method in (None, run["method"])
+                and (requests in (None, run["requests"]) or run["method"] == "retrain")
+            ),
+            key=lambda run: (run["seed"], run["requests"]),
+        )
+
+
+def show(value: float, digits: int) -> str:
+    """Return a number: with so many digits after the point, or in powers of ten where those would show none of it."""
+    if value and abs(value) < 0.5 * 10**-digits:
+        return f"{value:.0e}"
+    return f"{value:,.{digits}f}"
+
+
+def cell(runs: Iterable[Result], value: Callable[[Result], float | None], digits: int = 2) -> str:
+    """Return mean and standard deviation over runs as text, or why there is none."""
+    runs = list(runs)
+    good = [run for run in runs if not run["failed"]]
+    if not good:
+        return FAILED if runs else MISSING
+    values = [value(run) for run in good]
+    finite = [number for number in values if number is not None]
+    if len(finite) < len(values):
+        return NOT_FINITE if not finite else f"{NOT_FINITE} in {len(values) - len(finite)} of {len(values)}"
+    found = summary(finite)
+    text = show(found["mean"], digits)
+    return text if found["std"] is None else f"{text} ± {show(found['std'], digits)}"
+
+
+def digest_check(runs: list[Result]) -> str:
+    """Say in how many runs the model's digest was that of the retrained one."""
+    digests = [run["digest"] for run in runs if not run["failed"] and run["digest"]]
+    if not digests:
+        return MISSING
+    return f"equal in {sum(digest['equal'] for digest in digests)} of {len(digests)}"
+
+
+def is_retrained(runs: list[Result]) -> bool:
+    """Whether every run ended with exactly the retrained model, as digests show it."""
+    return bool(runs) and all(not run["failed"] and run["digest"] and run["digest"]["equal"] for run in runs)
+
+
+def paper_figures() -> dict[str, Any]:
+    """Return the paper's own figures."""
+    with (Path(__file__).parent / "paper_figures.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def papers_cell(figures: dict[str, Any], table: str, dataset: str, method: str, column: str, requests: int) -> str:
+    """Return the paper's figure as text."""
+    name = "acu" if method in ("acu_float32", "acu_float64") else method
+    found = figures.get(table, {}).get(dataset, {}).get(name, {}).get(column, {}).get(str(requests))
+    return MISSING if found is None else " ± ".join(f"{number:.2f}" for number in found)

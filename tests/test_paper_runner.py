@@ -1,0 +1,330 @@
+"""Runs of the paper's evaluation: whole, resumable, within a deadline, and honest about failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.paper import runner, settings  # noqa: E402
+from benchmarks.paper.__main__ import main  # noqa: E402
+from benchmarks.paper.experiments import Key  # noqa: E402
+from benchmarks.paper.settings import Setting, SettingError  # noqa: E402
+from benchmarks.paper.training import augmented, generator_on  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+
+TINY = """
+based_on = "smoke"
+width = 2
+extra_methods = ["paper_probes:Fails", "paper_probes:Dies", "paper_probes:Blind", "paper_probes:Sighted"]
+
+[sizes]
+train = 100
+test = 20
+base = 30
+learned = 60
+forgotten = 20
+head_references = 2
+network_references = 0
+
+[base]
+epochs = 1
+
+[analytic]
+codes = 32
+
+[experiments.table1]
+methods = ["finetune", "neggrad", "neverseen"]
+
+[experiments.table2]
+methods = ["retrain", "scrub", "fails", "dies", "blind", "sighted"]
+"""
+
+PROBES = """
+import os
+from dataclasses import dataclass
+from benchmarks.paper.methods.descent import GradientMethod
+
+class Probe(GradientMethod):
+    reads_retained = False
+    @dataclass(frozen=True)
+    class Settings:
+        pass
+
+class Fails(Probe):
+    name = "fails"
+    def update(self, request):
+        raise ArithmeticError("the matrix is singular")
+
+class Dies(Probe):
+    name = "dies"
+    def update(self, request):
+        os._exit(3)
+
+class Blind(Probe):
+    name = "blind"
+    def update(self, request):
+        self.notes.append(f"retained: {request.retained}")
+
+class Sighted(Probe):
+    name = "sighted"
+    reads_retained = True
+    def update(self, request):
+        self.notes.append(f"retained: {len(request.retained.labels)}, forgotten: {len(request.forgotten.labels)}")
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks this small are faster so, and far faster on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the setting, the probes, and the artefacts that tests share."""
+    place = tmp_path_factory.mktemp("paper")
+    (place / "tiny.toml").write_text(TINY)
+    (place / "paper_probes.py").write_text(PROBES)
+    return place
+
+
+@pytest.fixture
+def setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
+    monkeypatch.syspath_prepend(str(folder))
+    return settings.read(str(folder / "tiny.toml"))
+
+
+def options(folder: Path, out: Path, only: str, workers: int = 0, **others: Any) -> runner.Options:
+    chosen = runner.parse_only([only])
+    return runner.Options(out=out, work=folder / "work", data=folder, workers=workers, only=chosen, **others)
+
+
+def read(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def test_results_have_all_that_the_report_needs(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    assert runner.run(setting, options(folder, tmp_path, "experiment=table1,alternating,stress_few")) == 0
+    network, exact = read(tmp_path / "table1-synthetic10-finetune-2-0.json"), None
+    assert network["failed"] is None
+    assert network["reads_retained"] is True
+    assert network["samples"] == {"retained": 40, "forgotten": 20, "test": 20}
+    assert network["parameter_gap"] > 0
+    assert network["digest"] is None
+    assert len(network["times"]["per_request"]) == 2
+    assert network["times"]["alone"] is False
+    assert network["times"]["update"] == pytest.approx(sum(network["times"]["per_request"]), abs=1e-3)
+    assert [point["requests"] for point in network["after_each_request"]] == [1, 2]
+    assert set(network["mia"]) == {"confidence", "gap", "lira", "lira_tpr_at_1_percent"}
+    for name in ("table1-synthetic10-neverseen-2-0", "alternating-synthetic10-neverseen-4-0"):
+        exact = read(tmp_path / f"{name}.json")
+        assert exact["digest"]["equal"] is True
+        assert exact["digest"]["model"] == exact["digest"]["retrained"]
+        assert exact["parameter_gap"] == 0
+        assert exact["gap"] == {"retained": 0, "forgotten": 0, "test": 0}
+        assert exact["reads_retained"] is False
+        assert exact["times"]["alone"] is True
+    assert exact is not None
+    assert exact["digest"] == read(tmp_path / "table1-synthetic10-neverseen-2-0.json")["digest"]
+    few = read(tmp_path / "stress_few-synthetic10-neverseen-5-0.json")
+    assert few["samples"]["retained"] == 20 < setting.analytic.codes
+    assert few["digest"]["equal"] is True
+    assert all(path.stat().st_size < 10_000 for path in tmp_path.iterdir())
+
+
+def test_class_requests_leave_no_sample_of_the_class(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    only = "experiment=classes,class_sums,method=neverseen,acu_float64"
+    assert runner.run(setting, options(folder, tmp_path, only)) == 0
+    by_samples = read(tmp_path / "classes-synthetic10-neverseen-3-0.json")
+    by_sums = read(tmp_path / "class_sums-synthetic10-neverseen-3-0.json")
+    assert by_samples["digest"] == by_sums["digest"]
+    assert by_samples["digest"]["equal"] is True
+    assert by_samples["samples"]["test"] == 14  # of the seven classes left
+    assert by_samples["accuracy"]["forgotten"] == 0
+    assert read(tmp_path / "class_sums-synthetic10-acu_float64-3-0.json")["parameter_gap"] < 1e-6
+
+
+def test_retained_samples_go_only_to_methods_that_declare_it(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    runner.run(setting, options(folder, tmp_path, "experiment=table2,method=blind,sighted"))
+    assert read(tmp_path / "table2-synthetic10-blind-2-0.json")["notes"] == ["retained: None"] * 2
+    sighted = read(tmp_path / "table2-synthetic10-sighted-2-0.json")
+    assert sighted["notes"] == ["retained: 50, forgotten: 10", "retained: 40, forgotten: 10"]
+    assert sighted["gap"] == read(tmp_path / "table2-synthetic10-blind-2-0.json")["gap"]  # neither moved anything
+
+
+def test_augmentation_shifts_and_mirrors() -> None:
+    images = torch.arange(32 * 32 * 3, dtype=torch.int64).remainder(251).to(torch.uint8).reshape(1, 32, 32, 3)
+    padded = torch.zeros((40, 40, 3), dtype=torch.uint8)
+    padded[4:36, 4:36] = images[0]
+    windows = [padded[top : top + 32, left : left + 32] for top in range(9) for left in range(9)]
+    allowed = {window.numpy().tobytes() for window in windows} | {w.flip(1).numpy().tobytes() for w in windows}
+    changed = augmented(images.repeat(200, 1, 1, 1), generator_on(torch.device("cpu"), 0))
+    found = {np.ascontiguousarray(image.numpy()).tobytes() for image in changed}
+    assert found <= allowed
+    assert len(found) > 50
+    again = augmented(images.repeat(200, 1, 1, 1), generator_on(torch.device("cpu"), 0))
+    assert torch.equal(changed, again)
+
+
+# -- stopping and going on -------------------------------------------------------------------------
+
+
+def test_a_killed_run_goes_on_with_what_is_missing(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.paper", "run", str(folder / "tiny.toml"), "--out", str(tmp_path)]
+    command += ["--work", str(folder / "work"), "--only", "experiment=table2,method=retrain,scrub,blind"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), str(folder)])}
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, stdout=subprocess.PIPE)
+    give_up = time.monotonic() + 120
+    while not list(tmp_path.glob("*.json")) and process.poll() is None and time.monotonic() < give_up:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    first = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    assert 1 <= len(first) <= 3
+    chosen = options(folder, tmp_path, "experiment=table2,method=retrain,scrub,blind")
+    todo = runner.missing(runner.chosen(setting, chosen), chosen)
+    assert len(todo) == 3 - len(first)
+    assert runner.run(setting, chosen) == 0
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    assert len(after) == 3
+    assert {name: after[name] for name in first} == first
+    assert runner.run(setting, chosen) == 0
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} == after
+
+
+def test_failures_are_recorded_and_others_go_on(
+    folder: Path, setting: Setting, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chosen = options(folder, tmp_path, "experiment=table2,method=fails,dies,blind", workers=1)
+    assert runner.run(setting, chosen) == 0
+    raised = read(tmp_path / "table2-synthetic10-fails-2-0.json")
+    assert raised["failed"] == "ArithmeticError: the matrix is singular"
+    assert (raised["experiment"], raised["method"], raised["seed"]) == ("table2", "fails", 0)
+    assert read(tmp_path / "table2-synthetic10-dies-2-0.json")["failed"] == "the process ended with code 3"
+    assert read(tmp_path / "table2-synthetic10-blind-2-0.json")["failed"] is None
+    assert "FAILED: ArithmeticError" in capfd.readouterr().out
+    assert {key.method for key in runner.failures(setting, chosen)} == {"fails", "dies"}
+    assert runner.missing(runner.chosen(setting, chosen), chosen) == []
+    again = options(folder, tmp_path, "experiment=table2,method=fails,dies,blind", failed=True)
+    assert {key.method for key in runner.missing(runner.chosen(setting, again), again)} == {"fails", "dies"}
+
+
+def test_nothing_starts_after_the_deadline(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    for workers in (0, 2):
+        chosen = options(folder, tmp_path, "experiment=table2,method=blind,scrub", deadline=0.0, workers=workers)
+        assert runner.run(setting, chosen) == 2
+    stopped = options(folder, tmp_path, "experiment=table2,method=blind,scrub", stop=0.1, workers=1)
+    assert runner.run(setting, stopped) == 2
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_what_would_not_end_in_time_is_left(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    chosen = options(folder, tmp_path, "experiment=table2,method=blind,scrub", stop=100.0, workers=1)
+    scrub, blind = (Key("table2", "synthetic10", name, 2, 0, False) for name in ("scrub", "blind"))
+    pool = runner._Pool(setting, chosen, time.monotonic(), 1)
+    pool.todo, pool.seconds = [scrub, blind], [(scrub, 300.0), (blind, 1.0)]
+    assert pool._next(scrub) == blind
+    pool.seconds = [(scrub, 300.0), (blind, 200.0)]
+    assert pool._next(None) is None
+
+
+def test_the_timing_phase_waits_for_the_shared_one(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    chosen = options(folder, tmp_path, "experiment=table1,method=neverseen,neggrad", phase="shared")
+    assert runner.run(setting, chosen) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["table1-synthetic10-neggrad-2-0.json"]
+    chosen = options(folder, tmp_path, "experiment=table1,method=neverseen,neggrad", phase="timing")
+    assert runner.run(setting, chosen) == 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_estimates_come_from_the_runs_most_alike() -> None:
+    scrub, other = Key("table1", "cifar10", "scrub", 5, 0, False), Key("table1", "cifar10", "neggrad", 5, 0, False)
+    known = [(scrub, 10.0), (scrub._replace(requests=25), 30.0), (other, 2.0)]
+    assert runner.estimate(scrub._replace(seed=1), known) == 10
+    assert runner.estimate(scrub._replace(dataset="cifar100", requests=50), known) == 20
+    assert runner.estimate(scrub._replace(method="finetune"), known) == 14
+    assert runner.estimate(scrub, []) == 0
+
+
+def test_only_is_read() -> None:
+    assert runner.parse_only(["method=scrub,finetune,dataset=cifar10", "seed=0"]) == {
+        "method": {"scrub", "finetune"},
+        "dataset": {"cifar10"},
+        "seed": {"0"},
+    }
+    with pytest.raises(SettingError, match="--only takes experiment"):
+        runner.parse_only(["colour=red"])
+
+
+# -- the command line and the documentation --------------------------------------------------------
+
+
+def test_commands_say_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEVERSEEN_DATA", str(tmp_path))
+    assert main(["run", "nonsense"]) == 2
+    assert "there is no setting 'nonsense'" in capsys.readouterr().err
+    assert main(["data", "check", "cifar100"]) == 2
+    assert "no cifar100 found" in capsys.readouterr().err
+    assert main(["report", "--runs", str(tmp_path)]) == 1
+    assert "holds no results" in capsys.readouterr().err
+    assert main(["run", "smoke", "--out", str(tmp_path), "--list"]) == 0
+    assert "table1-synthetic10-neverseen-2-0 (alone)" in capsys.readouterr().out
+
+
+def test_gamma_is_validated_on_learned_samples(
+    folder: Path, setting: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["validate", str(folder / "tiny.toml"), "--work", str(folder / "work"), "--data", str(folder)]
+    assert main([*command, "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 15
+    assert re.fullmatch(r"synthetic10: gamma = 2\*\*12: \d+\.\d\d %  \(the setting's\)", lines[0])
+
+
+def test_the_walkthrough_in_the_documentation_works(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "docs" / "paper.md").read_text()
+    walkthrough = text[text.index("## A new method is one file") :]
+    code = re.findall(r"```python\n(.*?)```", walkthrough, re.DOTALL)[0]
+    toml = re.findall(r"```toml\n(.*?)```", walkthrough, re.DOTALL)[0]
+    assert len(code.splitlines()) < 150
+    (tmp_path / "noise.py").write_text(code)
+    (tmp_path / "noise.toml").write_text(toml.replace('"smoke"', json.dumps(str(folder / "tiny.toml"))))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = ["--only", "method=noise", "--out", "runs", "--work", str(folder / "work"), "--workers", "0"]
+    assert main(["run", "noise.toml", *options]) == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == [
+        "table1-synthetic10-noise-2-0.json",
+        "table2-synthetic10-noise-2-0.json",
+    ]
+    result = read(Path("runs/table2-synthetic10-noise-2-0.json"))
+    assert result["method_settings"] == {"scale": 0.001}
+    assert result["parameter_gap"] > 0
+    assert main(["report", "--runs", "runs", "--out", "tables"]) == 0
+    assert "| noise | no |" in Path("tables/report.md").read_text()
+    capsys.readouterr()
