@@ -138,7 +138,7 @@ class _Run:
             own = {"gamma": self.setting.analytic.gamma} | own
             if self.key.experiment == "class_sums":
                 own = own | {"track_classes": True}
-        if self.key.method == "neverseen":
+        if self.key.method.startswith("neverseen"):
             own = {"codes": self.setting.analytic.codes, "projection_seed": self.key.seed} | own
             own |= {"hardware": "cuda" if self.artefacts.device.type == "cuda" else "torch"}
         return own

@@ -34,7 +34,7 @@ EXPERIMENTS = (
     "time",
 )
 ANALYTIC_ONLY = ("class_sums", "alternating", "stress_few", "stress_singles")
-ANALYTIC = ("neverseen", "acu_float32", "acu_float64")
+ANALYTIC = ("neverseen", "neverseen_queued", "acu_float32", "acu_float64")
 REFERENCE = "retrain"
 
 

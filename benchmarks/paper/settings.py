@@ -42,6 +42,8 @@ class Training:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     label_smoothing: float = 0.0
+    cutout: int = 0
+    mixup: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -39,6 +40,19 @@ def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
     return padded[who, rows[:, :, None], columns[:, None, :]]
 
 
+def erased(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Return images with a square of `size` pixels of each made black, anywhere inside it."""
+    top, left = torch.randint(0, 33 - size, (2, len(images), 1), generator=generator, device=images.device)
+    along = torch.arange(32, device=images.device)[None]
+    rows, columns = (along >= top) & (along < top + size), (along >= left) & (along < left + size)  # (n, 32) each
+    return images.masked_fill((rows[:, :, None] & columns[:, None, :])[..., None], 0)
+
+
+def mixed(images: Tensor, share: float, order: Tensor) -> Tensor:
+    """Return each image mixed with another: `share` of its own."""
+    return (share * images.float() + (1 - share) * images[order].float()).round().to(torch.uint8)
+
+
 def batches(count: int, size: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
     """Yield the rows of one epoch in a new order, in whole batches: what is left over waits for another epoch."""
     order = torch.randperm(count, generator=generator, device=device)
@@ -64,6 +78,8 @@ def train(
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     label_smoothing: float = 0.0,
+    cutout: int = 0,
+    mixup: float = 0.0,
     augment: bool = True,
 ) -> None:
     """Train a network where it stands, by SGD with Nesterov momentum and a one-cycle rate. It is left in eval mode.
@@ -77,9 +93,14 @@ def train(
     epochs, seed : int
     lr : float
         The highest rate, reached after 30 % of the steps.
+    cutout : int
+        Pixels of the side of a square that is erased from each image; 0 for none.
+    mixup : float
+        Images and labels of a batch are mixed with others', the share drawn from Beta(mixup, mixup); 0 for none.
     """
     device = images.device
     generator = generator_on(device, seed)
+    shares = np.random.default_rng(seed)
     cuda = device.type == "cuda"
     optimiser = torch.optim.SGD(
         network.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=True, fused=cuda
@@ -90,9 +111,16 @@ def train(
     torch.backends.cudnn.benchmark = True  # pays here, where all batches have one size, and not where sizes vary
     for _ in range(epochs):
         for rows in batches(len(images), batch_size, generator, device):
-            chosen = images[rows]
-            logits = network(augmented(chosen, generator) if augment else chosen)
-            loss = nn.functional.cross_entropy(logits, labels[rows], label_smoothing=label_smoothing)
+            chosen, wanted = images[rows], labels[rows]
+            chosen = augmented(chosen, generator) if augment else chosen
+            chosen = erased(chosen, cutout, generator) if cutout else chosen
+            share = shares.beta(mixup, mixup) if mixup else 1.0
+            order = torch.randperm(len(rows), generator=generator, device=device) if mixup else None
+            logits = network(chosen if order is None else mixed(chosen, share, order))
+            loss = share * nn.functional.cross_entropy(logits, wanted, label_smoothing=label_smoothing)
+            if order is not None:
+                others = nn.functional.cross_entropy(logits, wanted[order], label_smoothing=label_smoothing)
+                loss = loss + (1 - share) * others
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()

@@ -6,7 +6,7 @@ from benchmarks.paper.methods.interface import Method, Request, Samples, Start, 
 from benchmarks.paper.methods.l1_sparsity import L1Sparsity
 from benchmarks.paper.methods.neggrad import NegGrad
 from benchmarks.paper.methods.neggrad_plus import NegGradPlus
-from benchmarks.paper.methods.neverseen_exact import NeverseenExact
+from benchmarks.paper.methods.neverseen_exact import NeverseenExact, NeverseenQueued
 from benchmarks.paper.methods.random_label import RandomLabel
 from benchmarks.paper.methods.retrain import Retrain
 from benchmarks.paper.methods.scrub import SCRUB
@@ -26,6 +26,7 @@ METHODS: dict[str, type[Method]] = {
         ACUFloat32,
         ACUFloat64,
         NeverseenExact,
+        NeverseenQueued,
     )
 }
 

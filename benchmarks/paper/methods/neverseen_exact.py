@@ -124,6 +124,29 @@ class NeverseenExact(Method):
         return fresh.digest()
 
 
+class NeverseenQueued(NeverseenExact):
+    """The same, when requests wait for each other, as they do in the service: the weights are read after the last.
+
+    Each request is still checked and taken away by itself, in order.
+    """
+
+    name: ClassVar[str] = "neverseen_queued"
+
+    def prepare(self, start: Start) -> None:
+        """Learn all samples, and note how many requests there will be."""
+        self._expected = start.n_requests
+        super().prepare(start)
+
+    def forget(self, request: Request) -> None:
+        """Forget the samples; read the weights if no more requests wait."""
+        self._expected -= 1
+        super().forget(request)
+
+    def _read(self) -> None:
+        if not hasattr(self, "weights") or self._expected <= 0:
+            super()._read()
+
+
 def as_numpy(tensor: Tensor) -> np.ndarray:
     """Return a tensor as an array on the CPU."""
     array: np.ndarray = tensor.cpu().numpy()

@@ -56,6 +56,13 @@ class Transaction:
         with self.database.clear_errors():
             self._open().exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", rows)  # noqa: S608
 
+    def found(self, table: sa.Table, columns: Sequence[str], key: str, values: list[int]) -> list[Any]:
+        """Return some columns of the rows whose key is one of these, by the driver: there may be very many."""
+        marks = ", ".join([self.database.mark] * len(values))
+        question = f"SELECT {', '.join(columns)} FROM {table.name} WHERE {key} IN ({marks})"  # noqa: S608
+        with self.database.clear_errors():
+            return list(self._open().exec_driver_sql(question, tuple(values)))
+
     def make(self, tables: sa.MetaData) -> None:
         """Create tables and their indexes."""
         with self.database.clear_errors():

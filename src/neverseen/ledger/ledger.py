@@ -40,6 +40,7 @@ PATIENCE = 10.0
 PAYLOAD_LIMIT = 2**29
 """Bytes of a journal row, below what either database takes."""
 _RESERVED = ("format", "sequence", "certificate")  # keys of meta that are ours
+_FIELD_NAMES = [column.name for column in list(samples.columns)[: len(SampleRow._fields) + 1]]
 _REQUEST = list(requests.columns)[1:]  # of a RequestRow
 _FIELDS = list(samples.columns)[: len(SampleRow._fields) + 1]  # of a SampleRow, the version for the state, the check
 
@@ -255,13 +256,13 @@ class Ledger:
 
     def _found(self, column: str, digests: Iterable[bytes]) -> list[SampleRow]:
         wanted = set(digests)
-        key, place = samples.c[f"{column}_key"], SampleRow._fields.index(column)
+        place = SampleRow._fields.index(column)
         with self._reading() as transaction:
             published = _published(transaction)
             rows = (
                 row
                 for chunk in chunks(sorted({key_of(digest) for digest in wanted}))
-                for row in transaction.rows(sa.select(*_FIELDS).where(key.in_(chunk)))
+                for row in transaction.found(samples, _FIELD_NAMES, f"{column}_key", chunk)
             )
             return [_sample(row, published) for row in rows if bytes(row[place]) in wanted]
 
@@ -358,7 +359,7 @@ class Writing:
             if first.setdefault(number, row) != row:
                 raise InputError(f"rows {first[number]} and {row} have the same number. Nothing was changed")
         for chunk in chunks(sorted(map(key_of, numbers))):
-            for (found,) in self._transaction.rows(sa.select(samples.c.number).where(samples.c.number_key.in_(chunk))):
+            for (found,) in self._transaction.found(samples, ["number"], "number_key", chunk):
                 position = first.get(bytes(found))
                 if position is not None:
                     raise InputError(

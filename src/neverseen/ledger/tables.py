@@ -7,9 +7,10 @@ index each of them touches. A key decides nothing: two digests with the same key
 
 from __future__ import annotations
 
-import hashlib
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
 
 import sqlalchemy as sa
 
@@ -22,7 +23,7 @@ CHUNK = 450
 """Values in one statement, at most. Some statements bind each twice, and the smallest limit about is 999."""
 NAME_LIMIT = 2000
 """Bytes of a class's text: what the indexes of PostgreSQL take, with room to spare."""
-_DIGEST_SIZE, _COMMITMENT_SIZE, _KEY_SIZE, _CHECK_SIZE = 16, 32, 4, 7
+_DIGEST_SIZE, _COMMITMENT_SIZE = 16, 32
 
 Number = TypeVar("Number")
 
@@ -142,17 +143,21 @@ certified = sa.Table(
 )
 
 
+_KEY = struct.Struct(">I")  # the first four bytes of a digest
+_KEYS = struct.Struct(">I12xI12xI12x")  # those of three
+
+
 def key_of(digest: bytes) -> int:
     """Return the key of a digest. Keys are ordered as the digests are."""
-    return int.from_bytes(digest[:_KEY_SIZE])
+    key: int = _KEY.unpack_from(digest)[0]
+    return key
 
 
 def check_of(row: Sequence[Any]) -> int:
-    """Return the checksum of a sample, its first eight columns: what a disk changed does not pass for one."""
+    """Return the CRC-32 of a sample, its first eight columns: what a disk changed does not pass for one."""
     number, content, member, name, id_text, owner, commitment, learned = row[:8]
     texts = f"{name}\0{id_text}\0{owner}\0{learned}".encode()
-    digest = hashlib.blake2b(number + content + member + commitment + texts, digest_size=_CHECK_SIZE)
-    return int.from_bytes(digest.digest())
+    return crc32(texts, crc32(number + content + member + commitment))
 
 
 def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
@@ -180,8 +185,8 @@ def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
         raise InputError(f"row {position}: its class's text is {len(name)} bytes long; at most {NAME_LIMIT} are held")
     if type(learned) is not int or not 0 <= learned < 2**63 or state not in ("learned", "published"):
         raise InputError(f"row {position}: learned is a time in seconds, and state is 'learned' or 'published'")
-    keys = key_of(number), key_of(member), key_of(content)
-    return *row[:8], version if state == "learned" else 0, check_of(row), *keys
+    version = version if state == "learned" else 0
+    return *row[:8], version, check_of(row), *_KEYS.unpack(number + member + content)
 
 
 def chunks(values: Iterable[Number], size: int = CHUNK) -> Iterator[list[Number]]:
