@@ -1,6 +1,6 @@
 """How fast is the ledger on SQLite? ``python -m benchmarks.ledger``, with ``--samples 10000000`` for its full size.
 
-Adds samples in transactions of 50,000. At each stop it measures transactions of 1,000 and of 50,000, each synced to
+Adds samples in transactions of 100,000. At each stop it measures transactions of 1,000 and of 100,000, each synced to
 disk, in samples a second; and for 1,000 samples, the milliseconds to find them by number and by member digest, to see
 that 1,000 others are not there, and to look for one unknown content. The processor's seconds for each sample tell a
 busy machine from a slow ledger. Ten million samples take about 2 GB of disk, which is given back, and ten minutes.
@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.provenance import provenance, write_json
 from neverseen.ledger import Ledger, SampleRow
 
-SMALL, LARGE, REPEATS = 1_000, 50_000, 5
+SMALL, LARGE, REPEATS = 1_000, 100_000, 5
 STOPS = (250_000, 1_000_000, 5_000_000, 10_000_000)
 
 
@@ -96,7 +96,7 @@ def measure(samples: int, folder: Path) -> list[dict[str, Any]]:
             small, _ = rates(ledger, few, 10 * REPEATS)
             large, batch = rates(ledger, many, REPEATS)
             size = sum(path.stat().st_size for path in folder.iterdir()) // 2**20
-            rows.append({"samples": stop, "of_1000": small, "of_50000": large, "mib": size} | lookups(ledger, batch))
+            rows.append({"samples": stop, "of_1000": small, "of_100000": large, "mib": size} | lookups(ledger, batch))
             print(line(rows[-1]), flush=True)
     finally:
         ledger.close()
@@ -104,14 +104,14 @@ def measure(samples: int, folder: Path) -> list[dict[str, Any]]:
 
 
 HEADER = (
-    "    samples   1,000 each (CPU)    50,000 each (CPU)  by number  by member  not there   a content       disk\n"
+    "    samples   1,000 each (CPU)   100,000 each (CPU)  by number  by member  not there   a content       disk\n"
     "              per second    us     per second    us         ms         ms         ms          ms        MiB"
 )
 
 
 def line(row: dict[str, Any]) -> str:
     """Return the figures of one stop for a terminal."""
-    small, large = row["of_1000"], row["of_50000"]
+    small, large = row["of_1000"], row["of_100000"]
     return (
         f"{row['samples']:>11,}{small['per_second']:>13,}{small['processor_us']:>6}{large['per_second']:>15,}"
         f"{large['processor_us']:>6}{row['by_number_ms']:>11}{row['by_member_ms']:>11}{row['not_there_ms']:>11}"

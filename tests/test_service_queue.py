@@ -222,7 +222,7 @@ def test_a_publication_that_takes_long_is_waited_with() -> None:
     assert policy.wait() == pytest.approx(0.05)
     policy.published(3.0)
     policy.changed(1)
-    assert policy.wait() == pytest.approx(0.3)
+    assert policy.wait() == pytest.approx(0.6)
     policy.published(100.0)
     policy.changed(1)
     assert policy.wait() == pytest.approx(5.0)

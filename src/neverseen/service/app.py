@@ -26,7 +26,7 @@ from neverseen.service import (
 from neverseen.service.core import Service
 from neverseen.service.documented import document
 from neverseen.service.errors import Refusal
-from neverseen.service.frame import Frame, Handler
+from neverseen.service.frame import Frame, Handler, front
 from neverseen.service.routes_changing import Changing
 from neverseen.service.routes_reading import Reading
 from neverseen.service.settings import Settings
@@ -75,6 +75,7 @@ def create_app(
     app.include_router(console_files.router())
     direct: dict[str, Handler] = {"/v1/forget": changing.forget, "/v1/predict": reading.predict}
     app.add_middleware(Frame, service=service, direct=direct)
+    app.state.front = front(app, Frame(app, service, direct))
     app.add_exception_handler(HTTPException, _http_error)
     made: dict[str, Any] = {}
 

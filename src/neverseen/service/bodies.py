@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -46,6 +46,7 @@ class Bodies:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._held = {False: 0, True: 0}
+        self._deadlines = Deadlines()
 
     @asynccontextmanager
     async def reading(self, request: Request, public: bool = False) -> AsyncIterator[bytes]:
@@ -61,7 +62,7 @@ class Bodies:
         try:
             if not (length.isascii() and length.isdigit()) or int(length[:20]) > most:
                 raise _too_large(most)
-            async with asyncio.timeout(self._settings.body_timeout):
+            with self._deadlines.within(self._settings.body_timeout):
                 async for part in request.stream():
                     size += len(part)
                     self._held[public] += len(part)
@@ -81,6 +82,47 @@ class Bodies:
             raise
         finally:
             self._held[public] -= size
+
+
+class Deadlines:
+    """Time limits for many at once, cheaply: one timer looks after all of them, and is late by up to a second."""
+
+    def __init__(self) -> None:
+        self._until: dict[asyncio.Task[Any], float] = {}
+        self._late: set[asyncio.Task[Any]] = set()
+        self._looking = False
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Raise `TimeoutError` in the task that is inside for longer than this."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("this is for tasks")
+        loop = asyncio.get_running_loop()
+        self._until[task] = loop.time() + seconds
+        if not self._looking:
+            self._looking = True
+            loop.call_later(min(1.0, seconds), self._look, loop)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task in self._late and task.uncancel() <= 0:
+                raise TimeoutError from None
+            raise
+        finally:
+            del self._until[task]
+            self._late.discard(task)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for task, until in self._until.items():
+            if until <= now and task not in self._late:
+                self._late.add(task)
+                task.cancel()
+        self._looking = bool(self._until)
+        if self._looking:
+            nearest = min(self._until.values())
+            loop.call_later(min(1.0, max(0.01, nearest - now)), self._look, loop)
 
 
 async def _drain(request: Request) -> None:

@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import count
@@ -190,9 +190,13 @@ class Service:
         return self.repetitions.tag(key.name, given[0])
 
     async def change(self, job: Job) -> Any:
-        """Have a job done; what must not tell anything takes as long as anything."""
+        """Have a job done."""
+        return await self.untold(job, self.writer.submit(job))
+
+    async def untold(self, job: Job, work: Awaitable[Any]) -> Any:
+        """Wait for work on a job; an answer that must not tell anything takes as long as anything."""
         try:
-            return await self.writer.submit(job)
+            return await work
         except Refusal as refusal:
             if refusal.code == "not_found":
                 late = (time.monotonic() - job.queued) % _TICK

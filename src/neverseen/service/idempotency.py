@@ -49,7 +49,10 @@ class Repetitions:
         return self._digest(b"neverseen:body", action.encode() + b"\0" + content)
 
     async def once(self, tag: bytes | None, body: bytes, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do the work, or wait for whoever does it under the same tag already."""
+        """Do the work, or wait for whoever does it under the same tag already.
+
+        Work that is a future already, of what others do, is waited for as it is.
+        """
         if tag is None:
             return await work()
         while tag in self._running:

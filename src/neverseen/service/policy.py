@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from neverseen.service.settings import Settings
 
-_PATIENCE = 0.1  # share of the time of a publication that it is waited for stragglers
+_PATIENCE = 0.2  # share of the time of a publication that it is waited for stragglers
 _RETRY = 5.0  # seconds after a publication that failed
 
 
@@ -15,7 +15,7 @@ class Policy:
 
     A publication is due when at least `min_batch` samples have changed and no request has come for `quiet` seconds,
     or `max_delay` seconds after the first change: what comes one after the other shares one solve. Where a publication
-    takes long, it is waited for a tenth of that, so that stragglers do not cost a second one. Sealing is due
+    takes long, it is waited for a fifth of that, so that stragglers do not cost a second one. Sealing is due
     `seal_after` seconds after the first change that is not sealed, and comes with a publication, never before one.
 
     Parameters

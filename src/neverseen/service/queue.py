@@ -25,7 +25,7 @@ from neverseen.store import Store
 
 Settled = list[tuple[Job, Any]]
 _REOPEN = 1.0  # seconds between attempts to open a store that failed
-_GATHER, _GATHER_MOST = 0.003, 0.03  # seconds without a new request, and altogether, before a change is made
+_GATHER, _GATHER_MOST = 0.003, 0.1  # seconds without a new request, and altogether, before a change is made
 _SAMPLES = 20_000  # that are changed at a time
 
 

@@ -227,7 +227,8 @@ class Changing:
         if job.tag is None:
             done: Applied = await service.change(job)
         else:
-            done = await service.repetitions.once(job.tag, job.body or b"", lambda: service.change(job))
+            once = service.repetitions.once(job.tag, job.body or b"", lambda: service.writer.submit(job))
+            done = await service.untold(job, once)
         return answer({"request": service.view(done.row)}, 202)
 
     async def _rehearse(self, key: ApiKey, question: Any) -> Response:

@@ -80,10 +80,11 @@ def serve(
     app = create_app(folder, chosen, backbone=backbone, keys=keys, hardware=hardware)
     tls: dict[str, Any] = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert is not None else {}
     config = uvicorn.Config(
-        app,
+        app.state.front,
         host=host,
         port=port,
         access_log=False,
+        proxy_headers=False,  # who asks is who connects
         log_level="warning",
         server_header=False,
         date_header=True,
