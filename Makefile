@@ -39,7 +39,7 @@ serve: $(VENV)/.demo ## the service, with the demo's model and a console for bro
 # A browser for the tests of the console: Debian's, if we may install it. Without, they are skipped.
 $(VENV)/.browser: | $(VENV)/bin/python
 	@if ! command -v chromium > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
-		(apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium) > /dev/null || true; \
+		(timeout 120 apt-get update -qq && timeout 600 apt-get install -qq --yes --no-install-recommends chromium) > /dev/null 2>&1 || true; \
 	fi
 	@command -v chromium > /dev/null || echo "chromium is not installed: the console's tests will be skipped"
 	@touch $@

@@ -24,7 +24,7 @@ from neverseen.ledger.tables import meta, samples, tables
 Insert = sqlite.Insert | postgresql.Insert
 _PREFIX = "sqlite:///"
 _PAGE_SIZE = 2048  # a sample touches a page of each index; small ones are less to write
-_CACHE_SIZE = 2**29  # at most: the indexes of ten million samples fit
+_CACHE_SIZE = 2**30  # at most: the indexes of ten million samples fit
 _LOG_SIZE = 2**28  # of the write-ahead log, when it is carried over into the database
 _SYNCHRONOUS_FULL = 2
 

@@ -32,6 +32,7 @@ from neverseen.ledger.tables import (
     record,
     requests,
     samples,
+    short_key_of,
     tables,
 )
 
@@ -146,7 +147,7 @@ class Ledger:
         wanted = set(contents)
         with self._reading() as transaction:
             keys: set[int] = set()  # of the members with such contents; both are in the index, so no row is read
-            for chunk in chunks(sorted(map(key_of, wanted))):
+            for chunk in chunks(sorted(map(short_key_of, wanted))):
                 keys |= {
                     key
                     for (key,) in transaction.rows(
@@ -171,7 +172,7 @@ class Ledger:
         """
         with self._reading() as transaction:
             published = _published(transaction)
-            last = sa.tuple_(sa.literal(-1), sa.literal(b""))
+            last = sa.tuple_(sa.literal(-(2**32)), sa.literal(b""))
             while True:
                 question = (
                     sa.select(*_FIELDS)

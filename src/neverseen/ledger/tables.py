@@ -148,9 +148,15 @@ _KEYS = struct.Struct(">I12xI12xI12x")  # those of three
 
 
 def key_of(digest: bytes) -> int:
-    """Return the key of a digest. Keys are ordered as the digests are."""
-    key: int = _KEY.unpack_from(digest)[0]
-    return key
+    """Return the key of a digest, which a database keeps in four bytes. Keys are ordered as the digests are."""
+    first: int = _KEY.unpack_from(digest)[0]
+    return first - 2**31
+
+
+def short_key_of(digest: bytes) -> int:
+    """Return the key of a content, for three bytes."""
+    first: int = _KEY.unpack_from(digest)[0]
+    return (first >> 8) - 2**23
 
 
 def check_of(row: Sequence[Any]) -> int:
@@ -186,7 +192,9 @@ def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
     if type(learned) is not int or not 0 <= learned < 2**63 or state not in ("learned", "published"):
         raise InputError(f"row {position}: learned is a time in seconds, and state is 'learned' or 'published'")
     version = version if state == "learned" else 0
-    return *row[:8], version, check_of(row), *_KEYS.unpack(number + member + content)
+    by_number, by_member, by_content = _KEYS.unpack(number + member + content)  # as `key_of` and `short_key_of`
+    keys = by_number - 2**31, by_member - 2**31, (by_content >> 8) - 2**23
+    return *row[:8], version, check_of(row), *keys
 
 
 def chunks(values: Iterable[Number], size: int = CHUNK) -> Iterator[list[Number]]:
