@@ -23,7 +23,7 @@ from tests.samples import clustered, codes, uniform_bytes  # noqa: E402
 D, C, GAMMA = 12, 4, 64
 PLAIN = {"epochs": 1, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 1000}
 GRADIENT = ["finetune", "l1_sparsity", "neggrad", "neggrad_plus", "scrub", "woodfisher", "random_label"]
-LEARNING = ["acu_float32", "acu_float64", "neverseen"]
+LEARNING = ["acu_float32", "acu_float64", "neverseen", "neverseen_queued"]
 
 
 def coded(name: str, rows: int) -> Samples:
@@ -127,7 +127,7 @@ def test_retained_samples_reach_only_methods_that_declare_them(name: str) -> Non
 
 @pytest.mark.parametrize("name", ["neggrad", *LEARNING])
 def test_methods_that_do_not_read_retained_samples_work_without(name: str) -> None:
-    method = prepared(name, {"codes": 0} if name == "neverseen" else None)
+    method = prepared(name, {"codes": 0} if name.startswith("neverseen") else None)
     before = method.parameters()
     method.forget(Request(FORGOTTEN))
     assert not torch.equal(method.parameters(), before)
@@ -467,6 +467,20 @@ def test_neverseen_is_retraining_by_its_digest(width: int) -> None:
     assert len(method.parameters()) == (width or 10) * C
     method.learn(gone)
     assert method.digest() == whole
+
+
+def test_neverseen_queued_reads_the_weights_after_the_last_request() -> None:
+    learned = features(90)
+    settings = {"codes": 16, "gamma": 256, "hardware": "numpy"}
+    method = prepared("neverseen_queued", settings, learned=learned, n_requests=3)
+    before = method.parameters()
+    for first in range(0, 30, 10):
+        assert torch.equal(method.parameters(), before)
+        method.forget(Request(Samples(learned.inputs[first : first + 10], learned.labels[first : first + 10])))
+    kept = Samples(learned.inputs[30:], learned.labels[30:])
+    fresh = prepared("neverseen", settings, learned=kept)
+    assert method.digest() == fresh.digest()
+    assert torch.equal(method.parameters(), fresh.parameters())
 
 
 def test_neverseen_forgets_a_class_without_its_samples() -> None:
