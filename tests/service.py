@@ -112,7 +112,14 @@ def running(folder: Path, settings: Settings = QUICK, **options: Any) -> Iterato
     admin = keys.add(name, ["admin"])
     app = create_app(folder, settings, backbone=BACKBONE, keys=KEYS, hardware="numpy", **options)
     config = uvicorn.Config(
-        app, port=0, lifespan="on", log_level="error", ws="none", timeout_graceful_shutdown=5, http=LimitedProtocol
+        app.state.front,
+        port=0,
+        lifespan="on",
+        log_level="error",
+        ws="none",
+        timeout_graceful_shutdown=5,
+        http=LimitedProtocol,
+        proxy_headers=False,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

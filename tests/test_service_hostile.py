@@ -213,6 +213,28 @@ def test_heads_without_end(service: Running, monkeypatch: pytest.MonkeyPatch) ->
             assert connection.recv(100) == b""  # cut
 
 
+def test_what_is_not_http(service: Running) -> None:
+    host, port = service.client.base_url.host, service.client.base_url.port or 0
+    for line in (b"this is not HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"):
+        with closing(socket.create_connection((host, port), timeout=5)) as connection:
+            connection.sendall(line)
+            head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400 ")
+            assert json.loads(body)["error"]["code"] == "invalid_request"
+    assert service.client.get("/healthz").status_code == 200
+
+
+def test_a_body_that_does_not_come(service: Running) -> None:
+    host, port = service.client.base_url.host, service.client.base_url.port or 0
+    with closing(socket.create_connection((host, port), timeout=5)) as connection:
+        lines = ["POST /v1/forget HTTP/1.1", "Host: x", f"Authorization: {service.admin['Authorization']}"]
+        lines += ["Content-Length: 100", "Content-Type: application/json", "", "{"]
+        connection.sendall("\r\n".join(lines).encode())
+        answered = connection.recv(1000)
+    assert b" 408 " in answered.split(b"\r\n")[0]
+    assert b'"timeout"' in answered
+
+
 def test_who_hangs_up_in_the_middle(service: Running) -> None:
     host, port = service.client.base_url.host, service.client.base_url.port or 0
     for _ in range(5):

@@ -7,6 +7,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from neverseen.service.bodies import JSON
+from neverseen.service.errors import Refusal
+
 HEAD_BYTES = 2**16
 HEAD_SECONDS = 20.0
 
@@ -34,6 +37,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self.send_400_response("The head of the request is too long.")
         elif self._timer is None:
             self._timer = self.loop.call_later(HEAD_SECONDS, self._too_late)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, in the one shape of errors, and cut the connection."""
+        refusal = Refusal("invalid_request", f"the request cannot be understood: {msg}")
+        content = bytes(refusal.response().body)
+        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: {JSON}\r\ncontent-length: {len(content)}\r\n"
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + content)
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         """Note that a head begins."""
