@@ -224,17 +224,6 @@ def test_what_is_not_http(service: Running) -> None:
     assert service.client.get("/healthz").status_code == 200
 
 
-def test_a_body_that_does_not_come(service: Running) -> None:
-    host, port = service.client.base_url.host, service.client.base_url.port or 0
-    with closing(socket.create_connection((host, port), timeout=5)) as connection:
-        lines = ["POST /v1/forget HTTP/1.1", "Host: x", f"Authorization: {service.admin['Authorization']}"]
-        lines += ["Content-Length: 100", "Content-Type: application/json", "", "{"]
-        connection.sendall("\r\n".join(lines).encode())
-        answered = connection.recv(1000)
-    assert b" 408 " in answered.split(b"\r\n")[0]
-    assert b'"timeout"' in answered
-
-
 def test_who_hangs_up_in_the_middle(service: Running) -> None:
     host, port = service.client.base_url.host, service.client.base_url.port or 0
     for _ in range(5):
