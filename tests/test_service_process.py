@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from neverseen import store
+from neverseen import StoreLockedError, store
 from neverseen.certificates import check_chain
-from neverseen.service import Settings, check_audit
+from neverseen.service import Settings, check_audit, serve
 from tests.service import BACKBONE, KEYS, Process, bearer, never, new_store, running, samples, token
 
 
@@ -153,3 +153,8 @@ def test_a_store_that_is_in_use_is_not_served(tmp_path: Path) -> None:
         serve(folder, tls_cert=tmp_path / "x")
     with pytest.raises(FileNotFoundError, match="no file"):
         serve(folder, tls_cert=tmp_path / "x", tls_key=tmp_path / "y")
+
+
+def test_a_second_service_on_a_store_is_told_who_has_it(tmp_path: Path) -> None:
+    with running(tmp_path / "s"), pytest.raises(StoreLockedError, match="is being written by process"):
+        serve(tmp_path / "s", Settings(), backbone=BACKBONE, keys=KEYS, port=0, hardware="numpy")

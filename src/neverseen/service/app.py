@@ -59,7 +59,8 @@ def create_app(
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
-        service.start()
+        if not service.started:
+            service.start()
         try:
             yield
         finally:

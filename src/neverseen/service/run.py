@@ -101,7 +101,13 @@ def serve(
         # The server raises the signal that stopped it once more, when all is done: then it has been heeded.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-    with suppress(KeyboardInterrupt):
-        server.run()
+    service = app.state.service
+    service.start()  # what is wrong with the store is told in a sentence, before there is a server
+    try:
+        with suppress(KeyboardInterrupt):
+            server.run()
+    finally:
+        if service.started:
+            service.stop()
     if not server.started:
         raise ConfigurationError(f"the service did not start on {host}:{port}: see the lines above")
