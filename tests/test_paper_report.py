@@ -122,10 +122,13 @@ def test_table_2_has_the_analytic_rows_of_table_1() -> None:
 def test_times_are_of_runs_that_were_alone() -> None:
     made_up = [one for one in MADE_UP if one["method"] != "neverseen"]
     times = {"features": 0.5, "update": 0.7, "per_request": [0.14] * 5, "alone": True}
-    made_up.append(result("table1", "neverseen", 5, 0, times=times))
+    made_up.append(result("time", "neverseen", 5, 0, times=times))
+    some = {"features": None, "update": 3.0, "per_request": [1.5] * 2, "alone": True}
+    made_up.append(result("time", "l1_sparsity", 5, 0, times=some, requests_done=2))
     rows = by_method(tables(made_up)["times-cifar100"])
     assert rows["SCRUB"][2:4] == ["7.00", "10.0"]
     assert rows["Retrain, 5 × one"][2] == "100.00"
+    assert rows["L1-Sparsity"][2:5] == ["≈ 7.5, 2 timed", "10.7", "1.500"]
     assert rows["neverseen"][2:6] == ["0.70", "1.0", "0.140", "0.50"]
     assert "Finetune" not in rows
 

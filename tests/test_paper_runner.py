@@ -144,7 +144,7 @@ def test_results_have_all_that_the_report_needs(folder: Path, setting: Setting, 
         assert exact["parameter_gap"] == 0
         assert exact["gap"] == {"retained": 0, "forgotten": 0, "test": 0}
         assert exact["reads_retained"] is False
-        assert exact["times"]["alone"] is True
+        assert exact["times"]["alone"] is False
     assert exact is not None
     assert exact["digest"] == read(tmp_path / "table1-synthetic10-neverseen-2-0.json")["digest"]
     few = read(tmp_path / "stress_few-synthetic10-neverseen-5-0.json")
@@ -250,12 +250,17 @@ def test_what_would_not_end_in_time_is_left(folder: Path, setting: Setting, tmp_
 
 
 def test_the_timing_phase_waits_for_the_shared_one(folder: Path, setting: Setting, tmp_path: Path) -> None:
-    chosen = options(folder, tmp_path, "experiment=table1,method=neverseen,neggrad", phase="shared")
+    chosen = options(folder, tmp_path, "experiment=dynamics,time,method=neverseen,neggrad", phase="shared")
     assert runner.run(setting, chosen) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["table1-synthetic10-neggrad-2-0.json"]
-    chosen = options(folder, tmp_path, "experiment=table1,method=neverseen,neggrad", phase="timing")
+    assert [path.name for path in tmp_path.iterdir()] == ["dynamics-synthetic10-neggrad-4-0.json"]
+    chosen = options(folder, tmp_path, "experiment=dynamics,time,method=neverseen,neggrad", phase="timing")
     assert runner.run(setting, chosen) == 0
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 4
+    for method in ("neverseen", "neggrad"):  # times are all that such a run is for
+        timed = read(tmp_path / f"time-synthetic10-{method}-2-0.json")
+        assert timed["times"]["alone"] is True
+        assert "accuracy" not in timed
+        assert timed["digest"] is None or timed["digest"]["equal"]
 
 
 def test_estimates_come_from_the_runs_most_alike() -> None:
@@ -291,7 +296,7 @@ def test_commands_say_what_is_wrong(
     assert main(["report", "--runs", str(tmp_path)]) == 1
     assert "holds no results" in capsys.readouterr().err
     assert main(["run", "smoke", "--out", str(tmp_path), "--list"]) == 0
-    assert "table1-synthetic10-neverseen-2-0 (alone)" in capsys.readouterr().out
+    assert "time-synthetic10-neverseen-2-0 (alone)" in capsys.readouterr().out
 
 
 def test_gamma_is_validated_on_learned_samples(

@@ -22,8 +22,8 @@ from benchmarks.paper.settings import Setting, SettingError
 from benchmarks.paper.training import augmented
 from benchmarks.provenance import provenance
 
-EACH = 100  # up to so many requests each one is looked at, and its time noted
-LOOKS = 20  # on the way through more requests than that
+EACH = 100  # up to so many requests the time of each is noted
+LOOKS = 25  # at the model on the way, at most
 FEATURES_TIMED = ("table1", "dynamics", "classes", "time")
 ATTACKED = ("table1", "table2")
 _warm: set[tuple[str, str]] = set()  # methods and inputs that this process has run already
@@ -147,7 +147,7 @@ class _Run:
         """Hand the method its requests, one by one."""
         if self.kind.learns and self.key.experiment in FEATURES_TIMED:
             self.artefacts.extract(self._images(self.requests[0]))  # warm up
-        step = 1 if len(self.requests) <= EACH else len(self.requests) // LOOKS
+        step = -(-len(self.requests) // LOOKS)
         traced = self.key.seed == self.experiment.seeds[0] and self.key.experiment not in ("table2", "time")
         for number, positions in enumerate(self.requests, 1):
             if self.cycles is not None:
@@ -182,7 +182,8 @@ class _Run:
 
     def _look(self, number: int) -> None:
         """Note how good the model is after so many requests."""
-        retained, test = self.material.at(self.stays), self.material.test_of(self._classes_left())
+        retained, most = self.material.at(self.stays), self.setting.sizes.trace
+        test = self.material.test_of(self._classes_left(), most)
         self.trace.append(
             {
                 "requests": number,
@@ -201,22 +202,13 @@ class _Run:
     # -- telling -----------------------------------------------------------------------------------
 
     def result(self) -> dict[str, Any]:
-        """Compare with the retrained model."""
+        """Return all that is to be told of the run."""
         classes = self._classes_left()
-        retained, forgotten, test = self.material.parts(self.held, classes)
-        done = len(self.seconds) // (2 if self.cycles is not None else 1)
-        whole = done == len(self.requests)
-        scenario = self.scenario if whole else f"{self.scenario}-{self.key.requests}-{done}"
-        reference: Reference = reference_for(self.material.family, scenario, self.held, classes, self.artefacts)
-        answers = answers_of(self.method.scores, (retained, forgotten, test))
-        values = {name: metrics.accuracy(*answer) for name, answer in zip(metrics.PARTS, answers, strict=True)}
+        parts = self.material.parts(self.held, classes)
         digest = self.method.digest()
-        retrained_digest = self.method.retrained_digest(retained) if digest else None
-        networks = self.material.family == "network"
-        mia = None
-        if self.key.experiment in ATTACKED:
-            mia = attacks_on(answers, self.material, reference, scenario, self.held)
+        retrained_digest = self.method.retrained_digest(parts[0]) if digest else None
         per_request = [round(seconds, 5) for seconds in self.seconds]
+        compared = {} if self.key.experiment == "time" else self._compared(parts, classes)
         return {
             **self.key._asdict(),
             "setting": self.setting.name,
@@ -228,16 +220,11 @@ class _Run:
                 "quantiles": [round(float(q), 5) for q in np.quantile(self.seconds, [0.5, 0.9, 0.99, 1])],
                 "alone": self.key.timed,
             },
-            "requests_done": done,
-            "samples": {"retained": len(retained.labels), "forgotten": len(forgotten.labels), "test": len(test.labels)},
+            "requests_done": self._done(),
+            "samples": dict(zip(metrics.PARTS, (len(part.labels) for part in parts), strict=True)),
             "peak_memory": self.peak,
             "peak_memory_source": self.peak_source,
-            "accuracy": values,
-            "reference": reference.accuracy | {"confidence": reference.confidence},
-            "gap": metrics.gaps(values, reference.accuracy),
-            "parameter_gap": metrics.parameter_gap(self.method.parameters(), reference.parameters),
-            "reference_norm": float(torch.linalg.vector_norm(reference.parameters)),
-            "mia": mia,
+            **compared,
             "digest": None
             if digest is None
             else {"model": digest, "retrained": retrained_digest, "equal": digest == retrained_digest},
@@ -247,11 +234,34 @@ class _Run:
             "notes": list(self.method.notes),
             "artefacts": {
                 "data": self.artefacts.data_digest,
-                "features": None if networks else self.artefacts.features_digest,
+                "features": None if self.material.family == "network" else self.artefacts.features_digest,
                 "made": dict(self.artefacts.made),
             },
             "after_each_request": self.trace or None,
             "failed": None,
+        }
+
+    def _done(self) -> int:
+        return len(self.seconds) // (2 if self.cycles is not None else 1)
+
+    def _compared(self, parts: tuple[Samples, Samples, Samples], classes: list[int] | None) -> dict[str, Any]:
+        """Compare with the retrained model."""
+        done = self._done()
+        whole = done == len(self.requests)
+        scenario = self.scenario if whole else f"{self.scenario}-{self.key.requests}-{done}"
+        reference: Reference = reference_for(self.material.family, scenario, self.held, classes, self.artefacts)
+        answers = answers_of(self.method.scores, parts)
+        values = {name: metrics.accuracy(*answer) for name, answer in zip(metrics.PARTS, answers, strict=True)}
+        mia = None
+        if self.key.experiment in ATTACKED:
+            mia = attacks_on(answers, self.material, reference, scenario, self.held)
+        return {
+            "accuracy": values,
+            "reference": reference.accuracy | {"confidence": reference.confidence},
+            "gap": metrics.gaps(values, reference.accuracy),
+            "parameter_gap": metrics.parameter_gap(self.method.parameters(), reference.parameters),
+            "reference_norm": float(torch.linalg.vector_norm(reference.parameters)),
+            "mia": mia,
         }
 
 

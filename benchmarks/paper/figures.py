@@ -65,21 +65,26 @@ def _traced(results: Results, experiment: str, dataset: str, requests: int) -> d
     return {name: found[name] for name in NAMES if name in found}
 
 
-def _times(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, list[float]]:
-    """Return cumulative seconds after each request, of runs that were alone on the machine."""
-    names = ("dynamics", "table1", "time") if experiment == "dynamics" else (experiment,)
-    found: dict[str, list[float]] = {}
+def _times(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, tuple[list[int], list[float]]]:
+    """Return numbers of requests and the seconds that they took, of runs that were alone on the machine."""
+    names = ("time", "dynamics") if experiment == "dynamics" else (experiment,)
+    found: dict[str, tuple[list[int], list[float]]] = {}
     for run in results.runs:
         good = run["experiment"] in names and run["dataset"] == dataset and run["requests"] == requests
         if good and not run["failed"] and run["times"]["alone"] and run["method"] in COLOURS:
-            if run["times"]["per_request"]:
-                found.setdefault(run["method"], list(accumulate(run["times"]["per_request"])))
-            elif run["after_each_request"]:
-                found.setdefault(run["method"], [point["seconds"] for point in run["after_each_request"]])
+            if each := run["times"]["per_request"]:
+                count = run["requests_done"]  # where requests to learn come between, a point stands for two
+                where = [(i + 1) * count // len(each) for i in range(len(each))]
+                found.setdefault(run["method"], (where, list(accumulate(each))))
+            elif points := run["after_each_request"]:
+                where = [point["requests"] for point in points]
+                found.setdefault(run["method"], (where, [point["seconds"] for point in points]))
     return found
 
 
-def _draw(traced: dict[str, Result], times: dict[str, list[float]], heading: str, stem: Path) -> list[Path]:
+def _draw(
+    traced: dict[str, Result], times: dict[str, tuple[list[int], list[float]]], heading: str, stem: Path
+) -> list[Path]:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
@@ -93,9 +98,7 @@ def _draw(traced: dict[str, Result], times: dict[str, list[float]], heading: str
         for axis, column in zip(axes[:2], ("retained", "test"), strict=True):
             axis.plot(where, [point[column] for point in points], **look)
         if method in times:
-            seconds = times[method]
-            steps = [(i + 1) * run["requests_done"] / len(seconds) for i in range(len(seconds))]
-            axes[2].plot(steps, seconds, **look)
+            axes[2].plot(*times[method], **look)
     for axis, label in zip(axes, ("retained accuracy, %", "test accuracy, %", "update time so far, s"), strict=True):
         axis.set(xlabel="requests", ylabel=label)
         axis.xaxis.get_major_locator().set_params(integer=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,23 @@ class ResNet18(nn.Module):  # type: ignore[misc]
     def forward(self, images: Tensor) -> Tensor:
         """Return float32 logits of shape (n, n_classes) of uint8 images of shape (n, 32, 32, 3)."""
         return self.head(self.features(images))
+
+
+def forward_of(network: Any, batch_size: int) -> Any:
+    """Return the network as training steps call it: on CUDA with kernels compiled for batches of one size.
+
+    Batches of another size take the network as it is. The layers are those of the network itself, so what is learned
+    is there at once, and copies of a network share their kernels.
+    """
+    if not isinstance(network, ResNet18) or not next(network.parameters()).is_cuda:
+        return network
+    compiled = torch.compile(network.features, dynamic=False)
+
+    def forward(images: Tensor) -> Tensor:
+        features = compiled if len(images) == batch_size else network.features
+        return network.head(features(images))
+
+    return forward
 
 
 def save_network(network: ResNet18, path: Path) -> None:

@@ -53,12 +53,17 @@ class Material:
         """Return the learned samples for which `chosen` is true."""
         return self.at(np.flatnonzero(chosen))
 
-    def test_of(self, classes: list[int] | None) -> Samples:
-        """Return the test samples of these classes, or all."""
-        if classes is None:
-            return self.test
-        rows = torch.isin(self.test.labels, torch.tensor(classes, device=self.test.labels.device))
-        return Samples(self.test.inputs[rows], self.test.labels[rows])
+    def test_of(self, classes: list[int] | None, most: int | None = None) -> Samples:
+        """Return the test samples of these classes, or all; at most so many, drawn by the seed."""
+        test, device = self.test, self.test.labels.device
+        if classes is not None:
+            rows = torch.isin(test.labels, torch.tensor(classes, device=device))
+            test = Samples(test.inputs[rows], test.labels[rows])
+        if most is not None and most < len(test.labels):
+            drawn = shuffled(len(test.labels), "watched", self.artefacts.seed)[:most]
+            rows = torch.from_numpy(np.sort(drawn)).to(device)
+            test = Samples(test.inputs[rows], test.labels[rows])
+        return test
 
     def parts(self, held: np.ndarray, classes: list[int] | None) -> tuple[Samples, Samples, Samples]:
         """Return retained, forgotten and test samples."""

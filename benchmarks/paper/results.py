@@ -24,6 +24,7 @@ NAMES = {
     "acu_float32": "ACU, float32",
     "acu_float64": "ACU, float64",
     "neverseen": "neverseen",
+    "neverseen_queued": "neverseen, requests queued",
 }
 DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 MISSING, FAILED, NOT_FINITE = "–", "failed", "not finite"

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from benchmarks.paper.methods.interface import Method, Network, Request, Samples, Start, Tensor, generator, settings_of
+from benchmarks.paper.network import forward_of
 
 _EVALUATION_BATCH = 2000
 
@@ -89,6 +90,7 @@ class GradientMethod(Method):
         self.start = start
         self.settings = settings_of(type(self), start.settings)
         self.model: Network = copy.deepcopy(start.model).to(start.device)
+        self.forward = forward_of(self.model, getattr(self.settings, "batch_size", 0))  # in training steps
         self.requests_done = 0
         self.notes = []
 
@@ -121,7 +123,7 @@ class GradientMethod(Method):
 
     def logits(self, inputs: Tensor, random: Any) -> Tensor:
         """Return logits of a training batch, augmented if the start says so."""
-        return self.model(inputs if self.start.augment is None else self.start.augment(inputs, random))
+        return self.forward(inputs if self.start.augment is None else self.start.augment(inputs, random))
 
     def cross_entropy(self, batch: Samples, random: Any) -> Tensor:
         """Return the mean cross-entropy of a training batch."""

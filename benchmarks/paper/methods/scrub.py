@@ -77,7 +77,7 @@ class SCRUB(GradientMethod):
             inputs = self.start.augment(inputs, random)
         with torch.no_grad():
             taught = self.teacher(inputs)
-        logits = self.model(inputs)
+        logits = self.forward(inputs)
         return logits, divergence(logits, taught, self.settings.temperature)
 
 
