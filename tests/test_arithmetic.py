@@ -67,6 +67,30 @@ def test_system_products_are_exact_up_to_the_bound(columns: int, scale: int, har
     assert max(abs(value) for value in exact.ravel()) < 2**62
 
 
+@pytest.mark.parametrize("wide", [1, 16, 28, 60])
+def test_system_products_are_the_same_in_any_number_of_limbs(
+    wide: int, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(hardware), "least_width", wide)
+    root = codes("limbs", 40, 24).astype(np.int64)
+    matrix = root.T @ root
+    system = IntegerSystem(hardware.array(matrix), 3, hardware)
+    block = codes("limbs block", 24, 5).astype(np.int64) << (system.width(5) - 7)
+    expected = slow_product(matrix + 3 * np.eye(24, dtype=np.int64), block)
+    assert hardware.numpy(system.product(hardware.array(block))).tolist() == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 100, 1024, 1030])
+def test_a_blocked_factor_solves(size: int) -> None:
+    torch = pytest.importorskip("torch")
+    root = torch.from_numpy(codes("blocked", size + 9, size).astype(np.float64))
+    matrix = root.T @ root + 1000 * torch.eye(size, dtype=torch.float64)
+    right = torch.from_numpy(codes("right side", size, 3).astype(np.float64))
+    factor = hardware_module.BlockedFactor(torch.linalg.cholesky(matrix), torch)
+    expected = torch.linalg.solve(matrix, right)
+    torch.testing.assert_close(factor.solve(right), expected, rtol=1e-9, atol=1e-12)
+
+
 def test_a_block_over_the_bound_is_refused(hardware: Hardware) -> None:
     system = IntegerSystem(hardware.array(np.eye(8, dtype=np.int64)), 1, hardware)
     with pytest.raises(LimitError, match="exceeds 40 bits"):

@@ -179,7 +179,8 @@ class IntegerSystem:
         self.trace = sum(diagonal.tolist()) + gamma * self.size
         self._bits = (int(diagonal.max(initial=0)) + gamma).bit_length()  # |A_ij| < 2**bits
         self._spread = max(0, self.size - 1).bit_length()  # d <= 2**spread
-        self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= 16 or count == 3)
+        wide = hardware.least_width
+        self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= wide or count == 3)
         self._limbs: list[Array] = []
         if self.width(1) < 2:
             raise LimitError(

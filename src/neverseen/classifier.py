@@ -231,7 +231,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def weights_(self) -> np.ndarray:
         """Weights as float64, of shape (d, C)."""
-        return np.ldexp(self._require().weights().astype(np.float64), -self.grid_bits)
+        scaled: np.ndarray = self._require().weights() * 2.0**-self.grid_bits  # a power of two: as exact as float64 is
+        return scaled
 
     def digest(self) -> str:
         """Return the SHA-256, in hex, of what the model is: configuration, classes, weights."""

@@ -47,6 +47,7 @@ class Hardware:
 
     name = "numpy"
     cholesky_keeps = False  # whether `cholesky` leaves its argument as it was
+    least_width = 16  # bits that a step of refinement should gain: more of them, more products for each step
     follows = 2**8  # samples up to which following a change (`neverseen.following`) is faster than to solve anew
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -228,6 +229,7 @@ class CudaHardware(Hardware):
 
     name = "cuda"
     cholesky_keeps = True
+    least_width = 28  # its products cost little beside the rest of a step
     follows = 2**4  # a GPU is quick to solve, and slow to begin each of many small products
 
     def __init__(self) -> None:
@@ -336,7 +338,7 @@ class BlockedFactor:
         eye = torch.eye(min(_BLOCK, size), dtype=factor.dtype, device=factor.device)
         whole = [part for part in self._parts if part.stop - part.start == len(eye)]
         blocks = torch.stack([factor[part, part] for part in whole])  # all at once
-        self._inverses = list(torch.linalg.solve_triangular(blocks, eye.expand_as(blocks), upper=False))
+        self._inverses = list(_inverted(blocks, torch))
         for part in self._parts[len(whole) :]:  # a smaller one at the end
             rest = slice(0, part.stop - part.start)
             self._inverses.append(torch.linalg.solve_triangular(factor[part, part], eye[rest, rest], upper=False))
@@ -351,6 +353,26 @@ class BlockedFactor:
             rest[part] = inverse.T @ rest[part]
             rest[: part.start].addmm_(self._factor[part, : part.start].T, rest[part], alpha=-1)
         return rest
+
+
+def _inverted(blocks: torch.Tensor, torch: Any) -> torch.Tensor:
+    """Return the inverses of lower triangular blocks, of shape (b, n, n).
+
+    Doubling: the inverse of [[P, 0], [Q, R]] is [[P', 0], [-R' Q P', R']], with P' and R' the inverses of P and R. For
+    n a power of two all pairs of one size are done at once, in log2(n) rounds of two products; a substitution has n.
+    """
+    count, size = len(blocks), blocks.shape[1]
+    if size & (size - 1):
+        return torch.linalg.solve_triangular(blocks, torch.eye(size).to(blocks).expand_as(blocks), upper=False)
+    inverses = torch.diag_embed(1 / blocks.diagonal(dim1=1, dim2=2))
+    half = 1
+    while half < size:
+        shape = (count, size // (2 * half), 2 * half, size // (2 * half), 2 * half)
+        known = inverses.view(shape).diagonal(dim1=1, dim2=3).movedim(-1, 1)  # (b, pairs, 2 half, 2 half), a view
+        below = blocks.view(shape).diagonal(dim1=1, dim2=3).movedim(-1, 1)[..., half:, :half]
+        known[..., half:, :half] = -known[..., half:, half:] @ below @ known[..., :half, :half]
+        half *= 2
+    return inverses
 
 
 def contiguous(array: Array) -> Array:

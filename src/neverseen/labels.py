@@ -113,6 +113,13 @@ def text(label: Label) -> str:
 
 def from_text(canonical: str) -> Label:
     """Return the label whose canonical text is given; refuse any other text."""
+    if not isinstance(canonical, str):
+        raise FileRejectedError(f"a label is given as {type(canonical).__name__}, not as text")
+    return _label_of(canonical)
+
+
+@lru_cache(maxsize=2**12)
+def _label_of(canonical: str) -> Label:
     try:
         label = normalise(_from_plain(json.loads(canonical)))
         known = text(label) == canonical
