@@ -117,7 +117,8 @@ class Membership:
 
     def held(self, members: Iterable[Member]) -> Counter[Member]:
         """Return how often each of these is held."""
-        return Counter({(name, digest): self._held.get(name, Counter())[digest] for name, digest in members})
+        none: Counter[bytes] = Counter()
+        return Counter({(name, digest): self._held.get(name, none)[digest] for name, digest in members})
 
     def of_class(self, name: str) -> list[bytes]:
         """Return the different digests of a class."""
