@@ -101,12 +101,12 @@ class _Run:
 
     def warm_up(self) -> None:
         """Have libraries load and choose their kernels: one request to a model that is thrown away."""
-        if self.key.method == "retrain":
-            return
         method = self.kind()
         method.prepare(self._start(2**31))  # so many requests that this one gets no more than an epoch
         gone = self.held.copy()
         gone[self.requests[0]] = False
+        if self.key.method == "retrain":  # all its epochs, on few samples
+            gone[np.flatnonzero(gone)[2 * self.setting.original.batch_size :]] = False
         method.forget(
             request_for(self.kind, self.material.at(self.requests[0]), lambda: self.material.part(gone), self.labels[0])
         )

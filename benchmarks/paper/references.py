@@ -6,6 +6,7 @@ analytic models and moved heads with the exact analytic solution on the retained
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -200,11 +201,13 @@ def _compared(family: str, scenario: str, held: np.ndarray, artefacts: Artefacts
     if family == "network":
         if seed not in sizes.reference_seeds or not sizes.network_references:
             return None
-        found = [
-            artefacts.arrays(f"compared-network-{scenario}-{n}", partial(_trained, n, held, artefacts))
-            for n in range(sizes.network_references)
-        ]
-        return {name: np.stack([one[name] for one in found]) for name in ("references", "seen")}
+        count = sizes.network_references
+        found = {}
+        for n in range(count):  # processes that come for them at a time begin with different ones
+            number = (n + os.getpid()) % count
+            make = partial(_trained, number, held, artefacts)
+            found[number] = artefacts.arrays(f"compared-network-{scenario}-{number}", make)
+        return {name: np.stack([found[n][name] for n in range(count)]) for name in ("references", "seen")}
     if not sizes.head_references:
         return None
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from benchmarks.paper.methods.descent import Descent, GradientMethod, endless, require_retained
-from benchmarks.paper.methods.interface import Request, Samples, Tensor
+from benchmarks.paper.methods.descent import Descent, GradientMethod, batches, endless, require_retained
+from benchmarks.paper.methods.interface import Request
 
 
 class NegGradPlus(GradientMethod):
@@ -34,12 +34,15 @@ class NegGradPlus(GradientMethod):
 
     def update(self, request: Request) -> None:
         """Descend on one and ascend on the other."""
-        alpha, random = self.settings.alpha, self.random(1)
-        forgotten = endless(request.forgotten, self.settings.batch_size, random)
-
-        def loss(batch: Samples, retained_random: Any) -> Tensor:
-            kept = alpha * self.cross_entropy(batch, retained_random)
-            gone = next(forgotten, None) if alpha < 1 else None
-            return kept if gone is None else kept - (1 - alpha) * self.cross_entropy(gone, random)
-
-        self.descend(require_retained(request), loss)
+        alpha, size = self.settings.alpha, self.settings.batch_size
+        retained, optimiser = require_retained(request), self.optimiser()
+        random, forgotten_random = self.random(), self.random(1)
+        forgotten = endless(request.forgotten, size, forgotten_random)
+        for _ in range(self.epochs):
+            for batch in batches(retained, size, random):
+                optimiser.zero_grad(set_to_none=True)
+                (alpha * self.cross_entropy(batch, random)).backward()
+                gone = next(forgotten, None) if alpha < 1 else None
+                if gone is not None:  # the gradients of both add up
+                    ((alpha - 1) * self.cross_entropy(gone, forgotten_random)).backward()
+                optimiser.step()
