@@ -67,17 +67,26 @@ def test_system_products_are_exact_up_to_the_bound(columns: int, scale: int, har
     assert max(abs(value) for value in exact.ravel()) < 2**62
 
 
-@pytest.mark.parametrize("wide", [1, 16, 28, 60])
-def test_system_products_are_the_same_in_any_number_of_limbs(
-    wide: int, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(type(hardware), "least_width", wide)
-    root = codes("limbs", 40, 24).astype(np.int64)
-    matrix = root.T @ root
-    system = IntegerSystem(hardware.array(matrix), 3, hardware)
-    block = codes("limbs block", 24, 5).astype(np.int64) << (system.width(5) - 7)
+@pytest.mark.parametrize("scale", [1, 10**6, 2**30, 2**34])
+def test_a_measured_system_takes_wider_blocks_and_no_wider_than_proved(scale: int, hardware: Hardware) -> None:
+    root = codes("measured", 60, 24).astype(np.int64)
+    matrix = (root.T @ root) * scale
+    plain = IntegerSystem(hardware.array(matrix), 3, hardware)
+    measured = IntegerSystem(hardware.array(matrix), 3, hardware, measure=True)
+    reach = int(np.abs(matrix).sum(axis=1).max()) + 3
+    width = measured.width(1)
+    assert plain.width(1) <= width <= 40
+    assert reach << width < 2**62  # no entry of a product can be larger
+    assert width == 40 or reach << (width + 1) >= 2**62
+    worst = np.where(matrix[np.abs(matrix).sum(axis=1).argmax()] < 0, -1, 1)[:, None] << measured.width(4)
+    block = np.repeat(worst, 4, axis=1)
     expected = slow_product(matrix + 3 * np.eye(24, dtype=np.int64), block)
-    assert hardware.numpy(system.product(hardware.array(block))).tolist() == expected
+    assert hardware.numpy(measured.product(hardware.array(block))).tolist() == expected
+
+
+def test_magnitudes_of_any_int64_are_summed(hardware: Hardware) -> None:
+    matrix = np.array([[-(2**63), 2**63 - 1], [0, -5]])
+    assert hardware.row_sums(hardware.array(matrix)).tolist() == [2.0**64, 5.0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 100, 1024, 1030])

@@ -15,6 +15,7 @@ misses. A product that fails raises `HardwareError`; the caller has changed noth
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
@@ -164,6 +165,8 @@ class IntegerSystem:
         of A by its largest diagonal entry without a pass over the matrix.
     gamma : int
         At least 1. The smallest eigenvalue of A is at least gamma.
+    measure : bool
+        Take a pass over the matrix to allow wider blocks. It pays where several products follow.
 
     Attributes
     ----------
@@ -172,15 +175,19 @@ class IntegerSystem:
         Bounds the largest eigenvalue.
     """
 
-    def __init__(self, gram: Array, gamma: int, hardware: Hardware) -> None:
+    def __init__(self, gram: Array, gamma: int, hardware: Hardware, *, measure: bool = False) -> None:
         diagonal = hardware.numpy(gram.diagonal())
         self.gram, self.gamma, self.hardware = gram, gamma, hardware
         self.size = len(gram)
         self.trace = sum(diagonal.tolist()) + gamma * self.size
         self._bits = (int(diagonal.max(initial=0)) + gamma).bit_length()  # |A_ij| < 2**bits
         self._spread = max(0, self.size - 1).bit_length()  # d <= 2**spread
-        wide = hardware.least_width
-        self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= wide or count == 3)
+        self._reach = self._bits + self._spread  # no row of A has magnitudes that add up to 2**reach
+        if measure and self.size:
+            largest = float(hardware.row_sums(gram).max()) + gamma
+            # d conversions and additions, each right to 2**-53 relative, and a few more operations.
+            self._reach = min(self._reach, math.frexp(largest * (1 + (self.size + 8) * 2.0**-52))[1])
+        self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= 16 or count == 3)
         self._limbs: list[Array] = []
         if self.width(1) < 2:
             raise LimitError(
@@ -194,11 +201,11 @@ class IntegerSystem:
     def width(self, columns: int) -> int:
         """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude.
 
-        Then ``|A @ block| < 2**(bits + spread + w) <= 2**62``: no int64 wraps. Blocks of more than two columns are
+        Then ``|A @ block| < 2**(reach + w) <= 2**62``: no int64 wraps. Blocks of more than two columns are
         multiplied in float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb
         bits + spread + w) <= 2**53``, and so exact. At most 40 bits, for `FixedPoint`.
         """
-        integer = min(40, 62 - self._bits - self._spread)
+        integer = min(40, 62 - self._reach)
         return integer if columns <= 2 else min(integer, self._float_width(self._limb_count))
 
     def product(self, block: Array) -> Array:

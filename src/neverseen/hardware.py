@@ -47,7 +47,6 @@ class Hardware:
 
     name = "numpy"
     cholesky_keeps = False  # whether `cholesky` leaves its argument as it was
-    least_width = 16  # bits that a step of refinement should gain: more of them, more products for each step
     follows = 2**8  # samples up to which following a change (`neverseen.following`) is faster than to solve anew
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -94,6 +93,14 @@ class Hardware:
     def max_abs(self, array: Array) -> float:
         """Return the largest magnitude in an array of floats; NaN if there is one, 0 for an empty array."""
         return float(np.abs(array).max(initial=0.0))
+
+    def row_sums(self, matrix: Array) -> np.ndarray:
+        """Return the sum of the magnitudes of each row, in float64."""
+        rows = max(1, 2**18 // max(1, matrix.shape[1]))  # a block that stays in cache
+        sums = np.empty(len(matrix))
+        for start in range(0, len(matrix), rows):
+            sums[start : start + rows] = np.abs(matrix[start : start + rows].astype(np.float64)).sum(axis=1)
+        return sums
 
     def add_in_place(self, target: Array, change: Array, sign: int) -> None:
         """Add `sign` times `change`, integers of any width, to an int64 array."""
@@ -229,7 +236,6 @@ class CudaHardware(Hardware):
 
     name = "cuda"
     cholesky_keeps = True
-    least_width = 28  # its products cost little beside the rest of a step
     follows = 2**4  # a GPU is quick to solve, and slow to begin each of many small products
 
     def __init__(self) -> None:
@@ -271,6 +277,9 @@ class CudaHardware(Hardware):
 
     def max_abs(self, array: torch.Tensor) -> float:
         return float(array.abs().max()) if array.numel() else 0.0
+
+    def row_sums(self, matrix: torch.Tensor) -> np.ndarray:
+        return self.numpy(self.float64(matrix).abs_().sum(dim=1))
 
     def add_in_place(self, target: torch.Tensor, change: torch.Tensor, sign: int) -> None:
         target.add_(change, alpha=sign)

@@ -98,7 +98,7 @@ def solve(
         raise InputError(
             f"gram must be (d, d) and cross (d, C); got shapes {tuple(gram.shape)} and {tuple(cross.shape)}"
         )
-    system = IntegerSystem(gram, gamma, hardware)
+    system = IntegerSystem(gram, gamma, hardware, measure=True)
     if cross.shape[1] == 0 or system.size == 0:
         empty = FixedPoint.zeros(*cross.shape, hardware=hardware)
         return Solution(
