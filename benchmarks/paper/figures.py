@@ -87,7 +87,8 @@ def _draw(
 ) -> list[Path]:
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+    panels = 3 if times else 2
+    figure, axes = plt.subplots(1, panels, figsize=(4 * panels, 3.4), layout="constrained")
     for method, run in traced.items():
         points = run["after_each_request"]
         where = [point["requests"] for point in points]
@@ -98,14 +99,21 @@ def _draw(
         for axis, column in zip(axes[:2], ("retained", "test"), strict=True):
             axis.plot(where, [point[column] for point in points], **look)
         if method in times:
-            axes[2].plot(*times[method], **look)
-    for axis, label in zip(axes, ("retained accuracy, %", "test accuracy, %", "update time so far, s"), strict=True):
+            where, seconds = times[method]
+            axes[2].plot(where, seconds, **look)
+            if where[-1] < run["requests"]:  # the first requests were timed: the rest at the same rate, dotted
+                rest = range(where[-1], run["requests"] + 1)
+                reckoned = [seconds[-1] * count / where[-1] for count in rest]
+                axes[2].plot(rest, reckoned, color=COLOURS[method], linestyle=":")
+    labels = ("retained accuracy, %", "test accuracy, %", "update time so far, s")
+    for axis, label in zip(axes, labels[:panels], strict=True):
         axis.set(xlabel="requests", ylabel=label)
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
-    axes[2].set_yscale("log")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False)
+    if times:
+        axes[2].set_yscale("log")
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=min(5, len(names)), frameon=False)
     figure.suptitle(heading)
     files = []
     for ending in ("png", "svg"):
