@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from neverseen import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError
 from neverseen import statistics as statistics_module
 from neverseen.arithmetic import MAX_SAMPLES
-from neverseen.hardware import Hardware
-from neverseen.statistics import Statistics, narrowed, pack_triangle, unpack_triangle
+from neverseen.hardware import Hardware, choose
+from neverseen.statistics import ClassSums, Statistics, narrowed, pack_triangle, unpack_triangle
 from tests import oracle
 from tests.samples import codes, uniform_bytes
 
@@ -225,3 +225,29 @@ def test_a_large_batch_over_small_ones_that_wait() -> None:
     held.remove(rows[400:], labels[400:])
     assert held.counts == {'"a"': 400}
     assert held == Statistics.of(rows[:400], labels[:400])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=40))
+def test_class_sums_are_those_of_a_dictionary(steps: list[tuple[str, bool]]) -> None:
+    table = ClassSums(3, choose("numpy"))
+    expected: dict[str, np.ndarray] = {}
+    for number, (name, keep) in enumerate(steps):
+        if keep or name not in expected:
+            row = np.arange(3) + number
+            expected[name] = expected.get(name, np.zeros(3, np.int64)) - row
+            table.change([name], row[None, :], -1)
+        else:
+            del expected[name]
+            table.remove(name)
+        assert sorted(table) == sorted(expected)
+        assert table.of(sorted(expected)).tolist() == [expected[name].tolist() for name in sorted(expected)]
+        assert all(table.row(name).tolist() == row.tolist() for name, row in expected.items())
+        assert not table._table[len(expected) :].any()  # of what is gone nothing stays
+
+
+def test_no_classes_have_no_sums(hardware: Hardware) -> None:
+    table = ClassSums(3, hardware)
+    assert hardware.numpy(table.of([])).shape == (0, 3)
+    table.change(["a", "b"], hardware.array(np.ones((2, 3), np.int64)), 1)
+    assert hardware.numpy(table.of(["b", "a"])).tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert hardware.numpy(table.of([])).shape == (0, 3)

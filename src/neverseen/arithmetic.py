@@ -70,8 +70,8 @@ def gram(codes: Array, hardware: Hardware) -> Array:
     return total  # (d, d)
 
 
-def class_sums(codes: Array, positions: np.ndarray, classes: int, hardware: Hardware) -> np.ndarray:
-    """Return the sum of the codes of each class, exactly: int64 of shape (classes, d), in main memory.
+def class_sums(codes: Array, positions: np.ndarray, classes: int, hardware: Hardware) -> Array:
+    """Return the sum of the codes of each class, exactly: int64 of shape (classes, d).
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def class_sums(codes: Array, positions: np.ndarray, classes: int, hardware: Hard
     expected = np.zeros(classes, np.int64)
     np.add.at(expected, positions, hardware.numpy(hardware.wrapping_matvec(codes, probe)))  # modulo 2**64
     _require_equal(hardware.numpy(hardware.wrapping_matvec(sums, probe)), expected, "class sums")
-    return hardware.numpy(sums if 127 * len(codes) >= 2**31 else hardware.int32(sums)).astype(np.int64, copy=False)
+    return sums
 
 
 def exact_matmul(left: Array, right: Array, hardware: Hardware) -> Array:

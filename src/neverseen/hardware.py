@@ -78,10 +78,6 @@ class Hardware:
         """Return integers between -127 and 127 as int8."""
         return array.astype(np.int8)
 
-    def int32(self, array: Array) -> Array:
-        """Return integers below 2**31 in magnitude in fewer bytes, where they have to travel."""
-        return array
-
     def rint(self, array: Array) -> Array:
         """Return float64 rounded to the nearest integer."""
         return np.rint(array)
@@ -105,6 +101,11 @@ class Hardware:
     def add_in_place(self, target: Array, change: Array, sign: int) -> None:
         """Add `sign` times `change`, integers of any width, to an int64 array."""
         (np.add if sign > 0 else np.subtract)(target, change, out=target)
+
+    def add_to_rows(self, target: Array, rows: list[int], change: Array, sign: int) -> None:
+        """Add `sign` times the rows of an int64 array to rows of another, each named once."""
+        for row, part in zip(rows, change, strict=True):
+            self.add_in_place(target[row], part, sign)
 
     def add_to_diagonal(self, matrix: Array, value: float) -> None:
         """Add a number to each diagonal entry of a square matrix."""
@@ -266,9 +267,6 @@ class CudaHardware(Hardware):
     def int8(self, array: torch.Tensor) -> torch.Tensor:
         return array.to(self._torch.int8)
 
-    def int32(self, array: torch.Tensor) -> torch.Tensor:
-        return array.to(self._torch.int32)
-
     def rint(self, array: torch.Tensor) -> torch.Tensor:
         return array.round()  # ties to even, as rint
 
@@ -283,6 +281,9 @@ class CudaHardware(Hardware):
 
     def add_in_place(self, target: torch.Tensor, change: torch.Tensor, sign: int) -> None:
         target.add_(change, alpha=sign)
+
+    def add_to_rows(self, target: torch.Tensor, rows: list[int], change: torch.Tensor, sign: int) -> None:
+        target.index_add_(0, self._torch.tensor(rows, device=target.device), change, alpha=sign)
 
     def add_to_diagonal(self, matrix: torch.Tensor, value: float) -> None:
         matrix.diagonal().add_(value)

@@ -150,6 +150,60 @@ _MANY_ROWS = 2048
 """When so many wait, they are added up."""
 
 
+class ClassSums:
+    """The sum of the codes of each class: one row each of an int64 array where the hardware computes.
+
+    Rows that no class has are zero: of a class that is gone nothing stays.
+
+    Parameters
+    ----------
+    size : int
+        Number of codes d.
+    hardware : Hardware
+    """
+
+    def __init__(self, size: int, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._names: list[str] = []  # of the rows
+        self._rows: dict[str, int] = {}
+        self._table: Array = hardware.zeros(0, size)  # at least as many rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._rows
+
+    def row(self, name: str) -> np.ndarray:
+        """Return the sum of a class."""
+        return self._hardware.numpy(self._table[self._rows[name]])
+
+    def of(self, names: list[str]) -> Array:
+        """Return the sums of some classes, int64 of shape (C, d), as a copy."""
+        return self._table[[self._rows[name] for name in names]]
+
+    def change(self, names: list[str], sums: Array, sign: int) -> None:
+        """Add `sign` times sums, int64 of shape (C, d), to those of the classes named, new ones among them."""
+        new = [name for name in names if name not in self._rows]
+        short = len(self._names) + len(new) - len(self._table)
+        if short > 0:  # twice as many rows as there were, so that they are seldom copied
+            more = self._hardware.zeros(max(short, len(self._table)), self._table.shape[1])
+            self._table = self._hardware.concatenate([self._table, more], 0)
+        for name in new:
+            self._rows[name] = len(self._names)
+            self._names.append(name)
+        self._hardware.add_to_rows(self._table, [self._rows[name] for name in names], sums, sign)
+
+    def remove(self, name: str) -> None:
+        """Let a class go: the last row takes its place."""
+        row, moved = self._rows.pop(name), self._names.pop()
+        last = len(self._names)
+        if row != last:
+            self._table[row] = self._table[last]
+            self._rows[moved], self._names[row] = row, moved
+        self._table[last] = 0
+
+
 class Waiting(NamedTuple):
     """Samples that came or went and are not added up yet."""
 
@@ -201,7 +255,7 @@ class Statistics:
         self.size = size
         self.hardware = choose("numpy") if hardware is None else hardware
         self._gram: Array = self.hardware.zeros(size, size)
-        self._sums: dict[str, np.ndarray] = {}
+        self._sums = ClassSums(size, self.hardware)
         self._waiting: list[Waiting] = []
         self.counts: dict[str, int] = {}
         self.class_grams = ClassGrams(size, class_folder) if track_classes else None
@@ -225,15 +279,15 @@ class Statistics:
             raise InputError("codes must lie in -127..127; got -128")
         batch = cls.__new__(cls)
         batch.size, batch.hardware = codes.shape[1], hardware
-        batch._gram, batch._sums, batch._waiting = None, {}, []
+        batch._gram, batch._sums, batch._waiting = None, ClassSums(batch.size, hardware), []
         counts = np.bincount(index.positions, minlength=len(index.texts)).tolist()
         batch.counts = {name: count for name, count in zip(index.texts, counts, strict=True) if count}
         batch.class_grams = ClassGrams(batch.size) if track_classes else None
         if batch.class_grams is None and len(codes) < _FEW_ROWS:
             batch._waiting = [Waiting(codes, index, 1)]
             return batch
-        sums = class_sums(codes, index.positions, len(index.texts), hardware)
-        batch._sums = {name: row for name, row in zip(index.texts, sums, strict=True) if name in batch.counts}
+        batch._sums.change(index.texts, class_sums(codes, index.positions, len(index.texts), hardware), 1)
+        batch._forget_empty()
         if batch.class_grams is None:
             batch._gram = gram(codes, hardware)
         else:  # the whole is the sum of the classes: one Gram matrix each, and no more work in all
@@ -261,13 +315,16 @@ class Statistics:
 
     @property
     def sums(self) -> dict[str, np.ndarray]:
-        """The sum of the codes of each class."""
+        """The sum of the codes of each class, as a copy."""
         self.settle()
-        return self._sums
+        names = list(self._sums)
+        return dict(zip(names, self.hardware.numpy(self._sums.of(names)), strict=True))
 
     @sums.setter
     def sums(self, sums: dict[str, np.ndarray]) -> None:
-        self._sums = sums
+        self._sums = ClassSums(self.size, self.hardware)
+        if sums:
+            self._sums.change(list(sums), self.hardware.array(np.stack(list(sums.values()))), 1)
 
     def settle(self) -> None:
         """Add up what waits. If a check fails, all of it goes on waiting."""
@@ -282,14 +339,17 @@ class Statistics:
                 codes = self.hardware.concatenate([waiting.codes for waiting in some], 0)
                 index = LabelIndex.joined([waiting.labels for waiting in some])
                 sums = class_sums(codes, index.positions, len(index.texts), self.hardware)
-                parts.append((sign, gram(codes, self.hardware), dict(zip(index.texts, sums, strict=True))))
+                parts.append((gram(codes, self.hardware), index.texts, sums, sign))
         self._waiting = []
-        for sign, matrix, by_class in parts:
-            self._add(matrix, by_class, sign)
-        for name in [name for name in self._sums if name not in self.counts]:
-            del self._sums[name]
+        for part in parts:
+            self._add(*part)
+        self._forget_empty()
 
-    def _add(self, matrix: Array, sums: dict[str, np.ndarray], sign: int) -> None:
+    def _forget_empty(self) -> None:
+        for name in [name for name in self._sums if name not in self.counts]:
+            self._sums.remove(name)
+
+    def _add(self, matrix: Array, names: list[str], sums: Array, sign: int) -> None:
         if self._gram is None and sign > 0:
             self._gram = matrix
         else:
@@ -297,9 +357,7 @@ class Statistics:
             # That of a batch may be narrower.
             self._gram = zeros(self.size, self.size) if self._gram is None else self.hardware.int64(self._gram)
             self.hardware.add_in_place(self._gram, matrix, sign)
-        for name, row in sums.items():
-            held = self._sums.get(name, 0)
-            self._sums[name] = held + row if sign > 0 else held - row
+        self._sums.change(names, sums, sign)
 
     @property
     def total(self) -> int:
@@ -313,12 +371,13 @@ class Statistics:
 
     def cross(self) -> np.ndarray:
         """Return B: int64 of shape (d, C), classes in class order; a transposed view, quick to make."""
-        columns = [self.sums[name] for name in self.classes]
-        return np.stack(columns).T if columns else np.zeros((self.size, 0), np.int64)
+        self.settle()
+        return self.hardware.numpy(self._sums.of(self.classes)).T
 
     def cross_here(self) -> Array:
         """Return `cross` where the sums are, laid out row by row."""
-        return contiguous(self.hardware.array(self.cross().T).T)
+        self.settle()
+        return contiguous(self._sums.of(self.classes).T)
 
     def add(self, codes: Array, labels: Any) -> None:
         """Add samples."""
@@ -355,7 +414,7 @@ class Statistics:
             held = self.counts.get(name, 0)
             if count > held:
                 raise NotLearnedError(f"{held} samples of class {name} are held; {count} were to be taken away")
-            if count == held and not np.array_equal(self.sums[name], other.sums[name]):
+            if count == held and not np.array_equal(self._sum(name), other._sum(name)):
                 raise NotLearnedError(f"the samples of class {name} to be taken away are not those that are held")
 
     def remove_class(self, name: str) -> None:
@@ -369,7 +428,8 @@ class Statistics:
         matrix = self.hardware.array(unpack_triangle(self.class_grams.packed(name), self.size))
         self.hardware.add_in_place(self.gram, matrix, -1)
         self.class_grams.put(name, None)
-        del self._sums[name], self.counts[name]
+        self._sums.remove(name)
+        del self.counts[name]
 
     def _require_like(self, other: Statistics) -> None:
         if self.size != other.size:
@@ -394,10 +454,15 @@ class Statistics:
             if sum(len(waiting.codes) for waiting in self._waiting) >= _MANY_ROWS:
                 self.settle()
         else:
-            self._add(self._here(other.gram, other.hardware), other.sums, sign)
-            for name in other.counts:
-                if name not in self.counts and not self._waiting:
-                    del self._sums[name]
+            names = list(other.counts)
+            matrix, sums = other.gram, other._sums.of(names)
+            self._add(self._here(matrix, other.hardware), names, self._here(sums, other.hardware), sign)
+            if not self._waiting:
+                self._forget_empty()
+
+    def _sum(self, name: str) -> np.ndarray:
+        self.settle()
+        return self._sums.row(name)
 
     def _here(self, array: Array, hardware: Hardware) -> Array:
         return array if hardware is self.hardware else self.hardware.array(hardware.numpy(array))
@@ -408,7 +473,7 @@ class Statistics:
         return (
             self.size == other.size
             and self.counts == other.counts
-            and all(np.array_equal(self.sums[name], other.sums[name]) for name in self.counts)
+            and np.array_equal(self.cross(), other.cross())
             and np.array_equal(self.hardware.numpy(self.gram), other.hardware.numpy(other.gram))
         )
 
@@ -417,9 +482,9 @@ class Statistics:
     def digest(self) -> str:
         """Return the SHA-256 of the sums, in hex: equal exactly when the statistics are."""
         hasher = hashlib.sha256(b"neverseen:statistics:1" + struct.pack("<Q", self.size))
-        for name in self.classes:
+        for name, row in zip(self.classes, self.cross().T, strict=True):
             hasher.update(struct.pack("<Q", len(name)) + name.encode() + struct.pack("<Q", self.counts[name]))
-            hasher.update(self.sums[name].astype("<i8").tobytes())
+            hasher.update(row.astype("<i8").tobytes())
         matrix = self.hardware.numpy(self.gram)
         for row in range(self.size):
             hasher.update(matrix[row, row:].astype("<i8").tobytes())
