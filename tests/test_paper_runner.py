@@ -270,6 +270,8 @@ def test_estimates_come_from_the_runs_most_alike() -> None:
     assert runner.estimate(scrub._replace(dataset="cifar100", requests=50), known) == 20
     assert runner.estimate(scrub._replace(method="finetune"), known) == 14
     assert runner.estimate(scrub, []) == 0
+    timed = scrub._replace(experiment="time")
+    assert runner.estimate(timed._replace(method="finetune"), [*known, (timed, 3.0)]) == 3
 
 
 def test_only_is_read() -> None:

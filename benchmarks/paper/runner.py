@@ -232,7 +232,7 @@ class _Pool:
 
 def estimate(key: Key, known: list[tuple[Key, float]]) -> float:
     """Return how long a run may take: as long as those most like it that are known."""
-    likenesses = ("experiment", "method", "requests", "dataset"), ("method", "requests"), ("method",), ()
+    likenesses = ("experiment", "method", "requests", "dataset"), ("experiment", "method"), ("experiment",), ()
     for names in likenesses:
         alike = [s for other, s in known if all(getattr(other, name) == getattr(key, name) for name in names)]
         if alike:
