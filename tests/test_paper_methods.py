@@ -106,10 +106,10 @@ def weight(method: Any) -> np.ndarray:
 
 
 def test_the_registry_names_all_methods() -> None:
-    assert list(METHODS) == ["retrain", *GRADIENT, *LEARNING]
+    assert list(METHODS) == ["original", "retrain", *GRADIENT, *LEARNING]
     assert all(method.name == name for name, method in METHODS.items())
     unread = [name for name, method in METHODS.items() if not method.reads_retained]
-    assert unread == ["neggrad", *LEARNING]
+    assert unread == ["original", "neggrad", *LEARNING]
     assert [name for name, method in METHODS.items() if method.is_exact] == ["retrain", *LEARNING]
 
 
@@ -258,6 +258,31 @@ def test_l1_sparsity_steps_against_the_signs() -> None:
     np.testing.assert_allclose(weight(method), wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_l1_sparsity_lets_go_towards_the_last_request() -> None:
+    method = prepared("l1_sparsity", PLAIN | {"learning_rate": 0.5, "penalty": 0.125, "epochs": 4}, n_requests=4)
+    for number in range(4):
+        start, gradient = weight(method).copy(), cross_entropy_gradient(method.model, RETAINED)
+        wanted = start - 0.5 * (gradient + 0.125 * (1 - number / 4) * np.sign(start))
+        np.testing.assert_allclose(weight(ask(method)), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_neggrad_has_all_its_epochs_for_each_request() -> None:
+    assert prepared("neggrad", {"epochs": 5}, n_requests=25).epochs == 5
+    assert prepared("finetune", {"epochs": 5}, n_requests=25).epochs == 1
+
+
+def test_adams_first_step_is_the_learning_rate_along_the_signs() -> None:
+    method = ask(prepared("finetune", PLAIN | {"learning_rate": 0.25, "optimiser": "adam"}))
+    wanted = weight(prepared("finetune")) - 0.25 * np.sign(cross_entropy_gradient(head(), RETAINED))
+    np.testing.assert_allclose(weight(method), wanted, rtol=1e-3, atol=1e-3)
+    with pytest.raises(ValueError, match="optimiser must be"):
+        prepared("finetune", {"optimiser": "lbfgs"})
+
+
+def test_the_original_stays_as_it_is() -> None:
+    assert torch.equal(ask(prepared("original")).model.weight, head().weight)
+
+
 @pytest.mark.parametrize(
     ("name", "setting"), [("l1_sparsity", {"penalty": 0.0}), ("neggrad_plus", {"alpha": 1.0, "epochs": 10})]
 )
@@ -278,7 +303,7 @@ def test_methods_that_reduce_to_finetune_do_so_bit_for_bit(name: str, setting: d
 
 
 def test_scrub_without_max_steps_is_distillation() -> None:
-    settings = PLAIN | {"learning_rate": 0.5, "max_steps": 0, "epochs": 2}
+    settings = PLAIN | {"learning_rate": 0.5, "max_steps": 0, "epochs": 2, "optimiser": "sgd"}
     method = ask(prepared("scrub", settings))
     teacher, student = head(), head()
     for _ in range(2):  # by hand: alpha KL + gamma cross-entropy on the retained samples
@@ -304,7 +329,7 @@ def test_scrub_max_steps_move_away_from_the_teacher_on_the_forgotten() -> None:
 
 
 def test_scrub_has_no_slope_where_student_and_teacher_agree() -> None:
-    settings = {"epochs": 1, "alpha": 0.0, "gamma": 0.0, "weight_decay": 0.0}
+    settings = {"epochs": 1, "alpha": 0.0, "gamma": 0.0, "weight_decay": 0.0, "optimiser": "sgd"}
     torch.testing.assert_close(ask(prepared("scrub", settings)).model.weight, head().weight, rtol=0, atol=1e-6)
 
 
@@ -357,7 +382,8 @@ def test_woodfisher_makes_its_step() -> None:
     start = head()
     single = [Samples(RETAINED.inputs[i : i + 1], RETAINED.labels[i : i + 1]) for i in range(60)]
     G = np.stack([cross_entropy_gradient(start, one).ravel() for one in single])  # (60, C d)
-    influence = 20 * cross_entropy_gradient(start, FORGOTTEN).ravel() / 60  # a sum over the forgotten, over retained
+    f, r = 20 * cross_entropy_gradient(start, FORGOTTEN).ravel(), 60 * cross_entropy_gradient(start, RETAINED).ravel()
+    influence = f / 80 - r * 20 / (80 * 60)
     step = 0.2 * sherman_morrison(G, 0.01) @ influence
     moved = weight(method) - start.weight.detach().double().numpy()
     np.testing.assert_allclose(moved, step.reshape(C, D), rtol=1e-3, atol=1e-6)

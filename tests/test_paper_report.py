@@ -38,7 +38,12 @@ def result(experiment: str, method: str, requests: int, seed: int, gap: float = 
         "reference": {"retained": 81.0, "forgotten": 69.0, "test": 61.0},
         "gap": {"retained": gap, "forgotten": gap, "test": gap},
         "parameter_gap": gap,
-        "mia": {"confidence": 0.5, "gap": gap / 100, "lira": 0.6 if seed == 0 else None},
+        "mia": {
+            "confidence": 0.5,
+            "gap": gap / 100,
+            "lira": 0.6 if seed == 0 else None,
+            "lira_tpr_at_1_percent": 0.05 if seed == 0 else None,
+        },
         "digest": {"model": "a", "retrained": "a", "equal": True} if exact else None,
         "reads_retained": not exact,
         "notes": [],
@@ -98,7 +103,7 @@ def test_table_1_has_ours_beside_the_papers() -> None:
     assert rows["NegGrad"][2] == "not finite"
     assert rows["ACU, float64"][2:6] == ["3e-12", "0.00 ± 0.00", "0.00", "0.00 ± 0.00"]
     assert rows["Retrain, other draws"][2:4] == ["0.50", "–"]
-    assert rows["Finetune"][-2:] == ["0.600", "–"]
+    assert rows["Finetune"][-3:] == ["0.600", "5.0", "–"]
 
 
 def test_neverseen_shows_the_digest_check_and_no_rounded_zero() -> None:
@@ -135,7 +140,8 @@ def test_times_are_of_runs_that_were_alone() -> None:
 
 def test_other_tables_say_what_happened() -> None:
     rows = by_method(tables(MADE_UP)["stress_few-cifar100-29"])
-    assert rows["neverseen"][4:7] == ["= retrained", "= retrained", "equal in 1 of 1"]
+    assert rows["neverseen"][3] == "70.00"
+    assert rows["neverseen"][5:9] == ["= retrained", "= retrained", "= retrained", "equal in 1 of 1"]
     assert rows["ACU, float32"][-1] == "no model after step 3 / of the recursion"
     assert rows["ACU, float64"][-1].startswith("failed: OutOfMemoryError")
 

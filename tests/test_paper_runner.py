@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ torch = pytest.importorskip("torch")
 
 from benchmarks.paper import runner, settings  # noqa: E402
 from benchmarks.paper.__main__ import main  # noqa: E402
+from benchmarks.paper.artefacts import Artefacts  # noqa: E402
 from benchmarks.paper.experiments import Key  # noqa: E402
 from benchmarks.paper.settings import Setting, SettingError  # noqa: E402
 from benchmarks.paper.training import augmented, generator_on  # noqa: E402
@@ -203,7 +205,7 @@ def test_a_killed_run_goes_on_with_what_is_missing(folder: Path, setting: Settin
     first = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
     assert 1 <= len(first) <= 3
     chosen = options(folder, tmp_path, "experiment=table2,method=retrain,scrub,blind")
-    todo = runner.missing(runner.chosen(setting, chosen), chosen)
+    todo = runner.missing(setting, chosen)
     assert len(todo) == 3 - len(first)
     assert runner.run(setting, chosen) == 0
     after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
@@ -225,9 +227,9 @@ def test_failures_are_recorded_and_others_go_on(
     assert read(tmp_path / "table2-synthetic10-blind-2-0.json")["failed"] is None
     assert "FAILED: ArithmeticError" in capfd.readouterr().out
     assert {key.method for key in runner.failures(setting, chosen)} == {"fails", "dies"}
-    assert runner.missing(runner.chosen(setting, chosen), chosen) == []
+    assert runner.missing(setting, chosen) == []
     again = options(folder, tmp_path, "experiment=table2,method=fails,dies,blind", failed=True)
-    assert {key.method for key in runner.missing(runner.chosen(setting, again), again)} == {"fails", "dies"}
+    assert {key.method for key in runner.missing(setting, again)} == {"fails", "dies"}
 
 
 def test_nothing_starts_after_the_deadline(folder: Path, setting: Setting, tmp_path: Path) -> None:
@@ -261,6 +263,40 @@ def test_the_timing_phase_waits_for_the_shared_one(folder: Path, setting: Settin
         assert timed["times"]["alone"] is True
         assert "accuracy" not in timed
         assert timed["digest"] is None or timed["digest"]["equal"]
+
+
+def test_a_result_of_other_settings_is_missing(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    chosen = options(folder, tmp_path, "experiment=table1,method=finetune,neggrad")
+    assert runner.run(setting, chosen) == 0
+    assert runner.missing(setting, chosen) == []
+    other = replace(setting, methods={**setting.methods, "finetune": {"epochs": 2}})
+    assert [key.method for key in runner.missing(other, chosen)] == ["finetune"]
+    other = replace(setting, analytic=replace(setting.analytic, gamma=setting.analytic.gamma + 1))
+    assert {key.method for key in runner.missing(other, chosen)} == {"finetune", "neggrad"}
+
+
+def test_a_few_requests_are_timed_of_a_gradient_method(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    time_ = replace(setting.experiments["time"], sample=3, requests=(5,))
+    setting = replace(setting, experiments={**setting.experiments, "time": time_})
+    chosen = options(folder, tmp_path, "experiment=time,method=neggrad,neverseen,retrain")
+    assert runner.run(setting, chosen) == 0
+    gradient = read(tmp_path / "time-synthetic10-neggrad-5-0.json")
+    assert (gradient["requests_done"], gradient["samples"]["retained"]) == (3, 40)  # the last one is among them
+    assert read(tmp_path / "time-synthetic10-neverseen-5-0.json")["requests_done"] == 5
+    assert read(tmp_path / "time-synthetic10-retrain-1-0.json")["samples"] == {
+        "retained": 50,
+        "forgotten": 10,
+        "test": 20,
+    }
+
+
+def test_artefacts_of_other_data_are_kept_apart(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    places = set()
+    for fill in (0, 1):
+        made = Artefacts(setting, "synthetic10", 0, folder, tmp_path, "cpu")
+        made.dataset.train_images[0, 0, 0] += np.uint8(fill)
+        places.add(made.place)
+    assert len(places) == 2
 
 
 def test_estimates_come_from_the_runs_most_alike() -> None:

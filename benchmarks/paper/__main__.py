@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
         only=runner.parse_only(options.only),
     )
     if options.list:
-        for key in runner.missing(runner.chosen(setting, chosen), chosen):
+        for key in runner.missing(setting, chosen):
             print(key, "(alone)" if key.timed else "")
         return 0
     runner.run(setting, chosen)

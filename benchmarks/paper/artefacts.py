@@ -28,6 +28,7 @@ from benchmarks.paper.settings import Setting, Training
 from benchmarks.paper.training import in_batches, quick, train
 
 Arrays = dict[str, np.ndarray]
+CODE = 2  # to be raised when networks, features or references are made otherwise
 
 
 class Artefacts:
@@ -49,13 +50,27 @@ class Artefacts:
     def __init__(self, setting: Setting, name: str, seed: int, folder: Path, work: Path, device: str) -> None:
         self.setting, self.name, self.seed, self.folder = setting, name, seed, folder
         self.device = quick(torch.device(device))
-        shaping = [dataclasses.asdict(part) for part in (setting.sizes, setting.base, setting.original)]
-        analytic = setting.analytic
-        shaping += [{"width": setting.width, "backbone": analytic.backbone, "mirrored": analytic.mirrored}]
-        mark = hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:8]
-        self.place = work / mark / f"{name}-{seed}"
-        self.head = f"{analytic.codes}-{analytic.gamma}"  # part of the names of what depends on these two
+        self.work = work
+        self.head = f"{setting.analytic.codes}-{setting.analytic.gamma}"  # in the names of what depends on these two
         self.made: dict[str, float] = {}  # seconds that each artefact took, of those made here
+        self.waited = 0.0  # seconds for artefacts, made here or by others
+        self._making = False
+
+    @cached_property
+    def place(self) -> Path:
+        """The folder of these artefacts: another one wherever data, settings, device or code make others."""
+        setting = self.setting
+        shaping = {
+            **{name: dataclasses.asdict(getattr(setting, name)) for name in ("sizes", "base", "original")},
+            "width": setting.width,
+            "backbone": setting.analytic.backbone,
+            "mirrored": setting.analytic.mirrored,
+            "data": self.data_digest,
+            "device": self.device.type,
+            "code": CODE,
+        }
+        mark = hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:8]
+        return self.work / mark / f"{self.name}-{self.seed}"
 
     # -- data --------------------------------------------------------------------------------------
 
@@ -220,6 +235,17 @@ class Artefacts:
         if path.exists():
             yield None
             return
+        outermost, self._making, came = not self._making, True, time.monotonic()
+        try:
+            with self._locked(path) as partial:
+                yield partial
+        finally:
+            if outermost:
+                self._making = False
+                self.waited += time.monotonic() - came
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[Path | None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_name(f"{path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it if this process dies

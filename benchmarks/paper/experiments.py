@@ -18,6 +18,9 @@ analytic methods in ``dynamics`` and ``classes`` with the first seed.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 from itertools import product
 from typing import NamedTuple
 
@@ -62,6 +65,18 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         return self.file_name.removesuffix(".json")
+
+
+def settings_digest(key: Key, setting: Setting) -> str:
+    """Return a digest of all settings that shape a run: where it differs from a result's, that is of another run."""
+    experiment = setting.experiments[key.experiment]
+    shaping = {
+        **{name: dataclasses.asdict(getattr(setting, name)) for name in ("sizes", "base", "original", "analytic")},
+        "width": setting.width,
+        "experiment": {"left": experiment.left, "sample": experiment.sample},
+        "method": setting.method_settings(key.method, key.experiment == "table2"),
+    }
+    return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def keys(setting: Setting) -> list[Key]:

@@ -95,6 +95,7 @@ class Reference(NamedTuple):
     """The retrained model: parameters, accuracies in percent, the confidence attack on it, its answers."""
 
     parameters: Tensor  # (P,), float64
+    finer: Tensor | None  # of an analytic model: the same solution on a grid of 2**-52
     accuracy: dict[str, float]
     confidence: float
     forgotten_scores: Tensor  # (n, C)
@@ -130,12 +131,15 @@ def reference_for(
         if family == "network":
             network = artefacts.retrained(scenario, torch.from_numpy(np.flatnonzero(held)).to(artefacts.device))
             parameters, scores = parameters_of(network), lambda inputs: scores_of(network, inputs)
+            finer = parameters[:0]
         else:
             model = _analytic(parts[0], artefacts)
             parameters, scores = model.parameters(), model.scores
+            finer = _analytic(parts[0], artefacts, grid_bits=52).parameters()
         answers = answers_of(scores, parts)
         return {
             "parameters": parameters.numpy(),
+            "finer": finer.numpy(),
             "accuracy": np.array([metrics.accuracy(*answer) for answer in answers]),
             "confidence": np.array(_confidence(answers, artefacts)),
             "forgotten": answers[1].scores.numpy(),
@@ -146,6 +150,7 @@ def reference_for(
     accuracy = dict(zip(metrics.PARTS, stored["accuracy"].tolist(), strict=True))
     return Reference(
         torch.from_numpy(stored["parameters"]),
+        torch.from_numpy(stored["finer"]) if len(stored["finer"]) else None,
         accuracy,
         float(stored["confidence"]),
         torch.from_numpy(stored["forgotten"]),
@@ -185,10 +190,10 @@ def _confidence(answers: list[Answers], artefacts: Artefacts) -> float:
     return confidence_attack(retained, test, forgotten, artefacts.seed, artefacts.setting.sizes.attack)
 
 
-def _analytic(samples: Samples, artefacts: Artefacts) -> Method:
+def _analytic(samples: Samples, artefacts: Artefacts, **others: int) -> Method:
     """Return neverseen's model of features."""
     model, how = METHODS["neverseen"](), artefacts.setting.analytic
-    settings = {"codes": how.codes, "projection_seed": artefacts.seed, "gamma": how.gamma}
+    settings = {"codes": how.codes, "projection_seed": artefacts.seed, "gamma": how.gamma, **others}
     model.prepare(
         Start(artefacts.dataset.n_classes, artefacts.device, artefacts.seed, settings=settings, learned=samples)
     )

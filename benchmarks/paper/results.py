@@ -13,6 +13,7 @@ from benchmarks.paper.metrics import summary
 Result = dict[str, Any]
 
 NAMES = {
+    "original": "Original, nothing forgotten",
     "retrain": "Retrain, other draws",
     "finetune": "Finetune",
     "l1_sparsity": "L1-Sparsity",

@@ -12,13 +12,13 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.experiments import Key, keys
+from benchmarks.paper.experiments import Key, keys, settings_digest
 from benchmarks.paper.settings import Setting, SettingError
 
 PHASES = ("all", "shared", "timing")
@@ -73,19 +73,25 @@ def parse_only(texts: list[str]) -> dict[str, frozenset[str]]:
     return only
 
 
-def missing(wanted: Iterable[Key], options: Options) -> list[Key]:
-    """Return the runs without a result, or with one that is to be replaced."""
-    return [key for key in wanted if options.again or not _has_result(options.out / key.file_name, options.failed)]
+def missing(setting: Setting, options: Options) -> list[Key]:
+    """Return the chosen runs without a result, with one of other settings, or with one that is to be replaced."""
+    wanted = chosen(setting, options)
+    return [key for key in wanted if options.again or _result(key, setting, options, options.failed) is None]
 
 
-def _has_result(path: Path, failed_is_none: bool) -> bool:
-    return path.exists() and not (failed_is_none and json.loads(path.read_text()).get("failed"))
+def _result(key: Key, setting: Setting, options: Options, failed_is_none: bool = False) -> dict[str, Any] | None:
+    try:
+        result: dict[str, Any] = json.loads((options.out / key.file_name).read_text())
+    except FileNotFoundError:
+        return None
+    same = result.get("settings_digest") == settings_digest(key, setting)
+    return result if same and not (failed_is_none and result["failed"]) else None
 
 
 def failures(setting: Setting, options: Options) -> list[Key]:
     """Return the chosen runs whose result says that they failed."""
-    paths = [(key, options.out / key.file_name) for key in chosen(setting, options)]
-    return [key for key, path in paths if path.exists() and not _has_result(path, True)]
+    found = [(key, _result(key, setting, options)) for key in chosen(setting, options)]
+    return [key for key, result in found if result is not None and result["failed"]]
 
 
 def run(setting: Setting, options: Options) -> int:
@@ -94,7 +100,7 @@ def run(setting: Setting, options: Options) -> int:
     The timing phase begins when the shared one has nothing left to do.
     """
     began = time.monotonic()
-    todo = missing(chosen(setting, options), options)
+    todo = missing(setting, options)
     shared = [key for key in todo if not key.timed]
     timed = [key for key in todo if key.timed]
     left = 0
@@ -255,7 +261,8 @@ def known_seconds(folder: Path) -> list[tuple[Key, float]]:
 
 def failure(key: Key, setting: Setting, reason: str) -> dict[str, Any]:
     """Return the result of a run that failed."""
-    return key._asdict() | {"setting": setting.name, "failed": reason}
+    digest = settings_digest(key, setting)
+    return key._asdict() | {"setting": setting.name, "settings_digest": digest, "failed": reason}
 
 
 class _Worker:
@@ -274,9 +281,9 @@ class _Worker:
         try:
             if self.artefacts is None or (self.artefacts.name, self.artefacts.seed) != key.place:
                 self.artefacts = Artefacts(self.setting, *key.place, options.data, options.work, options.device)
-            made, started = sum(self.artefacts.made.values()), time.monotonic()
+            waited, started = self.artefacts.waited, time.monotonic()
             result = run_one(key, self.setting, self.artefacts)
-            seconds = time.monotonic() - started - (sum(self.artefacts.made.values()) - made)
+            seconds = time.monotonic() - started - (self.artefacts.waited - waited)
             result["seconds"] = round(seconds, 2)  # without what is made once for many runs
         except Exception as error:
             traceback.print_exc(file=sys.stderr)

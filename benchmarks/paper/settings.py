@@ -65,7 +65,7 @@ class Experiment:
     data: tuple[str, ...]
     methods: tuple[str, ...]
     left: int = 0  # stress_few alone: samples left at the end
-    seconds: float = 0  # a run answers no new request after this long, and says how many it answered; 0 for no limit
+    sample: int = 0  # time alone: so many requests, from first to last, stand for all of a gradient method; 0 for all
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from benchmarks.paper.methods.l1_sparsity import L1Sparsity
 from benchmarks.paper.methods.neggrad import NegGrad
 from benchmarks.paper.methods.neggrad_plus import NegGradPlus
 from benchmarks.paper.methods.neverseen_exact import NeverseenExact, NeverseenQueued
+from benchmarks.paper.methods.original import Original
 from benchmarks.paper.methods.random_label import RandomLabel
 from benchmarks.paper.methods.retrain import Retrain
 from benchmarks.paper.methods.scrub import SCRUB
@@ -15,6 +16,7 @@ from benchmarks.paper.methods.woodfisher import WoodFisher
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
+        Original,
         Retrain,
         Finetune,
         L1Sparsity,

@@ -1,6 +1,6 @@
 """What the gradient methods share: settings, batches, a step loop, and scores of the model that they move.
 
-- Plain SGD with momentum at a constant rate, started afresh at each request. No gradient clipping: a model that
+- SGD with momentum, or Adam, at a constant rate, started afresh at each request. No gradient clipping: a model that
   collapses, to NaN if need be, is a result.
 - Batch normalisation is in training mode during descent, as in the public code of these methods (their loops begin
   with ``model.train()``): batch statistics normalise, and running statistics follow the batches. ``batch_norm =
@@ -38,6 +38,8 @@ class Descent:
     batch_size : int
     batch_norm : str
         Mode of batch normalisation during descent: "train" or "eval".
+    optimiser : str
+        "sgd" or "adam"; Adam has its usual moments, and no use for `momentum`.
     """
 
     epochs: int = 10
@@ -46,10 +48,13 @@ class Descent:
     weight_decay: float = 5e-4
     batch_size: int = 256
     batch_norm: str = "train"
+    optimiser: str = "sgd"
 
     def __post_init__(self) -> None:
         if self.batch_norm not in ("train", "eval"):
             raise ValueError(f'batch_norm must be "train" or "eval"; got {self.batch_norm!r}')
+        if self.optimiser not in ("sgd", "adam"):
+            raise ValueError(f'optimiser must be "sgd" or "adam"; got {self.optimiser!r}')
 
 
 def shared(total: int, n_requests: int) -> int:
@@ -91,7 +96,7 @@ class GradientMethod(Method):
         self.settings = settings_of(type(self), start.settings)
         self.model: Network = copy.deepcopy(start.model).to(start.device)
         self.forward = forward_of(self.model, getattr(self.settings, "batch_size", 0))  # in training steps
-        self.requests_done = 0
+        self.requests_done = self.epochs_done = 0
         self.notes = []
 
     def forget(self, request: Request) -> None:
@@ -115,11 +120,11 @@ class GradientMethod(Method):
 
     def optimiser(self) -> Any:
         """Return a new optimiser, and set the modes of the model's layers for descent."""
-        chosen = self.settings
+        chosen, parameters = self.settings, self.model.parameters()
         self.model.train(chosen.batch_norm == "train")
-        return torch.optim.SGD(
-            self.model.parameters(), chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay
-        )
+        if chosen.optimiser == "adam":
+            return torch.optim.Adam(parameters, chosen.learning_rate, weight_decay=chosen.weight_decay)
+        return torch.optim.SGD(parameters, chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay)
 
     def logits(self, inputs: Tensor, random: Any) -> Tensor:
         """Return logits of a training batch, augmented if the start says so."""
@@ -135,6 +140,7 @@ class GradientMethod(Method):
         for _ in range(self.epochs):
             for batch in batches(samples, self.settings.batch_size, random):
                 step(optimiser, loss(batch, random))
+            self.epochs_done += 1
 
     def scores(self, inputs: Tensor) -> Tensor:
         """Return logits in evaluation mode, float32 of shape (n, C)."""

@@ -10,7 +10,10 @@ from benchmarks.paper.methods.interface import Request, Samples, Tensor
 
 
 class L1Sparsity(GradientMethod):
-    """Descends on ``cross-entropy(retained) + penalty * sum |parameter|``, with a constant penalty."""
+    """Descends on ``cross-entropy(retained) + penalty * sum |parameter|``.
+
+    The penalty falls, epoch by epoch, from `penalty` towards 0 at the end of the last request.
+    """
 
     @dataclass(frozen=True)
     class Settings(Descent):
@@ -19,7 +22,7 @@ class L1Sparsity(GradientMethod):
         Attributes
         ----------
         penalty : float
-            What the L1 norm of all parameters is multiplied by.
+            What the L1 norm of all parameters is multiplied by in the first epoch.
         """
 
         penalty: float = 5e-4
@@ -33,6 +36,7 @@ class L1Sparsity(GradientMethod):
 
     def _penalised(self, batch: Samples, random: Any) -> Tensor:
         loss = self.cross_entropy(batch, random)
-        if self.settings.penalty:
-            loss = loss + self.settings.penalty * sum(parameter.abs().sum() for parameter in self.model.parameters())
+        penalty = self.settings.penalty * (1 - self.epochs_done / (self.epochs * self.start.n_requests))
+        if penalty:
+            loss = loss + penalty * sum(parameter.abs().sum() for parameter in self.model.parameters())
         return loss

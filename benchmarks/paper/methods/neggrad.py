@@ -10,7 +10,10 @@ from benchmarks.paper.methods.interface import Request, Samples, Tensor
 
 
 class NegGrad(GradientMethod):
-    """Ascends on the cross-entropy of the forgotten samples. Nothing bounds that loss: too many steps wreck it."""
+    """Ascends on the cross-entropy of the forgotten samples. Nothing bounds that loss: too many steps wreck it.
+
+    Each request gets all epochs: they pass over its own samples alone, so that K requests cost what one does.
+    """
 
     @dataclass(frozen=True)
     class Settings(Descent):
@@ -21,6 +24,12 @@ class NegGrad(GradientMethod):
 
     name: ClassVar[str] = "neggrad"
     reads_retained: ClassVar[bool] = False
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that each request gets."""
+        epochs: int = self.settings.epochs
+        return epochs
 
     def update(self, request: Request) -> None:
         """Ascend on the forgotten samples."""

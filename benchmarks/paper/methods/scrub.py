@@ -31,7 +31,7 @@ class SCRUB(GradientMethod):
 
     @dataclass(frozen=True)
     class Settings(Descent):
-        """Public settings: alpha 0.5, gamma 1, T 2, 3 max steps in 10 epochs at 5e-4.
+        """Public settings: alpha 0.5, gamma 1, T 2, 3 max steps in 10 epochs of Adam at 5e-4, weight decay 0.1.
 
         Attributes
         ----------
@@ -44,6 +44,8 @@ class SCRUB(GradientMethod):
         """
 
         learning_rate: float = 5e-4
+        weight_decay: float = 0.1
+        optimiser: str = "adam"
         alpha: float = 0.5
         gamma: float = 1.0
         temperature: float = 2.0

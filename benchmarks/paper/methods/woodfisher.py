@@ -18,12 +18,13 @@ _ROWS = 500  # samples whose summed gradient is taken at a time
 
 
 class WoodFisher(GradientMethod):
-    """Makes the step ``w + alpha * F^-1 * (sum of forgotten gradients) / (number of retained samples)``.
+    """Makes the step ``w + alpha * F^-1 * (f / n - r * k / (n * (n - k)))``.
 
-    At the minimum of the mean loss over all samples, the gradients of the retained ones sum to minus those of the
-    forgotten ones. So this is, with F for the Hessian and ``alpha = 1``, the Newton step on the retained samples' mean
-    loss. F is the empirical Fisher matrix of up to `gradients` retained samples,
-    ``F = damping * I + (1 / m) sum g g'``, with g the gradient of one sample's cross-entropy.
+    Of n samples k are forgotten; f and r are the sums of the gradients over the forgotten and the retained. At the
+    minimum of the mean loss over all samples ``r = -f``, and the vector is ``f / (n - k)``: with F for the Hessian and
+    ``alpha = 1``, the Newton step on the retained samples' mean loss. F is the empirical Fisher matrix of up to
+    `gradients` retained samples, ``F = damping * I + (1 / m) sum g g'``, with g the gradient of one sample's
+    cross-entropy.
 
     WoodFisher inverts F by m rank-one steps (Sherman-Morrison). Applied to a vector these add up to one identity
     (Woodbury), ``F^-1 v = (v - G' (m * damping * I + G G')^-1 G v) / damping``, which is how it is computed: G, the m
@@ -63,7 +64,9 @@ class WoodFisher(GradientMethod):
         order = torch.randperm(len(retained.labels), generator=random, device=random.device)
         rows = order[: chosen.gradients].to(retained.labels.device)
         gradients = self._single_gradients(Samples(retained.inputs[rows], retained.labels[rows]))  # (m, P)
-        influence = self._gradient_sum(request.forgotten).double() / max(1, len(retained.labels))  # (P,)
+        k, left = len(request.forgotten.labels), max(1, len(retained.labels))
+        forgotten_sum, retained_sum = (self._gradient_sum(part).double() for part in (request.forgotten, retained))
+        influence = (forgotten_sum - retained_sum * (k / left)) / (k + left)  # (P,)
         move = chosen.alpha * inverse_fisher(gradients, influence, chosen.damping)
         with torch.no_grad():
             for parameter, part in zip(self.model.parameters(), self._parts(move), strict=True):
