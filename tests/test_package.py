@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -11,14 +13,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import neverseen
 from neverseen import AnalyticClassifier, ConfigurationError, GaussianKernel, Identity, Key, RandomProjection
+from neverseen import classifier as classifier_module
 from neverseen import hardware as hardware_module
 from neverseen.hardware import Hardware
 from tests.samples import clustered, features
 
 ROOT = Path(__file__).parent.parent
+OPTIONAL = ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich", "sqlalchemy", "typer"]
 
 
 def test_public_face() -> None:
@@ -35,14 +40,41 @@ def test_public_face() -> None:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("neverseen", ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich", "sqlalchemy", "typer"]),
-        ("neverseen.tracking", ["torch"]),
+        ("neverseen", [*OPTIONAL, "scipy", "sklearn"]),
+        ("neverseen.forgetting", OPTIONAL),
+        ("neverseen.tracking", ["torch", "scipy", "sklearn"]),
     ],
 )
 def test_optional_libraries_stay_unimported(module: str, unwanted: list[str]) -> None:
     script = f"import {module}, sys; print([name for name in {unwanted!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_late_names_are_there() -> None:
+    """After ``import neverseen`` alone."""
+    names = {*neverseen.__all__, *neverseen._LATE}
+    script = (
+        f"import neverseen; names = {sorted(names)!r}; print(set(names) <= set(dir(neverseen)), "
+        "all(hasattr(neverseen, name) for name in names), set(names) <= set(vars(neverseen)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 3
+
+
+def test_late_names_are_what_they_stand_for() -> None:
+    for name, module in neverseen._LATE.items():
+        assert getattr(neverseen, name) is getattr(importlib.import_module(f"neverseen.{module}"), name)
+    held = classifier_module.AnalyticClassifier(gamma=3)
+    assert type(clone(held)) is neverseen.AnalyticClassifier
+    assert pickle.loads(pickle.dumps(AnalyticClassifier)) is AnalyticClassifier  # noqa: S301 (our own)
+
+
+def test_other_names_are_refused_as_ever() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'neverseen' has no attribute 'Classifier'$"):
+        _ = neverseen.Classifier  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match=r"^cannot import name 'Classifier' from 'neverseen'"):
+        from neverseen import Classifier  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_it_works_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ Learn a stream of samples; forget any of them, or a whole class, on request. The
 never saw them.
 """
 
-from neverseen.classifier import AnalyticClassifier
-from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
+from typing import TYPE_CHECKING
+
 from neverseen.errors import (
     AlreadyForgottenError,
     CertificateRejectedError,
@@ -27,7 +27,6 @@ from neverseen.errors import (
     StoreDamagedError,
     StoreLockedError,
 )
-from neverseen.forgetting import ForgettingModel
 from neverseen.keys import Key, Keyring
 
 __version__ = "0.1.0"
@@ -62,3 +61,33 @@ __all__ = [
     "StoreLockedError",
     "__version__",
 ]
+
+# What needs SciPy or scikit-learn is imported when it is first asked for: they take a second, and errors, the client
+# and a command's help do without. Type checkers see plain imports, and so know every name, and no others.
+_LATE = {
+    "AnalyticClassifier": "classifier",
+    "Encoder": "encoding",
+    "ForgettingModel": "forgetting",
+    "GaussianKernel": "encoding",
+    "Identity": "encoding",
+    "RandomProjection": "encoding",
+}
+
+if TYPE_CHECKING:
+    from neverseen.classifier import AnalyticClassifier
+    from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
+    from neverseen.forgetting import ForgettingModel
+else:
+
+    def __getattr__(name: str) -> object:
+        """Return a name that is not here yet, and keep it."""
+        from importlib import import_module
+
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(f"neverseen.{_LATE[name]}"), name)
+        return found
+
+    def __dir__() -> list[str]:
+        """Return all names, those that are not here yet too."""
+        return sorted({*globals(), *_LATE})

@@ -15,10 +15,9 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from neverseen.cli.opening import opened
+from neverseen.cli.opening import described, opened
 from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError
 from neverseen.files import sync_folder
-from neverseen.store.description import Description
 
 LEDGER, LOCK = "ledger.sqlite", "lock"
 FOLDERS = ("certificates", "sums", "versions")
@@ -27,7 +26,7 @@ _NAME = re.compile(r"(?:(?:certificates|sums|versions)/)?[A-Za-z0-9][A-Za-z0-9_-
 
 def write_archive(folder: Path, file: Path) -> str:
     """Write a store to a new file of mode 600, and return the digest of its model."""
-    if Description.read(folder).ledger is not None:
+    if described(folder).ledger is not None:
         raise ConfigurationError(f"the ledger of {folder} is in a database of its own: use that database's tools")
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {file.parent} to write {file.name} to")
@@ -79,7 +78,7 @@ def read_archive(folder: Path, file: Path) -> str:
                 _unpack(archive, partial, file)
         except tarfile.TarError as error:
             raise FileRejectedError(f"{file} is not a .tar file that can be read: {error}") from error
-        if Description.read(partial).ledger is not None:  # it would name a database of the sender's choice
+        if described(partial).ledger is not None:  # it would name a database of the sender's choice
             raise FileRejectedError(f"{file} names a database for its ledger: it was not written by export")
         with opened(partial, write=True) as model:
             digest = model.digest()

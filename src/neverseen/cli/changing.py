@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neverseen import store
-from neverseen.classifier import AnalyticClassifier
 from neverseen.cli.opening import backbone_of, opened, recipe_of
 from neverseen.cli.options import Folder, Ids, Json, Keys, Label, Labels, Owners, Publish, Receipts, Source
 from neverseen.cli.printing import about, by_class, counted, plain, print_json, print_table, published_words
 from neverseen.cli.receipt_files import ReceiptFile, read_receipts
 from neverseen.cli.sources import Columns, read_source
-from neverseen.encoding import RandomProjection
 from neverseen.errors import InputError, NotLearnedError
 from neverseen.keys import Keyring
 from neverseen.labels import from_text, normalise, text
-from neverseen.store import Store
+
+if TYPE_CHECKING:
+    from neverseen.store import Store
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]
 Seal = Annotated[bool, typer.Option("--seal", help="Then clear the disk of what was forgotten.")]
@@ -46,7 +45,7 @@ def init(
         int, typer.Option(help="Size of the random projection: more is more accurate, and slower.")
     ] = 2048,
     seed: Annotated[int, typer.Option(help="Of the random projection.")] = 0,
-    gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.")] = AnalyticClassifier().gamma,
+    gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.")] = 2**16,
     track_classes: Annotated[
         bool, typer.Option("--track-classes", help="Keep each class's own sums, for forget-class.")
     ] = False,
@@ -71,6 +70,8 @@ def init(
 
     Example: `neverseen init shop --backbone features:384`
     """
+    from neverseen import AnalyticClassifier, RandomProjection, store
+
     recipe = recipe_of(backbone)
     made = backbone_of(recipe)
     settings = AnalyticClassifier(RandomProjection(codes, seed), gamma, track_classes=track_classes)

@@ -8,19 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from neverseen.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
-from neverseen.cli.opening import backbone_of, opened
+from neverseen.cli.opening import backbone_of, described, opened
 from neverseen.cli.options import Folder, Ids, Json, Label, Labels, Owners, PublicKey, Receipts, Source
 from neverseen.cli.printing import counted, print_json
 from neverseen.cli.receipt_files import read_receipts
 from neverseen.cli.sources import Columns, read_source
-from neverseen.encoding import quantise
 from neverseen.errors import CertificateRejectedError, NotPublishedError
-from neverseen.hardware import choose
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex
-from neverseen.model import ExactModel
-from neverseen.store.description import Description
-from neverseen.versions import read_version
 
 ROWS = 256
 """Samples learned at a time from scratch. Any number ends in the same sums."""
@@ -108,6 +103,8 @@ def weights(
 
     Example: `neverseen verify weights shop`
     """
+    from neverseen.versions import read_version
+
     with opened(folder, write=False) as model:
         certificate = model.certificate(model.published_number)
         check_signature(certificate, model.description.public_key)
@@ -144,7 +141,11 @@ def retrain(
 
     Example: `neverseen verify retrain shop retained.csv`
     """
-    description = Description.read(folder)
+    from neverseen.encoding import quantise
+    from neverseen.hardware import choose
+    from neverseen.model import ExactModel
+
+    description = described(folder)
     found = read_source(source, Columns(labels, ids, owners, label))
     with opened(folder, write=False) as model:
         if model.published_number == 0:

@@ -8,13 +8,11 @@ from typing import Annotated
 import typer
 
 from neverseen.cli.archive import read_archive, write_archive
-from neverseen.cli.onnx_graph import graph_of
 from neverseen.cli.opening import opened
 from neverseen.cli.options import Folder, Json
 from neverseen.cli.printing import print_json
 from neverseen.errors import InputError
 from neverseen.files import replace_file
-from neverseen.versions import write_version
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +33,9 @@ def export(
 
     Example: `neverseen export shop shop.safetensors`
     """
+    from neverseen.cli.onnx_graph import graph_of
+    from neverseen.versions import write_version
+
     if file.exists():
         raise FileExistsError(f"{file} is there already: choose another name")
     ending = file.suffix.lower()

@@ -1,16 +1,21 @@
-"""Stores as commands open them: the backbone made again from its recipe, the keys from their file."""
+"""Stores as commands open them: the backbone made again from its recipe, the keys from their file.
+
+Here as in all of the command line, what stores and models need is imported where it is used: it takes a second, which
+those who ask for help should not wait.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from neverseen import store
-from neverseen.backbones import Backbone, Precomputed, efficientnet_lite0, minilm
 from neverseen.errors import ConfigurationError
 from neverseen.keys import Keyring
-from neverseen.store import Store
-from neverseen.store.description import Description
+
+if TYPE_CHECKING:
+    from neverseen.backbones import Backbone
+    from neverseen.store import Store
+    from neverseen.store.description import Description
 
 KINDS = "features:NUMBER, features:NUMBER:NAME, efficientnet_lite0, efficientnet_lite0:RESOLUTION or minilm"
 
@@ -40,6 +45,8 @@ def recipe_of(words: str) -> dict[str, Any]:
 
 def backbone_of(recipe: Any) -> Backbone:
     """Return the backbone that a recipe describes."""
+    from neverseen.backbones import Precomputed, efficientnet_lite0, minilm
+
     match recipe:
         case {"kind": "features", "n_features": int(size), "name": str(name)}:
             return Precomputed(size, name)
@@ -48,6 +55,13 @@ def backbone_of(recipe: Any) -> Backbone:
         case {"kind": "minilm"}:
             return minilm()
     raise ConfigurationError("the store does not say how to make its backbone: open it from Python, with backbone=")
+
+
+def described(folder: Path) -> Description:
+    """Return what a store is, as the file in its folder says."""
+    from neverseen.store.description import Description
+
+    return Description.read(folder)
 
 
 def opened(folder: Path, *, write: bool, keys: Path | None = None, raw: bool = False) -> Store:
@@ -62,7 +76,9 @@ def opened(folder: Path, *, write: bool, keys: Path | None = None, raw: bool = F
     raw : bool
         Whether raw samples will be given, for which the backbone is made.
     """
+    from neverseen import store
+
     known = None if keys is None else Keyring.load(keys)
-    backbone = backbone_of(Description.read(folder).backbone.get("recipe")) if raw else None
+    backbone = backbone_of(described(folder).backbone.get("recipe")) if raw else None
     hardware = "auto" if write or raw else "numpy"  # what only reads is done before PyTorch would be there
     return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from neverseen.cli.opening import backbone_of
+from neverseen.cli.opening import backbone_of, described
 from neverseen.cli.options import Folder, Json, Keys
 from neverseen.cli.printing import print_json, print_table
 from neverseen.keys import Keyring
-from neverseen.store.description import Description
 
 Name = Annotated[str, typer.Argument(help="The key's name.", show_default=False)]
 
@@ -66,7 +65,7 @@ def serve(
     chosen = Settings.load(
         folder, min_batch=min_batch, max_delay=max_delay, seal_after=seal_after, output=output, top_k=top_k
     )
-    description = Description.read(folder)
+    description = described(folder)
     recipe = description.backbone.get("recipe")
     known = None if keys is None else Keyring.load(keys)
     backbone = backbone_of(recipe) if recipe is not None else None
@@ -144,5 +143,5 @@ def _file(folder: Path) -> Any:
     from neverseen.service import KeyFile
     from neverseen.service.settings import service_folder
 
-    Description.read(folder)
+    described(folder)
     return KeyFile(service_folder(folder))

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.backbones.packages import imported
 from neverseen.errors import FileRejectedError, InputError
 
 IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -181,6 +180,8 @@ def _csv(source: Path, columns: Columns) -> Samples:
 
 
 def _parquet(source: Path, columns: Columns) -> Samples:
+    from neverseen.backbones.packages import imported
+
     parquet = imported("pyarrow.parquet", "reading .parquet", "pip install pyarrow")
     arrow = imported("pyarrow", "reading .parquet", "pip install pyarrow")
     try:
