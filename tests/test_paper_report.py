@@ -31,7 +31,12 @@ def result(experiment: str, method: str, requests: int, seed: int, gap: float = 
         "commit": "0123456789abcdef",
         "hardware": "NVIDIA H200",
         "torch": "2.9",
-        "times": {"features": 0.5 if exact else None, "update": gap * 10, "per_request": [1.0] * 4, "alone": exact},
+        "times": {
+            "features": 0.5 if exact else None,
+            "update": gap * 10,
+            "per_request": [1.0] * requests,
+            "alone": exact,
+        },
         "requests_done": requests,
         "peak_memory": 2**30,
         "accuracy": {"retained": 80.0, "forgotten": 70.0, "test": 60.0},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.paper.results import DATA, NAMES, Result, Results
 
@@ -65,26 +65,36 @@ def _traced(results: Results, experiment: str, dataset: str, requests: int) -> d
     return {name: found[name] for name in NAMES if name in found}
 
 
-def _times(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, tuple[list[int], list[float]]]:
-    """Return numbers of requests and the seconds that they took, of runs that were alone on the machine."""
+class Curve(NamedTuple):
+    """Seconds after so many requests."""
+
+    requests: list[int]
+    seconds: list[float]
+    reckoned: bool  # from a few requests that were timed
+
+
+def _times(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Curve]:
+    """Return the times of runs that were alone on the machine."""
     names = ("time", "dynamics") if experiment == "dynamics" else (experiment,)
-    found: dict[str, tuple[list[int], list[float]]] = {}
+    found: dict[str, Curve] = {}
     for run in results.runs:
         good = run["experiment"] in names and run["dataset"] == dataset and run["requests"] == requests
         if good and not run["failed"] and run["times"]["alone"] and run["method"] in COLOURS:
-            if each := run["times"]["per_request"]:
-                count = run["requests_done"]  # where requests to learn come between, a point stands for two
-                where = [(i + 1) * count // len(each) for i in range(len(each))]
-                found.setdefault(run["method"], (where, list(accumulate(each))))
-            elif points := run["after_each_request"]:
-                where = [point["requests"] for point in points]
-                found.setdefault(run["method"], (where, [point["seconds"] for point in points]))
+            found.setdefault(run["method"], _curve(run))
     return found
 
 
-def _draw(
-    traced: dict[str, Result], times: dict[str, tuple[list[int], list[float]]], heading: str, stem: Path
-) -> list[Path]:
+def _curve(run: Result) -> Curve:
+    each, points, done = run["times"]["per_request"], run["after_each_request"], run["requests_done"]
+    if done < run["requests"]:
+        numbers = range(1, run["requests"] + 1)
+        return Curve(list(numbers), [run["times"]["update"] / done * number for number in numbers], True)
+    if each is None:
+        return Curve([point["requests"] for point in points], [point["seconds"] for point in points], False)
+    return Curve(list(range(1, done + 1)), list(accumulate(each)), False)
+
+
+def _draw(traced: dict[str, Result], times: dict[str, Curve], heading: str, stem: Path) -> list[Path]:
     from matplotlib import pyplot as plt
 
     panels = 3 if times else 2
@@ -99,12 +109,8 @@ def _draw(
         for axis, column in zip(axes[:2], ("retained", "test"), strict=True):
             axis.plot(where, [point[column] for point in points], **look)
         if method in times:
-            where, seconds = times[method]
-            axes[2].plot(where, seconds, **look)
-            if where[-1] < run["requests"]:  # the first requests were timed: the rest at the same rate, dotted
-                rest = range(where[-1], run["requests"] + 1)
-                reckoned = [seconds[-1] * count / where[-1] for count in rest]
-                axes[2].plot(rest, reckoned, color=COLOURS[method], linestyle=":")
+            curve = times[method]
+            axes[2].plot(curve.requests, curve.seconds, **(look | {"linestyle": ":"} if curve.reckoned else look))
     labels = ("retained accuracy, %", "test accuracy, %", "update time so far, s")
     for axis, label in zip(axes, labels[:panels], strict=True):
         axis.set(xlabel="requests", ylabel=label)
