@@ -166,7 +166,7 @@ class IntegerSystem:
     gamma : int
         At least 1. The smallest eigenvalue of A is at least gamma.
     measure : bool
-        Take a pass over the matrix to allow wider blocks. It pays where several products follow.
+        Take a pass over the matrix where that allows wider blocks. It pays where several products follow.
 
     Attributes
     ----------
@@ -182,12 +182,12 @@ class IntegerSystem:
         self.trace = sum(diagonal.tolist()) + gamma * self.size
         self._bits = (int(diagonal.max(initial=0)) + gamma).bit_length()  # |A_ij| < 2**bits
         self._spread = max(0, self.size - 1).bit_length()  # d <= 2**spread
+        self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= 16 or count == 3)
         self._reach = self._bits + self._spread  # no row of A has magnitudes that add up to 2**reach
-        if measure and self.size:
+        if measure and self._float_width(self._limb_count) > 62 - self._reach:  # else wider blocks are of no use
             largest = float(hardware.row_sums(gram).max()) + gamma
             # d conversions and additions, each right to 2**-53 relative, and a few more operations.
             self._reach = min(self._reach, math.frexp(largest * (1 + (self.size + 8) * 2.0**-52))[1])
-        self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= 16 or count == 3)
         self._limbs: list[Array] = []
         if self.width(1) < 2:
             raise LimitError(
