@@ -376,3 +376,14 @@ def test_copies_are_independent() -> None:
             twin.forget(X[:5], NAMES[:5])
             assert twin.digest() == new().fit(X[5:], NAMES[5:]).digest()
             assert model.digest() == new().fit(X, NAMES).digest()
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, np.uint64])
+def test_weights_are_the_same_for_any_whole_number_of_grid_bits(kind: Any) -> None:
+    features, labels = np.eye(4), [0, 1, 0, 1]
+    model = AnalyticClassifier(Identity(), grid_bits=kind(40), hardware="numpy").fit(features, labels)
+    plain = AnalyticClassifier(Identity(), hardware="numpy").fit(features, labels)
+    assert np.array_equal(model.weights_, plain.weights_)
+    assert np.array_equal(model.decision_function(features), plain.decision_function(features))
+    assert np.array_equal(model.predict_proba(features), plain.predict_proba(features))
+    assert np.array_equal(model.error_bound(), plain.error_bound())

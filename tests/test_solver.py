@@ -9,6 +9,7 @@ import pytest
 
 from neverseen import HardwareError, IllConditionedError, InputError, LimitError
 from neverseen import refinement as refinement_module
+from neverseen.arithmetic import IntegerSystem
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.preconditioning import ApproximateInverse, CholeskyFactor, Corrected, NoProgressError
 from neverseen.rational import eliminated
@@ -173,3 +174,23 @@ def test_weights_too_large_after_elimination_are_refused() -> None:
     gram = np.full((20, 20), 2**50)
     with pytest.raises(LimitError, match="does not fit the grid"):
         solve(gram, np.diag(np.full(20, 2**30))[:, :1] - np.diag(np.full(20, 2**30))[:, 1:2], 1, grid_bits=52)
+
+
+def test_no_features_have_no_weights_whatever_gamma() -> None:
+    for gamma in (1, 2**30, 2**40):
+        assert solve(np.zeros((0, 0), np.int64), np.zeros((0, 1), np.int64), gamma).weights.shape == (0, 1)
+
+
+def test_sums_are_refused_by_all_or_by_none() -> None:
+    gram = np.diag(np.full(1024, 2**50 + 1))
+    with pytest.raises(LimitError, match="leave no room"):
+        solve(gram, np.ones((1024, 3), np.int64), 2**40, 20)
+    with pytest.raises(LimitError, match="leave no room"):
+        IntegerSystem(gram, 2**40, choose("numpy"))
+
+
+def test_whether_a_weight_fits_does_not_depend_on_the_way_to_it() -> None:
+    gram, right = np.diag([2**30, 0]), np.array([[3], [2**22]])
+    for columns in (1, 3):
+        with pytest.raises(LimitError, match="does not fit the grid"):
+            solve(gram, np.repeat(right, columns, axis=1), 1, 1)

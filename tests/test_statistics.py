@@ -227,6 +227,61 @@ def test_a_large_batch_over_small_ones_that_wait() -> None:
     assert held == Statistics.of(rows[:400], labels[:400])
 
 
+def test_a_check_that_fails_while_others_are_merged_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = codes("merged", 600, 2)
+    held, other = Statistics.of(many, ["a"] * 600), Statistics.of(many, ["b"] * 600)
+    other.add(many[:3], ["c"] * 3)  # these wait
+    before = held.digest()
+    with monkeypatch.context() as patch:
+        patch.setattr(Hardware, "int8_gram", lambda self, codes: np.zeros((2, 2), np.int32))
+        with pytest.raises(HardwareError, match="Gram matrix"):
+            held.merge(other)
+    assert held.digest() == before
+    held.merge(other)
+    assert held.counts == {'"a"': 600, '"b"': 600, '"c"': 3}
+
+
+def test_a_check_that_fails_when_many_wait_is_told_to_who_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics_module, "_MANY_ROWS", 2)
+    held = Statistics(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Hardware, "int8_gram", lambda self, codes: np.zeros((2, 2), np.int32))
+        for _ in range(3):
+            held.add(np.ones((1, 2), np.int8), ["a"])  # learned: who asks again would learn it twice
+        with pytest.raises(HardwareError, match="Gram matrix"):
+            held.digest()
+    assert held.gram.tolist() == [[3, 3], [3, 3]]
+
+
+def test_statistics_share_nothing(hardware: Hardware) -> None:
+    many = Statistics.of(hardware.array(codes("apart", 600, 4)), ["a"] * 600, hardware)
+    before = many.digest()
+    few = Statistics.of(hardware.array(codes("few", 2, 4)), ["b", "b"], hardware)
+    few.merge(many)
+    few.settle()
+    few.add(hardware.array(codes("more", 2, 4)), ["a", "a"])
+    few.settle()
+    assert many.digest() == before
+
+
+def test_statistics_less_themselves_are_empty(hardware: Hardware) -> None:
+    for rows in (3, 600):
+        held = Statistics.of(hardware.array(codes("self", rows, 4)), ["a", "b", "c"] * (rows // 3), hardware)
+        held.subtract(held)
+        assert held == Statistics(4, hardware)
+
+
+def test_no_samples_change_nothing(hardware: Hardware) -> None:
+    held = Statistics.of(hardware.array(CODES), LABELS, hardware)
+    before = held.digest()
+    empty = Statistics.of(hardware.array(CODES[:0]), [], hardware)
+    held.merge(empty)
+    held.subtract(empty)
+    held.settle()
+    empty.settle()
+    assert held.digest() == before
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=40))
 def test_class_sums_are_those_of_a_dictionary(steps: list[tuple[str, bool]]) -> None:
     table = ClassSums(3, choose("numpy"))

@@ -184,16 +184,17 @@ class IntegerSystem:
         self._spread = max(0, self.size - 1).bit_length()  # d <= 2**spread
         self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= 16 or count == 3)
         self._reach = self._bits + self._spread  # no row of A has magnitudes that add up to 2**reach
-        if measure and self._float_width(self._limb_count) > 62 - self._reach:  # else wider blocks are of no use
-            largest = float(hardware.row_sums(gram).max()) + gamma
-            # d conversions and additions, each right to 2**-53 relative, and a few more operations.
-            self._reach = min(self._reach, math.frexp(largest * (1 + (self.size + 8) * 2.0**-52))[1])
-        self._limbs: list[Array] = []
         if self.width(1) < 2:
             raise LimitError(
                 f"sums of {self._bits} bits over {self.size} features leave no room for exact products; "
                 "split the model, or use a smaller gamma"
             )
+        # Not before that refusal: whether sums are refused must not depend on who asks.
+        if measure and self.size and self._float_width(self._limb_count) > 62 - self._reach:  # else of no use
+            largest = float(hardware.row_sums(gram).max()) + gamma
+            # d conversions and additions, each right to 2**-53 relative, and a few more operations.
+            self._reach = min(self._reach, math.frexp(largest * (1 + (self.size + 8) * 2.0**-52))[1])
+        self._limbs: list[Array] = []
 
     def _float_width(self, limbs: int) -> int:
         return 53 - -(-self._bits // limbs) - self._spread

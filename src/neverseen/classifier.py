@@ -194,7 +194,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores, _ = self._scores(X)
         if scores.shape[1] == 2:
             scores = scores[:, 1] - scores[:, 0]
-        return np.ldexp(scores.astype(np.float64), -self.grid_bits)
+        return np.ldexp(scores.astype(np.float64), -int(self.grid_bits))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return, for each sample, the probability vector nearest to its scores; shape (n, C).
@@ -202,7 +202,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Least squares on one-hot labels estimates probabilities; the Euclidean projection makes them non-negative
         and sum to one. Improbable classes get exactly 0.
         """
-        scores = np.ldexp(self._scores(X)[0].astype(np.float64), -self.grid_bits)  # (n, C)
+        scores = np.ldexp(self._scores(X)[0].astype(np.float64), -int(self.grid_bits))  # (n, C)
         ranked = -np.sort(-scores, axis=1)
         excess = (np.cumsum(ranked, axis=1) - 1) / np.arange(1, scores.shape[1] + 1)
         support = (ranked > excess).sum(axis=1) - 1
@@ -231,8 +231,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def weights_(self) -> np.ndarray:
         """Weights as float64, of shape (d, C)."""
-        scaled: np.ndarray = self._require().weights() * 2.0**-self.grid_bits  # a power of two: as exact as float64 is
-        return scaled
+        steps: np.ndarray = self._require().weights()
+        return steps * 2.0 ** -int(self.grid_bits)  # a power of two: as exact as float64 is
 
     def digest(self) -> str:
         """Return the SHA-256, in hex, of what the model is: configuration, classes, weights."""
@@ -244,7 +244,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         W* is the exact ridge solution. Its entries are rounded correctly to the grid, so the bound is half a grid step.
         """
-        return np.full(self._require().weights().shape[1], np.ldexp(1.0, -self.grid_bits - 1))
+        return np.full(self._require().weights().shape[1], np.ldexp(1.0, -int(self.grid_bits) - 1))
 
     def discard_hints(self) -> None:
         """Drop the factors and recent codes that are kept in memory to save time. Changes no answer."""

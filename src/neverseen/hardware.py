@@ -283,7 +283,8 @@ class CudaHardware(Hardware):
         target.add_(change, alpha=sign)
 
     def add_to_rows(self, target: torch.Tensor, rows: list[int], change: torch.Tensor, sign: int) -> None:
-        target.index_add_(0, self._torch.tensor(rows, device=target.device), change, alpha=sign)
+        places = self._torch.tensor(rows, dtype=self._torch.int64, device=target.device)  # of no rows too
+        target.index_add_(0, places, change, alpha=sign)
 
     def add_to_diagonal(self, matrix: torch.Tensor, value: float) -> None:
         matrix.diagonal().add_(value)

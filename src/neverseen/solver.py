@@ -29,7 +29,7 @@ import numpy as np
 
 from neverseen.arithmetic import IntegerSystem
 from neverseen.errors import IllConditionedError, InputError, LimitError
-from neverseen.fixedpoint import FixedPoint
+from neverseen.fixedpoint import LIMB, FixedPoint
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.preconditioning import ApproximateInverse, CholeskyFactor, NoProgressError, Preconditioner
 from neverseen.rational import eliminated
@@ -122,7 +122,8 @@ def solve(
         )
     exact = eliminated(hardware.numpy(gram), gamma, hardware.numpy(cross))
     steps = [[round(value * (1 << grid_bits)) for value in row] for row in exact]
-    if max(abs(step) for row in steps for step in row) >= 2**61:
+    # The limit of `refinement.rounded`, so that whether a weight fits does not depend on the way to it.
+    if max(abs(step) for row in steps for step in row) >> grid_bits >= 2 ** min(LIMB - 1, 61 - grid_bits):
         raise LimitError(f"a weight does not fit the grid of 2**-{grid_bits}; raise gamma or lower grid_bits")
     weights = np.array(steps, dtype=np.int64)
     return Solution(

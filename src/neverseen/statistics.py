@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neverseen.arithmetic import MAX_SAMPLES, class_sums, gram
-from neverseen.errors import ConfigurationError, InputError, LimitError, NotLearnedError
+from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError
 from neverseen.hardware import Array, Hardware, choose, contiguous
 from neverseen.labels import LabelIndex, in_class_order
 
@@ -436,11 +437,13 @@ class Statistics:
             raise ConfigurationError(f"statistics over {self.size} and {other.size} codes cannot be combined")
         if (self.class_grams is None) != (other.class_grams is None):
             raise ConfigurationError("one of the statistics keeps class sums and the other does not")
+        if other._gram is not None or self.class_grams is not None:
+            other.settle()  # `_change` will want its sums: a check that fails must do so before anything is changed
 
     def _change(self, other: Statistics, sign: int) -> None:
         if self.class_grams is not None and other.class_grams is not None:
             self.class_grams.change(other.class_grams, sign)
-        for name, count in other.counts.items():
+        for name, count in list(other.counts.items()):  # which may be these very ones
             self.counts[name] = self.counts.get(name, 0) + sign * count
             if self.counts[name] == 0:
                 del self.counts[name]
@@ -452,9 +455,12 @@ class Statistics:
                 for codes, index, its_sign in other._waiting
             ]
             if sum(len(waiting.codes) for waiting in self._waiting) >= _MANY_ROWS:
-                self.settle()
+                with contextlib.suppress(HardwareError):  # they go on waiting, and who looks at the sums is told
+                    self.settle()
         else:
-            names = list(other.counts)
+            if self._gram is None:  # not the other's own
+                self._gram = self.hardware.zeros(self.size, self.size)
+            names = list(other._sums)
             matrix, sums = other.gram, other._sums.of(names)
             self._add(self._here(matrix, other.hardware), names, self._here(sums, other.hardware), sign)
             if not self._waiting:
