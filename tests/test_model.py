@@ -249,3 +249,17 @@ def test_a_failed_product_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
     assert saved(model) == before
     assert model.forget(X[:2], NAMES[:2]).digest() == new(ENCODERS[0]).fit(X[2:], NAMES[2:]).digest()
+
+
+def test_a_failed_product_while_models_are_merged_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, whole = (new(ENCODERS[0]).set_params(track_classes=False) for _ in range(3))
+    one.fit(X[:10], NAMES[:10])
+    other.fit(X[10:20], NAMES[10:20])
+    before = saved(one)
+    other.partial_fit(X[20:22], NAMES[20:22])  # these wait to be added up
+    with monkeypatch.context() as patch:
+        patch.setattr(type(one._model.hardware), "int8_gram", lambda self, codes: np.ones((24, 24), np.int64))
+        with pytest.raises(HardwareError, match="nothing was changed"):
+            one.merge(other)
+    assert saved(one) == before
+    assert one.merge(other).digest() == whole.fit(X[:22], NAMES[:22]).digest()

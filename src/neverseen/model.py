@@ -263,6 +263,7 @@ class ExactModel:
                 raise ConfigurationError(f"the models have {self.n_features} and {other.n_features} features")
             self.membership.require_like(other.membership)
             self.register.require_apart(other.register)
+            self.statistics.require_room(other.statistics)
             with self._changing():
                 self.statistics.merge(other.statistics)
                 self.membership.merge(other.membership)
