@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from benchmarks.paper import settings
+from benchmarks.paper.experiments import Key, settings_digest
 from benchmarks.paper.report import NoResultsError, write_report
 from benchmarks.paper.results import Results, cell, paper_figures, show
 from benchmarks.paper.tables import Table, all_tables
@@ -141,6 +143,18 @@ def test_times_are_of_runs_that_were_alone() -> None:
     assert rows["L1-Sparsity"][2:5] == ["≈ 7.5, 2 timed", "10.7", "1.500"]
     assert rows["neverseen"][2:6] == ["0.70", "1.0", "0.140", "0.50"]
     assert "Finetune" not in rows
+
+
+def test_results_of_earlier_settings_are_named(tmp_path: Path) -> None:
+    now = settings_digest(Key("table1", "cifar100", "finetune", 5, 0, False), settings.read("full"))
+    made_up = [
+        result("table1", "finetune", 5, 0, settings_digest=now),
+        result("table1", "scrub", 5, 0, settings_digest="other"),
+        result("table1", "random_label", 5, 0),
+    ]
+    write_report(written(tmp_path / "runs", made_up), tmp_path / "out")
+    assert "to be run again" in (told := (tmp_path / "out" / "report.md").read_text())
+    assert "- table1: RandomLabel; SCRUB\n" in told
 
 
 def test_other_tables_say_what_happened() -> None:

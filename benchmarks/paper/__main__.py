@@ -72,7 +72,10 @@ def _parser() -> argparse.ArgumentParser:
 def _device(given: str | None) -> str:
     import torch
 
-    return given or ("cuda" if torch.cuda.is_available() else "cpu")
+    here = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    if given is not None and given not in here:
+        raise SettingError(f"--device is {given!r}; there is {' and '.join(here)}")
+    return given or here[-1]
 
 
 def _work_folder(given: Path | None) -> Path:

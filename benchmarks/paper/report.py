@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from benchmarks.paper.experiments import Key, settings_digest
 from benchmarks.paper.figures import draw_all
-from benchmarks.paper.results import DATA, Result, Results, cell, paper_figures
+from benchmarks.paper.results import DATA, NAMES, Result, Results, cell, paper_figures
+from benchmarks.paper.settings import names, read
 from benchmarks.paper.tables import Table, all_tables
 
 
@@ -56,6 +58,12 @@ def _markdown(results: Results, tables: list[Table], pictures: list[str]) -> str
     if failed:
         listed = "\n".join(f"- {_name(run)}: {run['failed']}" for run in failed)
         parts.append(f"## Runs that failed\n\n{listed}")
+    if stale := _of_other_settings(results.runs):
+        listed = "\n".join(f"- {name}: {'; '.join(methods)}" for name, methods in stale.items())
+        parts.append(
+            "## Runs of earlier settings\n\nMade with other settings or methods than there are now, to be run again. "
+            f"The notes below need not hold for them.\n\n{listed}"
+        )
     parts += ["## Tables", *(table.markdown().rstrip() for table in tables)]
     if pictures:
         parts += ["## Figures", *(f"![{name.removesuffix('.png')}]({name})" for name in pictures)]
@@ -93,6 +101,17 @@ def _in_short(results: Results) -> list[str]:
             acu = figures["times"]["acu"]
             lines.append(f"The paper's ACU: {acu['25']} s for 25 requests and {acu['50']} s for 50 (1.43 times).")
     return lines
+
+
+def _of_other_settings(runs: list[Result]) -> dict[str, list[str]]:
+    """Return, by experiment, the methods with results of other settings than the setting of that name has now."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        if run["setting"] in names():
+            digest = settings_digest(Key(*(run[field] for field in Key._fields)), read(run["setting"]))
+            if run.get("settings_digest") != digest:
+                found.setdefault(run["experiment"], set()).add(NAMES.get(run["method"]) or run["method"])
+    return {experiment: sorted(methods) for experiment, methods in found.items()}
 
 
 def _provenance(runs: list[Result]) -> str:

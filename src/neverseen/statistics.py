@@ -172,9 +172,6 @@ class ClassSums:
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._rows
-
     def row(self, name: str) -> np.ndarray:
         """Return the sum of a class."""
         return self._hardware.numpy(self._table[self._rows[name]])

@@ -33,7 +33,7 @@ class SCRUB(GradientMethod):
     class Settings(Descent):
         """Public settings: alpha 0.5, gamma 1, T 2, 3 max steps in 10 epochs of Adam at 5e-4.
 
-        Not its weight decay of 0.1, which in a trial took a small network ten points below where it began.
+        Not its weight decay of 0.1, which pulls a network that has little to forget far below where it began.
 
         Attributes
         ----------
