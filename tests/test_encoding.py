@@ -40,8 +40,9 @@ def test_quantise_rows_are_independent_of_batch_and_layout(width: int, monkeypat
     assert np.array_equal(quantise(np.asfortranarray(rows)), expected)
     assert np.array_equal(quantise(rows[:, ::-1])[:, ::-1].shape, expected.shape)
     assert np.array_equal(np.concatenate([quantise(row[None]) for row in rows]), expected)
-    monkeypatch.setattr(encoding_module, "_ROWS", 7)
-    assert np.array_equal(quantise(rows), expected)
+    for cached in (1, 7 * width, 2**30):
+        monkeypatch.setattr(encoding_module, "_CACHED", cached)
+        assert np.array_equal(quantise(rows), expected)
 
 
 def test_quantise_extremes() -> None:

@@ -183,6 +183,8 @@ class IntegerSystem:
         self._bits = (int(diagonal.max(initial=0)) + gamma).bit_length()  # |A_ij| < 2**bits
         self._spread = max(0, self.size - 1).bit_length()  # d <= 2**spread
         self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= 16 or count == 3)
+        self._limbs: list[Array] = []
+        self._shares = self._limb_count == 1 and hardware.cholesky_keeps  # one float64 copy of G serves all
         self._reach = self._bits + self._spread  # no row of A has magnitudes that add up to 2**reach
         if self.width(1) < 2:
             raise LimitError(
@@ -191,10 +193,9 @@ class IntegerSystem:
             )
         # Not before that refusal: whether sums are refused must not depend on who asks.
         if measure and self.size and self._float_width(self._limb_count) > 62 - self._reach:  # else of no use
-            largest = float(hardware.row_sums(gram).max()) + gamma
+            largest = float(hardware.row_sums(self._cut()[0] if self._shares else gram).max()) + gamma
             # d conversions and additions, each right to 2**-53 relative, and a few more operations.
             self._reach = min(self._reach, math.frexp(largest * (1 + (self.size + 8) * 2.0**-52))[1])
-        self._limbs: list[Array] = []
 
     def _float_width(self, limbs: int) -> int:
         return 53 - -(-self._bits // limbs) - self._spread
@@ -238,11 +239,10 @@ class IntegerSystem:
     def cholesky(self) -> Array | None:
         """Return a float64 Cholesky factor of A, or None if there is none; ordinary floating point, nothing proved."""
         hardware = self.hardware
-        shared = self._limb_count == 1 and hardware.cholesky_keeps
-        matrix = self._cut()[0] if shared else hardware.float64(self.gram)
+        matrix = self._cut()[0] if self._shares else hardware.float64(self.gram)
         hardware.add_to_diagonal(matrix, float(self.gamma))
         factor = hardware.cholesky(matrix)
-        if shared:  # back to G: entries are integers below 2**37, so adding gamma and taking it away is exact
+        if self._shares:  # back to G: entries are integers below 2**37, so adding gamma and taking it away is exact
             hardware.add_to_diagonal(matrix, -float(self.gamma))
         return factor
 

@@ -23,7 +23,8 @@ from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import canonical_json
 
 _TARGET_RMS = 16.0
-_ROWS = 4096  # rows quantised or expanded at a time, to bound memory
+_ROWS = 4096  # rows expanded at a time, to bound memory
+_CACHED = 2**15  # numbers quantised at a time: temporaries stay in a processor's cache
 
 
 def as_features(samples: Any) -> np.ndarray:
@@ -76,8 +77,9 @@ def quantise(samples: Any) -> np.ndarray:
     """
     features = as_features(samples)
     codes = np.empty(features.shape, np.int8)
-    for start in range(0, len(features), _ROWS):
-        codes[start : start + _ROWS] = _quantise_rows(features[start : start + _ROWS])
+    rows = max(1, _CACHED // features.shape[1])
+    for start in range(0, len(features), rows):
+        codes[start : start + rows] = _quantise_rows(features[start : start + rows])
     return codes
 
 

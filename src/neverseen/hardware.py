@@ -39,6 +39,7 @@ INT32_ROWS = (2**31 - 1) // INT8_PRODUCT  # 133,144 of them to less than 2**31
 _LARGE = 2**24  # multiplications; below this, one matrix product is small
 _SUM_ROWS = 2**14  # codes turned to int64 at a time
 _BLOCK = 1024  # of a triangular factor on a GPU
+_PINNED = 2**20  # bytes; smaller arrays go to a GPU without waiting for it
 _TORCH_ROWS = 2048  # rows of codes multiplied at a time, which bounds what the kernel copies
 
 
@@ -249,7 +250,10 @@ class CudaHardware(Hardware):
         self._torch = torch
 
     def array(self, values: np.ndarray) -> torch.Tensor:
-        return self._torch.from_numpy(np.ascontiguousarray(values)).cuda()
+        tensor = self._torch.from_numpy(np.ascontiguousarray(values))
+        if values.nbytes > _PINNED:
+            return tensor.cuda()
+        return tensor.pin_memory().cuda(non_blocking=True)  # by way of a copy: the GPU need not have caught up
 
     def numpy(self, array: torch.Tensor) -> np.ndarray:
         values: np.ndarray = array.cpu().numpy()
@@ -277,7 +281,7 @@ class CudaHardware(Hardware):
         return float(array.abs().max()) if array.numel() else 0.0
 
     def row_sums(self, matrix: torch.Tensor) -> np.ndarray:
-        return self.numpy(self.float64(matrix).abs_().sum(dim=1))
+        return self.numpy(self._torch.linalg.vector_norm(self.float64(matrix), 1, dim=1))
 
     def add_in_place(self, target: torch.Tensor, change: torch.Tensor, sign: int) -> None:
         target.add_(change, alpha=sign)
