@@ -116,6 +116,32 @@ def test_features_in_any_container() -> None:
     assert new().fit(torch.from_numpy(X), torch.from_numpy(Y.astype(np.int64))).digest() == new().fit(X, Y).digest()
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_plain_arrays_are_treated_as_validation_would(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short way past scikit-learn's validation accepts and refuses the same, in the same words."""
+    bad = X.copy()
+    bad[3, 2] = np.nan
+    odd = [X[:5], X[:0], X[:5].astype(np.float32), X[:5].astype(">f8"), X[:5].astype(np.float16), X[:5].tolist(), bad]
+    odd += [X[:5, :4], X[0], X[:5][None], X[:5].astype(complex), X[:5].astype(object), X[:5].view(np.matrix), None]
+
+    def outcome(values: Any, plain: bool) -> tuple[Any, ...]:
+        model = new().fit(pd.DataFrame(X, columns=list("abcdef")) if named else X, Y)
+        with monkeypatch.context() as patched, warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if not plain:
+                patched.setattr(AnalyticClassifier, "_is_plain", lambda *_: False)
+            answers = []
+            for verb in (model.decision_function, lambda rows: model.forget(rows, Y[: len(rows)]).digest()):
+                try:
+                    answers.append(np.asarray(verb(values)).tolist())
+                except Exception as error:
+                    answers.append((type(error), str(error)))
+            return answers, [str(warning.message) for warning in said], model.digest()
+
+    for values in odd:
+        assert outcome(values, True) == outcome(values, False)
+
+
 def test_labels_that_cannot_be_classes() -> None:
     with pytest.raises(ValueError, match="Unknown label type"):
         new().fit(X, np.linspace(0, 1, 60))

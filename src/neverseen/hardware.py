@@ -315,8 +315,9 @@ class CudaHardware(Hardware):
 
     def wrapping_matvec(self, matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         rows = max(1, 2**24 // max(1, matrix.shape[1]))  # bounds the temporary at 128 MiB
-        blocks = [(matrix[i : i + rows].long() * vector).sum(dim=1) for i in range(0, len(matrix), rows)]
-        return self._torch.cat(blocks) if blocks else self.zeros(0)
+        if len(matrix) <= rows:
+            return (matrix.long() * vector).sum(dim=1)
+        return self._torch.cat([(matrix[i : i + rows].long() * vector).sum(dim=1) for i in range(0, len(matrix), rows)])
 
     def class_sums(self, codes: torch.Tensor, positions: np.ndarray, classes: int) -> torch.Tensor:
         sums = self.zeros(classes, codes.shape[1])

@@ -52,11 +52,12 @@ class Membership:
     def digests(self, quantised: np.ndarray, index: LabelIndex) -> list[Member]:
         """Return class and digest of each sample, for int8 features of shape (n, d0) before expansion."""
         key = self.require_key()
+        begun = hashlib.blake2b(key=key.reveal(), digest_size=DIGEST_SIZE, person=b"neverseen:member")
+        begun.update(self._configuration)
         started = []
         for name in index.texts:
-            hasher = hashlib.blake2b(key=key.reveal(), digest_size=DIGEST_SIZE, person=b"neverseen:member")
-            encoded = name.encode()
-            hasher.update(self._configuration + struct.pack("<Q", len(encoded)) + encoded)
+            hasher, encoded = begun.copy(), name.encode()
+            hasher.update(struct.pack("<Q", len(encoded)) + encoded)
             started.append(hasher)
         members = []
         for row, position in zip(np.ascontiguousarray(quantised), index.positions, strict=True):
