@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 TINY = """
 based_on = "smoke"
 width = 2
-extra_methods = ["paper_probes:Fails", "paper_probes:Dies", "paper_probes:Blind", "paper_probes:Sighted"]
+extra_methods = ["paper_probes:Fails", "paper_probes:Dies", "paper_probes:Blind", "paper_probes:Sighted", "paper_probes:Threads"]
 
 [sizes]
 train = 100
@@ -52,7 +52,7 @@ codes = 32
 methods = ["finetune", "neggrad", "neverseen"]
 
 [experiments.table2]
-methods = ["retrain", "scrub", "fails", "dies", "blind", "sighted"]
+methods = ["retrain", "scrub", "fails", "dies", "blind", "sighted", "threads"]
 """
 
 PROBES = """
@@ -80,6 +80,11 @@ class Blind(Probe):
     name = "blind"
     def update(self, request):
         self.notes.append(f"retained: {request.retained}")
+
+class Threads(Probe):
+    name = "threads"
+    def update(self, request):
+        self.notes.append(os.environ.get("OPENBLAS_NUM_THREADS", "as many as there are cores"))
 
 class Sighted(Probe):
     name = "sighted"
@@ -230,6 +235,17 @@ def test_failures_are_recorded_and_others_go_on(
     assert runner.missing(setting, chosen) == []
     again = options(folder, tmp_path, "experiment=table2,method=fails,dies,blind", failed=True)
     assert {key.method for key in runner.missing(setting, again)} == {"fails", "dies"}
+
+
+def test_workers_share_the_cores(
+    folder: Path, setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    chosen = options(folder, tmp_path, "experiment=table2,method=threads", workers=2)
+    assert runner.run(setting, chosen) == 0
+    assert set(read(tmp_path / "table2-synthetic10-threads-2-0.json")["notes"]) == {"3"}
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
 def test_nothing_starts_after_the_deadline(folder: Path, setting: Setting, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -22,6 +23,7 @@ from benchmarks.paper.experiments import Key, keys, settings_digest
 from benchmarks.paper.settings import Setting, SettingError
 
 PHASES = ("all", "shared", "timing")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read once, when a process loads NumPy
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,8 @@ class _Pool:
         context = mp.get_context("spawn")
         arguments = (theirs, self.setting, replace(self.options, workers=self.workers))
         process = context.Process(target=_work, args=arguments, daemon=True)
-        process.start()
+        with _environment({name: str(_threads(self.workers)) for name in THREADS}):
+            process.start()
         theirs.close()
         self._give(ours, process, previous)
 
@@ -291,11 +294,28 @@ class _Worker:
         return result
 
 
+def _threads(workers: int) -> int:
+    """Return how many threads each of so many processes may have, so that they do not wait for each other."""
+    return max(1, (os.cpu_count() or 1) // max(1, workers))
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Have some environment variables for a while, for processes that start meanwhile; those that are set stay."""
+    new = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]
+
+
 def _work(connection: Connection, setting: Setting, options: Options) -> None:
     """Run what the parent sends, until it sends None or is gone."""
     import torch
 
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // max(1, options.workers)))
+    torch.set_num_threads(_threads(options.workers))
     worker = _Worker(setting, options)
     while True:
         try:
