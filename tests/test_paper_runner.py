@@ -257,6 +257,23 @@ def test_nothing_starts_after_the_deadline(folder: Path, setting: Setting, tmp_p
     assert not list(tmp_path.glob("*.json"))
 
 
+def test_what_took_longest_may_go_first(
+    folder: Path, setting: Setting, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = options(folder, tmp_path, "experiment=table2,method=scrub,blind,sighted")
+    runner.run(setting, chosen)
+    told = {}
+    for method, seconds in (("blind", 7.0), ("scrub", 1.0), ("sighted", 9.0)):
+        path = tmp_path / f"table2-synthetic10-{method}-2-0.json"
+        told[path] = json.dumps(read(path) | {"seconds": seconds})
+    for longest_first, order in ((True, "sighted blind scrub"), (False, "scrub blind sighted")):
+        for path, text in told.items():
+            path.write_text(text)
+        capsys.readouterr()
+        runner.run(setting, replace(chosen, longest_first=longest_first, again=True))
+        assert re.findall(r"synthetic10-([a-z]+)-", capsys.readouterr().out) == order.split()
+
+
 def test_what_would_not_end_in_time_is_left(folder: Path, setting: Setting, tmp_path: Path) -> None:
     chosen = options(folder, tmp_path, "experiment=table2,method=blind,scrub", stop=100.0, workers=1)
     scrub, blind = (Key("table2", "synthetic10", name, 2, 0, False) for name in ("scrub", "blind"))

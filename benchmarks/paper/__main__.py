@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--deadline", type=float, metavar="SECONDS", help="start no run after so long")
     run.add_argument("--stop", type=float, metavar="SECONDS", help="end what is going on after so long")
+    run.add_argument("--longest-first", action="store_true", help="by the times of earlier results; ends sooner")
     run.add_argument("--phase", choices=("all", "shared", "timing"), default="all", help="timing runs go alone")
     run.add_argument(
         "--only", action="append", default=[], metavar="NAME=VALUE,...", help="such as method=scrub,finetune"
@@ -115,6 +116,7 @@ def _run(options: argparse.Namespace) -> int:
         workers=options.workers if options.workers is not None else (6 if cuda else os.cpu_count() or 1),
         deadline=options.deadline,
         stop=options.stop,
+        longest_first=options.longest_first,
         again=options.again,
         failed=options.failed,
         phase=options.phase,

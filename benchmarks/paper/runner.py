@@ -41,6 +41,8 @@ class Options:
     stop : float or None
         Runs still going on after this many seconds are ended and left for the next time; those that are known to take
         longer than is left are not started.
+    longest_first : bool
+        Begin with what took longest the last time, which wastes least at the end; else with what matters most.
     """
 
     out: Path
@@ -50,6 +52,7 @@ class Options:
     workers: int = 1
     deadline: float | None = None
     stop: float | None = None
+    longest_first: bool = False
     again: bool = False
     failed: bool = False
     phase: str = "all"
@@ -139,6 +142,8 @@ class _Pool:
         if not total:
             return 0
         self.seconds = known_seconds(self.options.out)
+        if self.options.longest_first:
+            self.todo.sort(key=lambda key: estimate(key, self.seconds), reverse=True)
         if self.options.workers == 0:
             return self._run_here()
         try:
