@@ -144,6 +144,18 @@ class Faulty(Hardware):
         return product
 
 
+@pytest.mark.parametrize("rows", range(5))
+@pytest.mark.parametrize(("inner", "columns"), [(0, 3), (1, 1), (7, 0), (300, 5), (5000, 3)])
+def test_exact_products_are_those_of_python_integers(rows: int, inner: int, columns: int, hardware: Hardware) -> None:
+    """Few rows take another way than many."""
+    left = np.resize(np.array([127, -127, 1, 0, -126], np.int64), (rows, inner))
+    right = np.resize(np.array([2**21, -(2**21), 2**21 - 1, 5], np.int64), (inner, columns))
+    expected = (left.astype(object) @ right.astype(object)).astype(np.int64).reshape(rows, columns)
+    found = hardware.numpy(exact_matmul(hardware.array(left), hardware.array(right), hardware))
+    assert found.dtype == np.int64
+    assert np.array_equal(found, expected)
+
+
 def test_wrong_products_are_never_silent() -> None:
     faulty = Faulty()
     with pytest.raises(HardwareError, match="Gram matrix computed on this machine fails its check"):

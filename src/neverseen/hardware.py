@@ -251,7 +251,7 @@ class CudaHardware(Hardware):
 
     def array(self, values: np.ndarray) -> torch.Tensor:
         tensor = self._torch.from_numpy(np.ascontiguousarray(values))
-        if values.nbytes > _PINNED:
+        if not 0 < values.nbytes <= _PINNED:
             return tensor.cuda()
         return tensor.pin_memory().cuda(non_blocking=True)  # by way of a copy: the GPU need not have caught up
 
