@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 TINY = """
 based_on = "smoke"
 width = 2
-extra_methods = ["paper_probes:Fails", "paper_probes:Dies", "paper_probes:Blind", "paper_probes:Sighted", "paper_probes:Threads"]
+extra_methods = ["paper_probes:Fails", "paper_probes:Dies", "paper_probes:Blind", "paper_probes:Sighted", "paper_probes:Threads", "paper_probes:Hungry"]
 
 [sizes]
 train = 100
@@ -52,12 +52,13 @@ codes = 32
 methods = ["finetune", "neggrad", "neverseen"]
 
 [experiments.table2]
-methods = ["retrain", "scrub", "fails", "dies", "blind", "sighted", "threads"]
+methods = ["retrain", "scrub", "fails", "dies", "blind", "sighted", "threads", "hungry"]
 """
 
 PROBES = """
 import os
 from dataclasses import dataclass
+import torch
 from benchmarks.paper.methods.descent import GradientMethod
 
 class Probe(GradientMethod):
@@ -85,6 +86,12 @@ class Threads(Probe):
     name = "threads"
     def update(self, request):
         self.notes.append(os.environ.get("OPENBLAS_NUM_THREADS", "as many as there are cores"))
+
+class Hungry(Probe):
+    name = "hungry"
+    def update(self, request):
+        if os.environ["OPENBLAS_NUM_THREADS"] != "6":
+            raise torch.OutOfMemoryError("others take too much")
 
 class Sighted(Probe):
     name = "sighted"
@@ -246,6 +253,18 @@ def test_workers_share_the_cores(
     assert runner.run(setting, chosen) == 0
     assert set(read(tmp_path / "table2-synthetic10-threads-2-0.json")["notes"]) == {"3"}
     assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_what_runs_out_of_memory_beside_others_runs_again_alone(
+    folder: Path, setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    chosen = options(folder, tmp_path, "experiment=table2,method=hungry,blind", workers=2)
+    assert runner.run(setting, chosen) == 0
+    assert "hungry-2-0: out of memory; again at the end, alone" in capfd.readouterr().out
+    assert runner.failures(setting, chosen) == []
+    assert len(list(tmp_path.glob("*.json"))) == 2
 
 
 def test_nothing_starts_after_the_deadline(folder: Path, setting: Setting, tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ class _Pool:
     def __init__(self, setting: Setting, options: Options, began: float, workers: int) -> None:
         self.setting, self.options, self.began, self.workers = setting, options, began, workers
         self.todo: list[Key] = []
+        self.alone: list[Key] = []  # ran out of memory beside others
         self.busy: dict[Connection, tuple[Any, Key, float]] = {}
         self.seconds: list[tuple[Key, float]] = []
 
@@ -165,7 +166,9 @@ class _Pool:
                 connection.close()
             unfinished = len(self.busy)
             self.busy.clear()
-        return len(self.todo) + unfinished
+        if self.alone and not self._late():
+            return len(self.todo) + unfinished + _Pool(self.setting, self.options, self.began, 1).run(self.alone)
+        return len(self.todo) + unfinished + len(self.alone)
 
     def _run_here(self) -> int:
         worker = _Worker(self.setting, self.options)
@@ -228,8 +231,12 @@ class _Pool:
             if self.todo and not self._late():
                 self._start_worker(key)
             return
-        write(self.options.out, key, result)
-        self._say(key, result, result.get("seconds", seconds))
+        if self.workers > 1 and str(result["failed"]).startswith("OutOfMemoryError"):
+            self.alone.append(key)
+            print(f"[{self._elapsed():6.0f} s] {key}: out of memory; again at the end, alone", flush=True)
+        else:
+            write(self.options.out, key, result)
+            self._say(key, result, result.get("seconds", seconds))
         self._give(connection, process, key)
 
     def _say(self, key: Key, result: dict[str, Any], seconds: float) -> None:
