@@ -144,7 +144,7 @@ def test_classes_come_and_go_with_columns() -> None:
     gram, cross = sums(before)
     # Drop column 2 (its samples stay in G: as if they had a label of no class), and add an empty class in front.
     kept = [-1, 0, 1, 3, 4]
-    moved = start(before, 2**16, NUMPY).with_columns(kept, NUMPY)
+    moved = start(before, 2**16, NUMPY).with_columns(kept)
     assert moved.residuals[0] == 0
     change = CODES[[7]]
     gram2 = gram - np.outer(change[0].astype(int), change[0].astype(int))

@@ -23,7 +23,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from neverseen.arithmetic import ExactOperand, IntegerSystem, check_float_product
+from neverseen.arithmetic import IntegerSystem, check_float_product
 from neverseen.fixedpoint import LIMB, FixedPoint
 from neverseen.hardware import INT8_PRODUCT, Array, Hardware, contiguous
 from neverseen.preconditioning import NoProgressError, Preconditioner, corrected
@@ -61,7 +61,6 @@ class Following:
 
     weights: np.ndarray
     base: FixedPoint  # X0, (d, C)
-    operands: list[ExactOperand]  # its limbs, ready to be multiplied by codes
     lefts: FixedPoint  # L, (d, m)
     rights: FixedPoint  # R, (m, C)
     steps: Array  # N, (d, C) int64
@@ -83,7 +82,6 @@ class Following:
         return cls(
             solution.weights,
             solution.values,
-            [ExactOperand(limb, hardware) for limb in solution.values.limbs],
             FixedPoint.zeros(size, 0, hardware=hardware),
             FixedPoint.zeros(0, classes, hardware=hardware),
             steps,
@@ -95,15 +93,13 @@ class Following:
             solution.grid_bits,
         )
 
-    def with_columns(self, columns: list[int], hardware: Hardware) -> Following:
+    def with_columns(self, columns: list[int]) -> Following:
         """Return the same for other classes: columns picked by position, -1 for a class without samples."""
         if columns == list(range(len(self.residuals))):
             return self
-        base = self.base.columns(columns)
         return replace(
             self,
-            base=base,
-            operands=[ExactOperand(limb, hardware) for limb in base.limbs],
+            base=self.base.columns(columns),
             rights=self.rights.columns(columns),
             steps=_picked(self.steps, columns),
             rests=_picked(self.rests, columns),
@@ -137,7 +133,8 @@ class Following:
         hardware = system.hardware
         precondition = corrected(self.preconditioner, hardware.float64(codes), signs, hardware)
         errors, slack = self._signed_errors(system, codes, signs, targets)  # S E, (k, C)
-        sizes = np.abs(hardware.numpy(errors.nearest_floats())) * (1 + 2.0**-50)  # (k, C)
+        floats = errors.nearest_floats()
+        sizes = np.abs(hardware.numpy(floats)) * (1 + 2.0**-50)  # (k, C)
 
         # U with A' U = C' - V, refined until V S E cannot matter.
         inverse = Refinement(system, contiguous(codes.T))  # (d, k)
@@ -152,11 +149,12 @@ class Following:
         # N and the rests move by 2**p U S E, computed in float64: rounded inputs, products and sums are wrong by
         # less than (k + 10) 2**-52 of the sum of magnitudes.
         left = inverse.values.nearest_floats()  # (d, k)
-        moves = hardware.matmul(left, errors.nearest_floats() * 2.0**self.grid_bits)  # (d, C)
+        right = floats * 2.0**self.grid_bits
+        moves = hardware.matmul(left, right)  # (d, C)
         tops = hardware.numpy(abs(left)).max(axis=0)  # (k,)
         if (reach := (tops @ sizes) * 2.0**self.grid_bits * (1 + 1e-9)).max(initial=0.0) >= 2.0**50:
             raise NoProgressError
-        check_float_product(left, errors.nearest_floats() * 2.0**self.grid_bits, moves, float(reach.sum()), hardware)
+        check_float_product(left, right, moves, float(reach.sum()), hardware)
         rest_errors = (self.rest_errors + (len(signs) + 10) * 2.0**-52 * reach + 2.0**-52) * (1 + 1e-9)
         if rest_errors.max(initial=0.0) > max(_MAX_DOUBT, self.rest_errors.max(initial=0.0)):
             raise NoProgressError
@@ -180,8 +178,7 @@ class Following:
     ) -> tuple[FixedPoint, float]:
         """Return S E with E near ``Y - C X``, and a bound on the norm of a column of ``C' S (Y - C X - E)``."""
         hardware = system.hardware
-        fit = FixedPoint([operand.after(codes) for operand in self.operands[:_LIMBS]], hardware)  # C X0, (k, C)
-        fit.normalise()
+        fit = self.base.truncated(_LIMBS).after_codes(codes)  # C X0, (k, C)
         inner = self.lefts.after_codes(codes)  # C L, (k, m)
         if max(hardware.max_abs(part.limbs[0]) for part in (inner, self.rights)) >= 2 ** (LIMB - 1):
             raise NoProgressError
@@ -256,8 +253,7 @@ class Following:
         self.rests[:, columns] = fraction + hardware.float64(integer - steps)
         residuals, rest_errors = self.residuals.copy(), self.rest_errors.copy()
         residuals[columns], rest_errors[columns] = refinement.bounds(), 2.0**-49
-        operands = [ExactOperand(limb, hardware) for limb in base.limbs]
-        return replace(self, base=base, operands=operands, rights=rights, residuals=residuals, rest_errors=rest_errors)
+        return replace(self, base=base, rights=rights, residuals=residuals, rest_errors=rest_errors)
 
 
 def _restarted(system: IntegerSystem, right: Array, values: FixedPoint, largest: float) -> Refinement:

@@ -381,7 +381,7 @@ class ExactModel:
         place = {name: position for position, name in enumerate(classes)}
         targets = np.array([place.get(name, -1) for _, _, names in self._changes for name in names], dtype=np.intp)
         old_place = {name: position for position, name in enumerate(columns)}
-        following = following.with_columns([old_place.get(name, -1) for name in classes], self.hardware)
+        following = following.with_columns([old_place.get(name, -1) for name in classes])
         return following.after(self.statistics.gram, cross, codes, signs, targets, self.hardware)
 
     # -- inside ------------------------------------------------------------------------------------
