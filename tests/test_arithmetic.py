@@ -144,6 +144,19 @@ class Faulty(Hardware):
         return product
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2, 15, 16, 17, 33])
+@pytest.mark.parametrize("width", [1, 2, 15, 16, 31, 40])
+@pytest.mark.parametrize("columns", [1, 2, 16, 33])
+def test_int8_products_of_any_shape(rows: int, width: int, columns: int, hardware: Hardware) -> None:
+    """Matrix units want more rows than a small request has."""
+    left, right = codes("left", rows, width), codes("right", width, columns)
+    wide = left.astype(np.int64)
+    found = hardware.numpy(hardware.int8_matmul(hardware.array(left), hardware.array(right)))
+    assert np.array_equal(found, wide @ right)
+    if rows:
+        assert np.array_equal(hardware.numpy(hardware.int8_gram(hardware.array(left))), wide.T @ wide)
+
+
 @pytest.mark.parametrize("rows", range(5))
 @pytest.mark.parametrize(("inner", "columns"), [(0, 3), (1, 1), (7, 0), (300, 5), (5000, 3)])
 def test_exact_products_are_those_of_python_integers(rows: int, inner: int, columns: int, hardware: Hardware) -> None:

@@ -36,7 +36,7 @@ FLOAT32_ROWS = 2**24 // INT8_PRODUCT  # 1040 products of codes sum to less than 
 INT32_ROWS = (2**31 - 1) // INT8_PRODUCT  # 133,144 of them to less than 2**31
 
 
-_LARGE = 2**24  # multiplications; below this, one matrix product is small
+_FEW = 16  # rows; int8 matrix units want as many
 _SUM_ROWS = 2**14  # codes turned to int64 at a time
 _BLOCK = 1024  # of a triangular factor on a GPU
 _PINNED = 2**20  # bytes; smaller arrays go to a GPU without waiting for it
@@ -179,6 +179,10 @@ class Hardware:
         solution, _ = lapack.dpotrs(factor, right, lower=0)
         return np.ascontiguousarray(solution)
 
+    def solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the solution of a small system in main memory; raise ValueError or RuntimeError if it is singular."""
+        return np.linalg.solve(matrix, right)
+
 
 class TorchHardware(Hardware):
     """NumPy's arrays, with PyTorch's CPU kernels for the products."""
@@ -192,12 +196,10 @@ class TorchHardware(Hardware):
         self._torch = torch
         self._int8_units_work = _passes_int8_self_test(torch)
 
-    # Two libraries' threads wait for work by spinning and slow each other down, so one kind of work stays with one
-    # library: wide products and solves with PyTorch, narrow ones with NumPy and SciPy.
+    # Two libraries' threads wait for work by spinning, and on the same cores each is several times slower for it. So
+    # all floating-point work is PyTorch's, small or large, and NumPy's threads are left asleep.
 
     def matmul(self, left: Array, right: Array) -> Array:
-        if left.size * right.shape[1] < _LARGE:
-            return super().matmul(left, right)
         return (self._torch.from_numpy(left) @ self._torch.from_numpy(right)).numpy()
 
     def cholesky(self, matrix: Array) -> Array | None:
@@ -205,28 +207,25 @@ class TorchHardware(Hardware):
         return np.asfortranarray(factor.numpy()) if int(info) == 0 else None
 
     def cholesky_solve(self, factor: Array, right: Array) -> Array:
-        if factor.size * right.shape[1] < _LARGE:
-            return super().cholesky_solve(factor, right)
-        upper, solve = (
-            self._torch.from_numpy(factor),
-            self._torch.linalg.solve_triangular,
-        )  # twice the pace of cholesky_solve
-        return (
-            solve(upper, solve(upper.mT, self._torch.from_numpy(right), upper=False), upper=True).contiguous().numpy()
-        )
+        upper, solve = self._torch.from_numpy(factor), self._torch.linalg.solve_triangular
+        inner = solve(upper.mT, self._torch.from_numpy(right), upper=False)  # twice the pace of torch.cholesky_solve
+        return solve(upper, inner, upper=True).contiguous().numpy()
+
+    def solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return _solve(matrix, right, self._torch)
 
     def int8_matmul(self, left: Array, right: Array) -> Array:
-        if not self._int8_units_work or min(left.shape) < 2 or right.shape[1] < 2:
+        if not self._int8_units_work or len(left) == 0 or min(right.shape) < 2:
             return super().int8_matmul(left, right)
-        a, b = (self._torch.from_numpy(np.ascontiguousarray(part)) for part in (left, right))
-        return self._torch._int_mm(a, b).numpy()
+        a, b = (self._torch.from_numpy(part) for part in (_rows(left), np.ascontiguousarray(right)))
+        return self._torch._int_mm(a, b)[: len(left)].numpy()
 
     def int8_gram(self, codes: Array) -> Array:
-        if not self._int8_units_work or min(codes.shape) < 16:
+        if not self._int8_units_work or len(codes) <= 1 or codes.shape[1] < _FEW:
             return super().int8_gram(codes)
         total = None
         for start in range(0, len(codes), _TORCH_ROWS):
-            rows = self._torch.from_numpy(np.ascontiguousarray(codes[start : start + _TORCH_ROWS]))
+            rows = self._torch.from_numpy(_rows(codes[start : start + _TORCH_ROWS]))
             part = self._torch._int_mm(rows.t().contiguous(), rows)
             total = part if total is None else total.add_(part)
         assert total is not None
@@ -338,6 +337,9 @@ class CudaHardware(Hardware):
     def cholesky_solve(self, factor: BlockedFactor, right: torch.Tensor) -> torch.Tensor:
         return factor.solve(right)
 
+    def solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return _solve(matrix, right, self._torch)
+
 
 class BlockedFactor:
     """A lower Cholesky factor on a GPU, with its diagonal blocks inverted.
@@ -389,6 +391,20 @@ def _inverted(blocks: torch.Tensor, torch: Any) -> torch.Tensor:
         known[..., half:, :half] = -known[..., half:, half:] @ below @ known[..., :half, :half]
         half *= 2
     return inverses
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    """Return an int8 matrix row by row, with rows of zeros if it has too few for the matrix units."""
+    if len(array) >= _FEW:
+        return np.ascontiguousarray(array)
+    rows = np.zeros((_FEW, array.shape[1]), np.int8)
+    rows[: len(array)] = array
+    return rows
+
+
+def _solve(matrix: np.ndarray, right: np.ndarray, torch: Any) -> np.ndarray:
+    solution: np.ndarray = torch.linalg.solve(torch.from_numpy(matrix), torch.from_numpy(right)).numpy()
+    return solution
 
 
 def contiguous(array: Array) -> Array:

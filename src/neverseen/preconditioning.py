@@ -61,20 +61,14 @@ class Corrected:
 
     def __call__(self, right: Array) -> Array:
         inner = self.hardware.numpy(self.hardware.matmul(self.images.T, right))  # (m, c)
-        try:
-            inner = np.linalg.solve(self.core, inner)
-        except np.linalg.LinAlgError as error:
-            raise NoProgressError from error
-        return self.base(right) - self.hardware.matmul(self.images, self.hardware.array(inner))
+        solved = self.hardware.solve(self.core, inner)
+        return self.base(right) - self.hardware.matmul(self.images, self.hardware.array(solved))
 
     def latest(self, signs: np.ndarray) -> Array:
         """Return about ``A^-1 C'`` for the samples corrected for last, without a solve: ``Z (S + C Z)^-1 S``."""
         place = np.zeros((len(self.core), len(signs)))
         place[-len(signs) :] = np.diag(signs)
-        try:
-            return self.hardware.matmul(self.images, self.hardware.array(np.linalg.solve(self.core, place)))  # (d, k)
-        except np.linalg.LinAlgError as error:
-            raise NoProgressError from error
+        return self.hardware.matmul(self.images, self.hardware.array(self.hardware.solve(self.core, place)))  # (d, k)
 
 
 def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
