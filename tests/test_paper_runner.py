@@ -383,6 +383,8 @@ def test_commands_say_what_is_wrong(
     assert "there is no setting 'nonsense'" in capsys.readouterr().err
     assert main(["run", "smoke", "--out", str(tmp_path), "--device", "banana"]) == 2
     assert "--device is 'banana'; there is cpu" in capsys.readouterr().err
+    assert main(["run", "smoke", "--out", str(tmp_path), "--workers", "-3"]) == 2
+    assert "--workers is -3; 0 for this process alone" in capsys.readouterr().err
     assert main(["data", "check", "cifar100"]) == 2
     assert "no cifar100 found" in capsys.readouterr().err
     assert main(["report", "--runs", str(tmp_path)]) == 1

@@ -107,6 +107,8 @@ def _run(options: argparse.Namespace) -> int:
 
     setting = read(options.setting)
     out = options.out or (RESULTS / "runs" if setting.name == "full" else Path("build/paper") / setting.name)
+    if options.workers is not None and options.workers < 0:
+        raise SettingError(f"--workers is {options.workers}; 0 for this process alone, or more")
     cuda = _device(options.device).startswith("cuda")
     chosen = runner.Options(
         out=out,

@@ -167,8 +167,10 @@ class _Pool:
             unfinished = len(self.busy)
             self.busy.clear()
         if self.alone and not self._late():
-            return len(self.todo) + unfinished + _Pool(self.setting, self.options, self.began, 1).run(self.alone)
-        return len(self.todo) + unfinished + len(self.alone)
+            unfinished += _Pool(self.setting, self.options, self.began, 1).run(self.alone)
+        else:
+            unfinished += len(self.alone)
+        return len(self.todo) + unfinished
 
     def _run_here(self) -> int:
         worker = _Worker(self.setting, self.options)
