@@ -268,6 +268,17 @@ def test_lite0_is_full_on_another_backbone() -> None:
     assert not {key.method for key in keys(setting) if key.experiment == "table1"} & {"finetune", "retrain"}
 
 
+def test_budgets_is_full_with_ten_epochs_for_each_request() -> None:
+    setting, full = settings.read("budgets"), settings.read("full")
+    assert (setting.sizes, setting.base, setting.original) == (full.sizes, full.base, full.original)
+    found = keys(setting)
+    assert {(key.experiment, key.dataset, key.requests, key.seed) for key in found} == {("table1", "cifar100", 5, 0)}
+    for key in found:
+        own, usual = setting.method_settings(key.method, False), full.method_settings(key.method, False)
+        assert (own["epochs"], usual["epochs"]) == (50, 10)
+        assert {name for name in own if own[name] != usual.get(name)} <= {"epochs", "max_steps"}
+
+
 def test_full_is_the_papers_protocol() -> None:
     setting = settings.read("full")
     assert setting.sizes.base == 20_000
@@ -294,7 +305,7 @@ def test_unknown_keys_are_errors(tmp_path: Path) -> None:
     refused('based_on = "smoke"\n[experiments.table9]\nrequests = [1]\nmethods = []', "unknown experiments: table9")
     refused('based_on = "smoke"\n[experiments.alternating]\nmethods = ["scrub"]', "alternating is for neverseen")
     refused("x = [", "is not TOML")
-    with pytest.raises(SettingError, match="there is no setting 'fll'; there are cpu, full, lite0, smoke"):
+    with pytest.raises(SettingError, match="there is no setting 'fll'; there are budgets, cpu, full, lite0, smoke"):
         settings.read("fll")
 
 
