@@ -183,6 +183,8 @@ def test_everything_is_written(tmp_path: Path) -> None:
     assert "±" not in latex
     rows = list(csv.reader(io.StringIO((tmp_path / "out" / "table1-cifar100-5.csv").read_text())))
     assert len({len(row) for row in rows}) == 1
+    again = write_report(tmp_path / "runs", tmp_path / "again")
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in files]
 
 
 def test_without_matplotlib_there_are_tables_alone(

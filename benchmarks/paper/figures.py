@@ -124,7 +124,8 @@ def _draw(traced: dict[str, Result], times: dict[str, Curve], heading: str, stem
     files = []
     for ending in ("png", "svg"):
         path = stem.with_name(f"{stem.name}.{ending}")
-        figure.savefig(path, dpi=110, metadata={"Date": None} if ending == "svg" else None)
+        with plt.rc_context({"svg.hashsalt": stem.name}):  # the same figure twice is the same file
+            figure.savefig(path, dpi=110, metadata={"Date": None} if ending == "svg" else None)
         files.append(path)
     plt.close(figure)
     return files
