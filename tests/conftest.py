@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from neverseen.hardware import Hardware, choose
+
+if TYPE_CHECKING:  # not all of the tests need what databases need
+    from neverseen.ledger import Ledger
+    from tests.postgresql import Server
 
 settings.register_profile(
     "neverseen", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -32,13 +39,40 @@ def hardware(request: pytest.FixtureRequest) -> Hardware:
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[str]:
-    """URL of a PostgreSQL database."""
+def postgresql() -> Iterator[Server]:
+    """A PostgreSQL server."""
     from tests.postgresql import NoServerError, server
 
     with ExitStack() as stack:
         try:
-            url = stack.enter_context(server())
+            found = stack.enter_context(server())
         except NoServerError as error:
             pytest.skip(str(error))
-        yield url
+        yield found
+
+
+@pytest.fixture
+def schema(postgresql: Server) -> Iterator[str]:
+    """The URL of an empty schema on it."""
+    from tests.postgresql import database
+
+    with database(postgresql.url, f"neverseen_tests_{os.getpid()}") as place:
+        yield place
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a ledger can be: each test runs on both."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.sqlite"
+    found: str = request.getfixturevalue("schema")
+    return found
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    """A ledger there."""
+    from neverseen.ledger import Ledger
+
+    with Ledger(url, create=True, patience=0.3) as made:
+        yield made

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -19,15 +19,27 @@ GIVEN = "NEVERSEEN_TEST_POSTGRES"
 """URL of a database on a server that is running already; the tests make and drop schemas in it."""
 
 
+class Server(NamedTuple):
+    """A server that runs."""
+
+    url: str  # of a database
+    folder: Path | None  # where it keeps its data under "data", if it is our own
+
+
 class NoServerError(Exception):
     """There is no server, and the message says why."""
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """Give the URL of a database, and stop its server afterwards if it was started here."""
-    if os.environ.get(GIVEN):
-        yield os.environ[GIVEN]
+def server() -> Iterator[Server]:
+    """Give a server, and stop it afterwards if it was started here.
+
+    PostgreSQL does not run as root, so for root it runs as nobody. (pgserver itself would add a user to the machine; its
+    programs alone are used here, on a socket in a folder of their own.)
+    """
+    if given := os.environ.get(GIVEN):
+        url = sa.make_url(given).set(drivername="postgresql+psycopg")
+        yield Server(url.render_as_string(hide_password=False), None)
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -39,7 +51,7 @@ def server() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="neverseen-pg-", dir="/tmp"))
     settings: dict[str, Any] = {"cwd": folder, "env": {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}}
     try:
-        if os.geteuid() == 0:  # PostgreSQL does not run as root
+        if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
             settings |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
@@ -51,7 +63,7 @@ def server() -> Iterator[str]:
         control = [programs / "pg_ctl", "-D", data, "-w", "-t", "30"]
         _run([*control, "-l", folder / "log", "-o", sockets, "start"], settings)
         try:
-            yield f"postgresql+psycopg://postgres@/postgres?host={folder}"
+            yield Server(f"postgresql+psycopg://postgres@/postgres?host={folder}", folder)
         finally:
             _run([*control, "-m", "immediate", "stop"], settings)
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import pytest
 import sqlalchemy as sa
 
 from neverseen import store
-from tests.postgresql import database
 from tests.service import BACKBONE, KEYS, SIZE, Running, classifier, never, running, samples
 
 
 @pytest.fixture
-def url(postgresql: str) -> Iterator[str]:
-    with database(postgresql, "service_tests") as place:
-        yield place
+def url(schema: str) -> str:
+    """PostgreSQL alone."""
+    return schema
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ import sqlalchemy as sa
 from neverseen import AlreadyForgottenError, LedgerError, StoreDamagedError, StoreLockedError, store
 from neverseen.certificates import check_chain, is_mine
 from neverseen.store import Store
-from tests.postgresql import database
 from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, contents, never, opened, traces
 
 
 @pytest.fixture
-def url(postgresql: str) -> Iterator[str]:
-    with database(postgresql, "store_tests") as place:
-        yield place
+def url(schema: str) -> str:
+    """PostgreSQL alone."""
+    return schema
 
 
 def new(folder: Path, url: str) -> Store:
