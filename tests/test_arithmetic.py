@@ -90,6 +90,28 @@ def test_magnitudes_of_any_int64_are_summed(hardware: Hardware) -> None:
     assert hardware.row_sums(hardware.array(matrix)).tolist() == [2.0**64, 5.0]
 
 
+@pytest.mark.parametrize("kind", [np.int16, np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(0, 0), (1, 1), (3, 5), (700, 600)])
+def test_limbs(kind: type, shape: tuple[int, int], hardware: Hardware) -> None:
+    top = int(np.iinfo(kind).max)
+    matrix: np.ndarray = np.random.default_rng(0).integers(-min(top, 2**52), min(top, 2**52), shape).astype(kind)
+    matrix.flat[:3] = [-top, top, -1][: matrix.size]
+    frozen = matrix.copy()
+    frozen.flags.writeable = False
+    for given in (matrix, frozen):
+        for bits in (15, 18, 21):
+            low = hardware.numpy(hardware.limb(hardware.array(given), 0, bits))
+            middle = hardware.numpy(hardware.limb(hardware.array(given), bits, bits))
+            high = hardware.numpy(hardware.limb(hardware.array(given), 2 * bits, None))
+            assert low.dtype == middle.dtype == high.dtype == np.float64
+            wanted = matrix.astype(np.int64)
+            assert np.array_equal(low, wanted & (2**bits - 1))
+            assert np.array_equal(middle, (wanted >> bits) & (2**bits - 1))
+            assert np.array_equal(high, wanted >> (2 * bits))
+        assert np.array_equal(hardware.numpy(hardware.limb(hardware.array(given), 0, None)), matrix.astype(np.float64))
+    assert np.array_equal(matrix, frozen)
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 100, 1024, 1030])
 def test_a_blocked_factor_solves(size: int) -> None:
     torch = pytest.importorskip("torch")

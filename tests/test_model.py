@@ -25,6 +25,9 @@ from neverseen import (
 )
 from neverseen import encoding as encoding_module
 from neverseen import model as model_module
+from neverseen import preconditioning as preconditioning_module
+from neverseen.arithmetic import IntegerSystem
+from neverseen.hardware import Hardware
 from neverseen.solver import Solution, solve
 from tests import oracle
 from tests.conftest import hardware_here
@@ -222,6 +225,51 @@ def test_following_requests_gives_the_bits_of_full_solves(monkeypatch: pytest.Mo
     assert len(full_solves) == 10  # those of the fresh models: every change was followed
     model.discard_hints()
     assert model.digest() == hinted
+
+
+def test_large_requests_save_factors_and_have_the_bits_of_full_solves(
+    hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(hardware), "follows", 2)
+    monkeypatch.setattr(type(hardware), "corrects", True)
+    monkeypatch.setattr(preconditioning_module, "LEAST_SIZE", 64)
+    factor, factors = IntegerSystem.cholesky, []
+
+    def counted(system: IntegerSystem) -> Any:
+        factors.append(1)
+        return factor(system)
+
+    rows, labels = clustered("correcting", 300, 20, 4)
+    encoder = RandomProjection(128, seed=1)
+
+    def fitted(held: list[int]) -> AnalyticClassifier:
+        return AnalyticClassifier(encoder, key=Key(SECRET), hardware=hardware.name).fit(rows[held], labels[held])
+
+    held = list(range(260))
+    model = fitted(held)
+    model.digest()
+    monkeypatch.setattr(IntegerSystem, "cholesky", counted)
+    for start in range(0, 32, 8):  # of 128 codes 8 samples are a 16th, and 32 a quarter
+        model.forget(rows[start : start + 8], labels[start : start + 8])
+        held = held[8:]
+        digest = model.digest()
+        assert not factors
+        assert digest == fitted(held).digest()
+        factors.clear()
+    model.forget(rows[[40]], labels[[40]])  # a small one is followed from there
+    held.remove(40)
+    digest = model.digest()
+    assert not factors
+    assert digest == fitted(held).digest()
+    factors.clear()
+    model.partial_fit(rows[260:268], labels[260:268])
+    digest = model.digest()
+    assert len(factors) == 1  # more than a quarter
+    assert digest == fitted([*held, *range(260, 268)]).digest()
+    factors.clear()
+    model.forget(rows[50:59], labels[50:59])
+    model.digest()
+    assert len(factors) == 1  # more than a 16th
 
 
 def test_an_interrupt_in_the_middle_of_a_change_cannot_pass_for_a_state(monkeypatch: pytest.MonkeyPatch) -> None:

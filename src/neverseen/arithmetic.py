@@ -245,7 +245,7 @@ class IntegerSystem:
     def cholesky(self) -> Array | None:
         """Return a float64 Cholesky factor of A, or None if there is none; ordinary floating point, nothing proved."""
         hardware = self.hardware
-        matrix = self._cut()[0] if self._shares else hardware.float64(self.gram)
+        matrix = self._cut()[0] if self._shares else hardware.limb(self.gram, 0, None)
         hardware.add_to_diagonal(matrix, float(self.gamma))
         factor = hardware.cholesky(matrix)
         if self._shares:  # back to G: entries are integers below 2**37, so adding gamma and taking it away is exact
@@ -255,11 +255,8 @@ class IntegerSystem:
     def _cut(self) -> list[Array]:
         """Return G as float64 limbs, lowest first; the top one has the sign, the others are not negative."""
         if not self._limbs:
-            last = self._limb_count - 1
-            shift = -(-self._bits // self._limb_count)
-            mask = (1 << shift) - 1
-            lower = [self.hardware.float64((self.gram >> (k * shift)) & mask) for k in range(last)]
-            self._limbs = [*lower, self.hardware.float64(self.gram >> (last * shift) if last else self.gram)]
+            last, bits = self._limb_count - 1, -(-self._bits // self._limb_count)
+            self._limbs = [self.hardware.limb(self.gram, k * bits, bits if k < last else None) for k in range(last + 1)]
         return self._limbs
 
 

@@ -49,6 +49,7 @@ class Hardware:
     name = "numpy"
     cholesky_keeps = False  # whether `cholesky` leaves its argument as it was
     follows = 2**8  # samples up to which following a change (`neverseen.following`) is faster than to solve anew
+    corrects = True  # whether correcting a large factor is faster than a new one
 
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)
@@ -70,6 +71,14 @@ class Hardware:
     def float64(self, array: Array) -> Array:
         """Return integers as float64, rounded to nearest where they exceed 2**53."""
         return array.astype(np.float64)
+
+    def limb(self, matrix: Array, shift: int, bits: int | None) -> Array:
+        """Return ``(matrix >> shift) mod 2**bits`` of integers as float64; for None all higher bits, signed."""
+        limb = np.empty(matrix.shape)
+        for part in _blocks(matrix):
+            taken = matrix[part].astype(np.int64, copy=False) >> shift  # narrower ones could not be shifted as far
+            limb[part] = taken if bits is None else np.bitwise_and(taken, (1 << bits) - 1, out=taken)
+        return limb
 
     def int64(self, array: Array) -> Array:
         """Return integers of any type, or integral floats, as int64."""
@@ -93,10 +102,9 @@ class Hardware:
 
     def row_sums(self, matrix: Array) -> np.ndarray:
         """Return the sum of the magnitudes of each row, in float64."""
-        rows = max(1, 2**18 // max(1, matrix.shape[1]))  # a block that stays in cache
         sums = np.empty(len(matrix))
-        for start in range(0, len(matrix), rows):
-            sums[start : start + rows] = np.abs(matrix[start : start + rows].astype(np.float64)).sum(axis=1)
+        for part in _blocks(matrix):
+            sums[part] = np.abs(matrix[part].astype(np.float64)).sum(axis=1)
         return sums
 
     def add_in_place(self, target: Array, change: Array, sign: int) -> None:
@@ -161,10 +169,7 @@ class Hardware:
         """Return ``matrix @ vector`` modulo 2**64, in integer arithmetic alone."""
         if matrix.dtype == np.int64:
             return np.einsum("ij,j->i", matrix, vector)  # quick in either memory order, unlike integer `@`
-        rows = max(1, 2**18 // max(1, matrix.shape[1]))  # a block of int64 that stays in cache
-        blocks = [
-            np.einsum("ij,j->i", matrix[i : i + rows].astype(np.int64), vector) for i in range(0, len(matrix), rows)
-        ]
+        blocks = [np.einsum("ij,j->i", matrix[part].astype(np.int64), vector) for part in _blocks(matrix)]
         return np.concatenate(blocks) if blocks else np.zeros(0, np.int64)
 
     # -- factors -----------------------------------------------------------------------------------
@@ -179,9 +184,9 @@ class Hardware:
         solution, _ = lapack.dpotrs(factor, right, lower=0)
         return np.ascontiguousarray(solution)
 
-    def solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Return the solution of a small system in main memory; raise ValueError or RuntimeError if it is singular."""
-        return np.linalg.solve(matrix, right)
+    def inverse(self, matrix: np.ndarray) -> Array:
+        """Return the inverse of a small matrix in main memory; raise ValueError or RuntimeError if it is singular."""
+        return np.linalg.inv(matrix)
 
 
 class TorchHardware(Hardware):
@@ -199,6 +204,15 @@ class TorchHardware(Hardware):
     # Two libraries' threads wait for work by spinning, and on the same cores each is several times slower for it. So
     # all floating-point work is PyTorch's, small or large, and NumPy's threads are left asleep.
 
+    def limb(self, matrix: Array, shift: int, bits: int | None) -> Array:
+        if not matrix.flags.writeable:  # PyTorch would warn that it cannot keep it so
+            return super().limb(matrix, shift, bits)
+        limb, values = self._torch.empty(matrix.shape, dtype=self._torch.float64), self._torch.from_numpy(matrix)
+        for part in _blocks(matrix):
+            taken = values[part].long() >> shift
+            limb[part] = taken if bits is None else taken.bitwise_and_((1 << bits) - 1)
+        return limb.numpy()
+
     def matmul(self, left: Array, right: Array) -> Array:
         return (self._torch.from_numpy(left) @ self._torch.from_numpy(right)).numpy()
 
@@ -211,8 +225,8 @@ class TorchHardware(Hardware):
         inner = solve(upper.mT, self._torch.from_numpy(right), upper=False)  # twice the pace of torch.cholesky_solve
         return solve(upper, inner, upper=True).contiguous().numpy()
 
-    def solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return _solve(matrix, right, self._torch)
+    def inverse(self, matrix: np.ndarray) -> Array:
+        return self._torch.linalg.inv(self._torch.from_numpy(matrix)).numpy()
 
     def int8_matmul(self, left: Array, right: Array) -> Array:
         if not self._int8_units_work or len(left) == 0 or min(right.shape) < 2:
@@ -238,6 +252,7 @@ class CudaHardware(Hardware):
     name = "cuda"
     cholesky_keeps = True
     follows = 2**4  # a GPU is quick to solve, and slow to begin each of many small products
+    corrects = False
 
     def __init__(self) -> None:
         import torch
@@ -263,6 +278,10 @@ class CudaHardware(Hardware):
 
     def float64(self, array: torch.Tensor) -> torch.Tensor:
         return array.to(self._torch.float64)
+
+    def limb(self, matrix: torch.Tensor, shift: int, bits: int | None) -> torch.Tensor:
+        taken = matrix.long() >> shift if shift else matrix.long()
+        return self.float64(taken if bits is None else taken & ((1 << bits) - 1))
 
     def int64(self, array: torch.Tensor) -> torch.Tensor:
         return array.to(self._torch.int64)
@@ -337,8 +356,8 @@ class CudaHardware(Hardware):
     def cholesky_solve(self, factor: BlockedFactor, right: torch.Tensor) -> torch.Tensor:
         return factor.solve(right)
 
-    def solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return _solve(matrix, right, self._torch)
+    def inverse(self, matrix: np.ndarray) -> torch.Tensor:
+        return self.array(self._torch.linalg.inv(self._torch.from_numpy(matrix)).numpy())
 
 
 class BlockedFactor:
@@ -393,6 +412,12 @@ def _inverted(blocks: torch.Tensor, torch: Any) -> torch.Tensor:
     return inverses
 
 
+def _blocks(matrix: np.ndarray) -> list[slice]:
+    """Return rows to take at a time, so that an int64 or float64 copy of them stays in a processor's cache."""
+    rows = max(1, 2**18 // max(1, matrix.shape[1]))
+    return [slice(start, start + rows) for start in range(0, len(matrix), rows)]
+
+
 def _rows(array: np.ndarray) -> np.ndarray:
     """Return an int8 matrix row by row, with rows of zeros if it has too few for the matrix units."""
     if len(array) >= _FEW:
@@ -400,11 +425,6 @@ def _rows(array: np.ndarray) -> np.ndarray:
     rows = np.zeros((_FEW, array.shape[1]), np.int8)
     rows[: len(array)] = array
     return rows
-
-
-def _solve(matrix: np.ndarray, right: np.ndarray, torch: Any) -> np.ndarray:
-    solution: np.ndarray = torch.linalg.solve(torch.from_numpy(matrix), torch.from_numpy(right)).numpy()
-    return solution
 
 
 def contiguous(array: Array) -> Array:

@@ -27,6 +27,7 @@ from neverseen.hardware import Array, Hardware
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex, canonical_json
 from neverseen.membership import Member, Membership
+from neverseen.preconditioning import NoProgressError, Preconditioner, can_correct, corrected
 from neverseen.register import Register, Ticket
 from neverseen.solver import Solution, solve
 from neverseen.statistics import Statistics
@@ -334,7 +335,7 @@ class ExactModel:
         """Remember a small change for `neverseen.following`; a large one makes the hint useless."""
         self._weights = None
         waiting = sum(len(signs) for _, signs, _ in self._changes) + len(index)
-        if self._hint is None or codes is None or not can_follow(waiting, self.statistics.size, self.hardware):
+        if self._hint is None or codes is None or not self._helps(self._hint[0], waiting):
             self._drop_hint()
             return
         names = [index.texts[position] for position in index.positions]
@@ -349,12 +350,14 @@ class ExactModel:
             cross = statistics.cross_here()
             solution: Solution | Following | None = self._followed(cross, classes)
             if solution is None:
-                self._drop_hint()  # frees the old factor before the new one is made
+                hint = self._corrected()
+                self._drop_hint()  # frees the old factor before a new one is made
                 solution = solve(
                     statistics.gram,
                     cross,
                     self.configuration.gamma,
                     self.configuration.grid_bits,
+                    hint=hint,
                     hardware=self.hardware,
                 )
             self._hint, self._changes = (solution, classes), []
@@ -376,15 +379,39 @@ class ExactModel:
         following = Following.of(earlier, self.hardware) if isinstance(earlier, Solution) else earlier
         if following is None or not columns:
             return None
-        codes = self.hardware.concatenate([codes for codes, _, _ in self._changes], 0)
-        signs = np.concatenate([signs for _, signs, _ in self._changes])
+        codes, signs = self._changed()
         place = {name: position for position, name in enumerate(classes)}
         targets = np.array([place.get(name, -1) for _, _, names in self._changes for name in names], dtype=np.intp)
         old_place = {name: position for position, name in enumerate(columns)}
         following = following.with_columns([old_place.get(name, -1) for name in classes])
         return following.after(self.statistics.gram, cross, codes, signs, targets, self.hardware)
 
+    def _corrected(self) -> Preconditioner | None:
+        """Return the inverse behind the last solution, corrected for the changes since, if that saves a factor.
+
+        Where changes are few, it does not: then they were not followed because a new factor is due.
+        """
+        if self._hint is None or not self._hint[1]:
+            return None
+        current, (codes, signs), size = self._hint[0].preconditioner, self._changed(), self.statistics.size
+        if can_follow(len(signs), size, self.hardware) or not can_correct(current, len(signs), size, self.hardware):
+            return None
+        try:
+            return corrected(current, self.hardware.float64(codes), signs, self.hardware)
+        except NoProgressError:
+            return None
+
+    def _changed(self) -> tuple[Array, np.ndarray]:
+        """Return the codes that came or went since the last solution, and their signs."""
+        codes = self.hardware.concatenate([codes for codes, _, _ in self._changes], 0)
+        return codes, np.concatenate([signs for _, signs, _ in self._changes])
+
     # -- inside ------------------------------------------------------------------------------------
+
+    def _helps(self, solution: Solution | Following, samples: int) -> bool:
+        """Return whether a solution helps to the one after so many samples came or went."""
+        size, hardware = self.statistics.size, self.hardware
+        return can_follow(samples, size, hardware) or can_correct(solution.preconditioner, samples, size, hardware)
 
     def _batch(self, quantised: np.ndarray, index: LabelIndex) -> tuple[Statistics, Array | None]:
         """Return the statistics of a batch, and its codes if they fit one chunk."""

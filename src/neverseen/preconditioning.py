@@ -13,6 +13,11 @@ import numpy as np
 
 from neverseen.hardware import Array, Hardware, contiguous
 
+MERGED = 2**8
+"""Samples, come one by one, whose corrections are merged into one."""
+LEAST_SIZE = 2**12
+"""Codes from which on a factor takes longer than to correct an older one."""
+
 
 class NoProgressError(Exception):
     """The preconditioner at hand does not contract."""
@@ -49,35 +54,57 @@ class ApproximateInverse:
 
 @dataclass(frozen=True)
 class Corrected:
-    """A factor of an older system, corrected for the samples that came and went since (Woodbury).
+    """An inverse of an older system, corrected for the samples that came and went since (Woodbury).
 
-    ``(A0 + C'SC)^-1 = A0^-1 - Z (S + C Z)^-1 Z'`` with ``Z = A0^-1 C'``, for signs S.
+    ``(A0 + C'SC)^-1 = A0^-1 - Z (S + C Z)^-1 Z'`` with ``Z = A0^-1 C'``, for signs S. The older inverse may be one that
+    was corrected itself.
     """
 
     base: Preconditioner
     images: Array  # Z, (d, m)
     core: np.ndarray  # S + C Z, (m, m)
+    inverse: Array  # of the core
     hardware: Hardware
 
     def __call__(self, right: Array) -> Array:
-        inner = self.hardware.numpy(self.hardware.matmul(self.images.T, right))  # (m, c)
-        solved = self.hardware.solve(self.core, inner)
-        return self.base(right) - self.hardware.matmul(self.images, self.hardware.array(solved))
+        inner = self.hardware.matmul(self.inverse, self.hardware.matmul(self.images.T, right))  # (m, c)
+        return self.base(right) - self.hardware.matmul(self.images, inner)
 
     def latest(self, signs: np.ndarray) -> Array:
         """Return about ``A^-1 C'`` for the samples corrected for last, without a solve: ``Z (S + C Z)^-1 S``."""
-        place = np.zeros((len(self.core), len(signs)))
-        place[-len(signs) :] = np.diag(signs)
-        return self.hardware.matmul(self.images, self.hardware.array(self.hardware.solve(self.core, place)))  # (d, k)
+        columns = self.inverse[:, -len(signs) :] * self.hardware.array(signs.astype(np.float64))  # (m, k)
+        return self.hardware.matmul(self.images, columns)  # (d, k)
 
 
 def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
-    """Return `current` corrected for more samples; `codes` is float64 of shape (k, d), `signs` +1 or -1."""
-    if not isinstance(current, Corrected):
-        images = current(contiguous(codes.T))
-        return Corrected(current, images, np.diag(signs) + hardware.numpy(hardware.matmul(codes, images)), hardware)
-    images = current.base(contiguous(codes.T))  # (d, k)
-    corner = np.diag(signs) + hardware.numpy(hardware.matmul(codes, images))  # (k, k)
-    side = hardware.numpy(hardware.matmul(codes, current.images))  # (k, m): C Z_old = (C_old Z)'
-    core = np.block([[current.core, side.T], [side, corner]])
-    return Corrected(current.base, hardware.concatenate([current.images, images], 1), core, hardware)
+    """Return `current` corrected for more samples; `codes` is float64 of shape (k, d), `signs` +1 or -1.
+
+    Small corrections are merged with the last one, large ones stand on it.
+    """
+    last = current if isinstance(current, Corrected) and len(current.core) + len(signs) <= MERGED else None
+    base = current if last is None else last.base
+    images = base(contiguous(codes.T))  # (d, k)
+    core = np.diag(signs) + hardware.numpy(hardware.matmul(codes, images))  # (k, k)
+    if last is not None:
+        side = hardware.numpy(hardware.matmul(codes, last.images))  # (k, m): C Z_old = (C_old Z)'
+        core = np.block([[last.core, side.T], [side, core]])
+        images = hardware.concatenate([last.images, images], 1)
+    try:
+        inverse = hardware.inverse(core)
+    except (ValueError, RuntimeError) as error:  # singular
+        raise NoProgressError from error
+    return Corrected(base, images, core, inverse, hardware)
+
+
+def can_correct(current: Preconditioner, samples: int, size: int, hardware: Hardware) -> bool:
+    """Return whether to correct an inverse for so many more samples is faster than a new factor."""
+    few = samples <= size // 16 and rank(current) + samples <= size // 4
+    return hardware.corrects and size >= LEAST_SIZE and few
+
+
+def rank(preconditioner: Preconditioner) -> int:
+    """Return how many samples an inverse has been corrected for."""
+    total = 0
+    while isinstance(preconditioner, Corrected):
+        total, preconditioner = total + len(preconditioner.core), preconditioner.base
+    return total
