@@ -46,9 +46,6 @@ from neverseen.solver import Solution, solve
 
 REQUESTS = {1: 9, 20: 7, 400: 3}  # samples a request -> requests measured
 GAMMA = 2**16
-REST = 0.25
-"""Seconds before each call that is timed. Threads of NumPy and of PyTorch go on spinning for a while when their work is
-done, and whoever uses the other library next would be charged for it."""
 
 Pair = tuple[Array, Array]
 
@@ -97,12 +94,10 @@ class Clock:
 
     def __init__(self, hardware: Hardware) -> None:
         self._wait: Callable[[], None] = _synchronize if hardware.name == "cuda" else lambda: None
-        self._rest = 0.0 if hardware.name == "cuda" else REST
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """Return how long a call takes on cores at rest."""
+        """Return how long a call takes."""
         self._wait()
-        time.sleep(self._rest)
         began = time.perf_counter()
         call()
         self._wait()
