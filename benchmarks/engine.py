@@ -46,6 +46,9 @@ from neverseen.solver import Solution, solve
 
 REQUESTS = {1: 9, 20: 7, 400: 3}  # samples a request -> requests measured
 GAMMA = 2**16
+REST = 0.05
+"""Seconds before each call that is timed. Threads of OpenBLAS go on spinning for 2**26 cycles when their work is done,
+and who uses PyTorch next would be charged for it. A longer rest would be charged to those that allocate much."""
 
 Pair = tuple[Array, Array]
 
@@ -98,6 +101,7 @@ class Clock:
     def seconds(self, call: Callable[[], Any]) -> float:
         """Return how long a call takes."""
         self._wait()
+        time.sleep(REST)
         began = time.perf_counter()
         call()
         self._wait()
