@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import ipaddress
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ from neverseen.client import (  # noqa: E402
     ServiceError,
     UnreachableError,
 )
+from tests.tls import certificate  # noqa: E402
 
 GUIDE = Path(__file__).parents[1] / "docs/service.md"
 PORT = "8080"
@@ -139,37 +138,8 @@ def alike(found: Any, shown: Any) -> bool:
     return numbers or type(found) is type(shown) or found is None or shown is None
 
 
-def tls_files(folder: Path) -> None:
-    """Make a certificate for this machine, signed by itself."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "here")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(True, None), True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "chain.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    )
-    (folder / "key.pem").chmod(0o600)
-
-
 def test_the_guide(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    tls_files(shell.folder)
+    certificate(shell.folder)
     names: dict[str, Any] = {}
     printed = ""
     for kind, block in re.findall(r"^```(console|json|python)\n(.*?)^```$", GUIDE.read_text("utf-8"), re.M | re.S):

@@ -227,9 +227,11 @@ def test_following_requests_gives_the_bits_of_full_solves(monkeypatch: pytest.Mo
     assert model.digest() == hinted
 
 
+@pytest.mark.parametrize("merged", [4, 16, 2**8])  # corrections of 8 stand on each other, in pairs or not, or are one
 def test_large_requests_save_factors_and_have_the_bits_of_full_solves(
-    hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+    merged: int, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(preconditioning_module, "MERGED", merged)
     monkeypatch.setattr(type(hardware), "follows", 2)
     monkeypatch.setattr(type(hardware), "corrects", True)
     monkeypatch.setattr(preconditioning_module, "LEAST_SIZE", 64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import signal
 import ssl
 import threading
@@ -17,6 +15,7 @@ from neverseen import StoreLockedError, store
 from neverseen.certificates import check_chain
 from neverseen.service import Settings, check_audit, serve
 from tests.service import BACKBONE, KEYS, Process, bearer, never, new_store, running, samples, token
+from tests.tls import certificate
 
 
 def digest_of(folder: Path) -> str:
@@ -68,34 +67,6 @@ def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     assert gone in (len(acknowledged), len(acknowledged) + 1)  # one may have been on disk, and its answer not sent
     assert digest_of(folder) == never(range(gone, 60))
     check_audit(folder / "service" / "audit.jsonl")
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for loopback, signed by itself."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / "cert.pem", folder / "key.pem"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return paths
 
 
 def test_tls_and_a_graceful_stop_that_finishes_what_waits(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from neverseen import HardwareError, IllConditionedError, InputError, LimitError
 from neverseen import refinement as refinement_module
 from neverseen.arithmetic import IntegerSystem
 from neverseen.hardware import Array, Hardware, choose
-from neverseen.preconditioning import ApproximateInverse, CholeskyFactor, NoProgressError, corrected
+from neverseen.preconditioning import ApproximateInverse, CholeskyFactor, Corrected, NoProgressError, corrected
 from neverseen.rational import eliminated
+from neverseen.refinement import Refinement
 from neverseen.solver import solve
 from tests.samples import clustered
 from tests.samples import codes as sample_codes
@@ -116,6 +117,21 @@ def test_singular_cores_count_as_no_progress(hardware: Hardware) -> None:
     inverse = ApproximateInverse(hardware.array(np.eye(3)), hardware)
     with pytest.raises(NoProgressError):  # to take a unit vector away from the identity leaves nothing there
         corrected(inverse, hardware.array(np.array([[1.0, 0.0, 0.0]])), np.array([-1]), hardware)
+
+
+@pytest.mark.parametrize("nonsense", [np.nan, np.inf, 1e300, 0.0])
+def test_preconditioners_that_fail_count_as_no_progress(nonsense: float, hardware: Hardware) -> None:
+    system = IntegerSystem(hardware.array(np.eye(3, dtype=np.int64)), 1, hardware)
+    inverse = ApproximateInverse(hardware.array(np.eye(3)), hardware)
+    images, core = hardware.array(np.ones((3, 2))), np.zeros((2, 2))
+    singular = Corrected(inverse, images, core, hardware.array(np.full((2, 2), nonsense)), hardware)
+
+    def raising(right: Array) -> Array:
+        raise ValueError("singular")
+
+    for precondition in (raising, lambda right: singular.latest(np.ones(1)), lambda right: singular(right) * nonsense):
+        with pytest.raises(NoProgressError):
+            Refinement(system, hardware.array(np.ones((3, 1), np.int64))).step(precondition, 1)
 
 
 def test_systems_beyond_float64_say_what_to_do() -> None:

@@ -252,7 +252,7 @@ class CudaHardware(Hardware):
     name = "cuda"
     cholesky_keeps = True
     follows = 2**4  # a GPU is quick to solve, and slow to begin each of many small products
-    corrects = False
+    corrects = False  # not known to pay
 
     def __init__(self) -> None:
         import torch

@@ -332,7 +332,7 @@ class ExactModel:
         self._hint, self._changes, self._weights = None, [], None
 
     def _note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
-        """Remember a small change for `neverseen.following`; a large one makes the hint useless."""
+        """Remember a change that the last solution helps with; a larger one makes the hint useless."""
         self._weights = None
         waiting = sum(len(signs) for _, signs, _ in self._changes) + len(index)
         if self._hint is None or codes is None or not self._helps(self._hint[0], waiting):
@@ -340,6 +340,11 @@ class ExactModel:
             return
         names = [index.texts[position] for position in index.positions]
         self._changes.append((codes, np.full(len(names), sign), names))
+
+    def _helps(self, solution: Solution | Following, samples: int) -> bool:
+        """Return whether a solution helps to the one after so many samples came or went."""
+        size, hardware = self.statistics.size, self.hardware
+        return can_follow(samples, size, hardware) or can_correct(solution.preconditioner, samples, size, hardware)
 
     def weights(self) -> np.ndarray:
         """Return the weights in grid steps: int64 of shape (d, C), correctly rounded, not to be written to."""
@@ -407,11 +412,6 @@ class ExactModel:
         return codes, np.concatenate([signs for _, signs, _ in self._changes])
 
     # -- inside ------------------------------------------------------------------------------------
-
-    def _helps(self, solution: Solution | Following, samples: int) -> bool:
-        """Return whether a solution helps to the one after so many samples came or went."""
-        size, hardware = self.statistics.size, self.hardware
-        return can_follow(samples, size, hardware) or can_correct(solution.preconditioner, samples, size, hardware)
 
     def _batch(self, quantised: np.ndarray, index: LabelIndex) -> tuple[Statistics, Array | None]:
         """Return the statistics of a batch, and its codes if they fit one chunk."""
