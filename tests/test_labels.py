@@ -60,6 +60,18 @@ def test_index_does_not_depend_on_the_order_of_samples(labels: list[object], ran
     assert LabelIndex(shuffled).texts == index.texts
 
 
+@given(st.lists(st.integers(-3, 3) | st.sampled_from(["1", "-1", "", "b"]), max_size=12))
+def test_plain_labels_are_told_apart_as_any_others_are(labels: list[object]) -> None:
+    class Text(str):  # of another type, so that each label is looked at by itself
+        __slots__ = ()
+
+    quick, slow = LabelIndex(labels), LabelIndex([*labels, Text("last")])
+    assert [quick.texts[position] for position in quick.positions] == [
+        slow.texts[position] for position in slow.positions[:-1]
+    ]
+    assert quick.texts == in_class_order(set(quick.texts))
+
+
 def test_equal_values_of_different_kinds_stay_apart() -> None:
     assert LabelIndex([True, 1, "1", b"1", (1,), None]).texts == [
         "null",

@@ -233,8 +233,7 @@ def test_large_requests_save_factors_and_have_the_bits_of_full_solves(
 ) -> None:
     monkeypatch.setattr(preconditioning_module, "MERGED", merged)
     monkeypatch.setattr(type(hardware), "follows", 2)
-    monkeypatch.setattr(type(hardware), "corrects", True)
-    monkeypatch.setattr(preconditioning_module, "LEAST_SIZE", 64)
+    monkeypatch.setattr(type(hardware), "corrects", 64)
     factor, factors = IntegerSystem.cholesky, []
 
     def counted(system: IntegerSystem) -> Any:

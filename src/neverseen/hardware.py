@@ -38,8 +38,8 @@ INT32_ROWS = (2**31 - 1) // INT8_PRODUCT  # 133,144 of them to less than 2**31
 
 _FEW = 16  # rows; int8 matrix units want as many
 _SUM_ROWS = 2**14  # codes turned to int64 at a time
-_BLOCK = 1024  # of a triangular factor on a GPU
-_PINNED = 2**20  # bytes; smaller arrays go to a GPU without waiting for it
+_BLOCK = 2048  # of a triangular factor on a GPU
+_PINNED = 2**15  # numbers; fewer go to a GPU without waiting for it. Of more, PyTorch's threads would make the copy
 _TORCH_ROWS = 2048  # rows of codes multiplied at a time, which bounds what the kernel copies
 
 
@@ -49,7 +49,7 @@ class Hardware:
     name = "numpy"
     cholesky_keeps = False  # whether `cholesky` leaves its argument as it was
     follows = 2**8  # samples up to which following a change (`neverseen.following`) is faster than to solve anew
-    corrects = True  # whether correcting a large factor is faster than a new one
+    corrects = 2**12  # codes from which on to correct an older factor is faster than to make a new one
 
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)
@@ -116,8 +116,8 @@ class Hardware:
         for row, part in zip(rows, change, strict=True):
             self.add_in_place(target[row], part, sign)
 
-    def add_to_diagonal(self, matrix: Array, value: float) -> None:
-        """Add a number to each diagonal entry of a square matrix."""
+    def add_to_diagonal(self, matrix: Array, value: float | Array) -> None:
+        """Add a number, or a vector's entries one each, to the diagonal of a square matrix."""
         matrix.flat[:: len(matrix) + 1] += value
 
     # -- products ----------------------------------------------------------------------------------
@@ -184,8 +184,8 @@ class Hardware:
         solution, _ = lapack.dpotrs(factor, right, lower=0)
         return np.ascontiguousarray(solution)
 
-    def inverse(self, matrix: np.ndarray) -> Array:
-        """Return the inverse of a small matrix in main memory; raise ValueError or RuntimeError if it is singular."""
+    def inverse(self, matrix: Array) -> Array:
+        """Return the inverse of a small float64 matrix; raise ValueError or RuntimeError if it is singular."""
         return np.linalg.inv(matrix)
 
 
@@ -225,7 +225,7 @@ class TorchHardware(Hardware):
         inner = solve(upper.mT, self._torch.from_numpy(right), upper=False)  # twice the pace of torch.cholesky_solve
         return solve(upper, inner, upper=True).contiguous().numpy()
 
-    def inverse(self, matrix: np.ndarray) -> Array:
+    def inverse(self, matrix: Array) -> Array:
         return self._torch.linalg.inv(self._torch.from_numpy(matrix)).numpy()
 
     def int8_matmul(self, left: Array, right: Array) -> Array:
@@ -252,7 +252,7 @@ class CudaHardware(Hardware):
     name = "cuda"
     cholesky_keeps = True
     follows = 2**4  # a GPU is quick to solve, and slow to begin each of many small products
-    corrects = False  # not known to pay
+    corrects = 2**13
 
     def __init__(self) -> None:
         import torch
@@ -264,8 +264,8 @@ class CudaHardware(Hardware):
         self._torch = torch
 
     def array(self, values: np.ndarray) -> torch.Tensor:
-        tensor = self._torch.from_numpy(np.ascontiguousarray(values))
-        if not 0 < values.nbytes <= _PINNED:
+        tensor = self._torch.from_numpy(np.require(values, requirements=["C", "W"]))  # read-only ones it would warn of
+        if not 0 < values.size <= _PINNED:
             return tensor.cuda()
         return tensor.pin_memory().cuda(non_blocking=True)  # by way of a copy: the GPU need not have caught up
 
@@ -308,7 +308,7 @@ class CudaHardware(Hardware):
         places = self._torch.tensor(rows, dtype=self._torch.int64, device=target.device)  # of no rows too
         target.index_add_(0, places, change, alpha=sign)
 
-    def add_to_diagonal(self, matrix: torch.Tensor, value: float) -> None:
+    def add_to_diagonal(self, matrix: torch.Tensor, value: float | torch.Tensor) -> None:
         matrix.diagonal().add_(value)
 
     def int8_matmul(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -334,8 +334,8 @@ class CudaHardware(Hardware):
     def wrapping_matvec(self, matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         rows = max(1, 2**24 // max(1, matrix.shape[1]))  # bounds the temporary at 128 MiB
         if len(matrix) <= rows:
-            return (matrix.long() * vector).sum(dim=1)
-        return self._torch.cat([(matrix[i : i + rows].long() * vector).sum(dim=1) for i in range(0, len(matrix), rows)])
+            return (matrix * vector).sum(dim=1)  # of narrower integers too: the vector is int64, and so the product
+        return self._torch.cat([(matrix[i : i + rows] * vector).sum(dim=1) for i in range(0, len(matrix), rows)])
 
     def class_sums(self, codes: torch.Tensor, positions: np.ndarray, classes: int) -> torch.Tensor:
         sums = self.zeros(classes, codes.shape[1])
@@ -356,8 +356,8 @@ class CudaHardware(Hardware):
     def cholesky_solve(self, factor: BlockedFactor, right: torch.Tensor) -> torch.Tensor:
         return factor.solve(right)
 
-    def inverse(self, matrix: np.ndarray) -> torch.Tensor:
-        return self.array(self._torch.linalg.inv(self._torch.from_numpy(matrix)).numpy())
+    def inverse(self, matrix: torch.Tensor) -> torch.Tensor:
+        return self._torch.linalg.inv(matrix)
 
 
 class BlockedFactor:
@@ -370,7 +370,7 @@ class BlockedFactor:
 
     def __init__(self, factor: torch.Tensor, torch: Any) -> None:
         size = len(factor)
-        self._factor = factor
+        self._torch, self._factor = torch, factor
         self._parts = [slice(start, min(start + _BLOCK, size)) for start in range(0, size, _BLOCK)]
         eye = torch.eye(min(_BLOCK, size), dtype=factor.dtype, device=factor.device)
         whole = [part for part in self._parts if part.stop - part.start == len(eye)]
@@ -382,13 +382,14 @@ class BlockedFactor:
 
     def solve(self, right: torch.Tensor) -> torch.Tensor:
         """Return the solution for each column of `right`."""
-        rest = right.clone().contiguous()
+        rest = right.clone(memory_format=self._torch.contiguous_format)
+        solved = self._torch.empty_like(rest)
         for part, inverse in zip(self._parts, self._inverses, strict=True):  # L y = right
-            rest[part] = inverse @ rest[part]
-            rest[part.stop :].addmm_(self._factor[part.stop :, part], rest[part], alpha=-1)
+            self._torch.mm(inverse, rest[part], out=solved[part])
+            rest[part.stop :].addmm_(self._factor[part.stop :, part], solved[part], alpha=-1)
         for part, inverse in zip(reversed(self._parts), reversed(self._inverses), strict=True):  # L' x = y
-            rest[part] = inverse.T @ rest[part]
-            rest[: part.start].addmm_(self._factor[part, : part.start].T, rest[part], alpha=-1)
+            self._torch.mm(inverse.T, solved[part], out=rest[part])
+            solved[: part.start].addmm_(self._factor[part, : part.start].T, rest[part], alpha=-1)
         return rest
 
 

@@ -157,6 +157,22 @@ class LabelIndex:
     """
 
     def __init__(self, labels: Iterable[Any]) -> None:
+        labels = list(labels)
+        if set(map(type, labels)) <= {int, str}:  # equal ones are the same label, and different ones are not
+            distinct = [normalise(raw) for raw in dict.fromkeys(labels)]
+            place = {label: position for position, label in enumerate(distinct)}
+            positions = [place[label] for label in labels]
+        else:
+            distinct, positions = self._told_apart(labels)
+        order = sorted(range(len(distinct)), key=lambda position: order_key(distinct[position]))
+        rank = np.empty(len(distinct), dtype=np.intp)
+        rank[order] = np.arange(len(distinct))
+        self.texts = [_class_text(distinct[position]) for position in order]
+        self.positions = rank[np.array(positions, dtype=np.intp)]
+
+    @staticmethod
+    def _told_apart(labels: list[Any]) -> tuple[list[Label], list[int]]:
+        """Return the distinct labels, in order of appearance, and each label's position among them."""
         seen: dict[tuple[type, Label] | str, int] = {}
         distinct: list[Label] = []
         positions: list[int] = []
@@ -168,11 +184,7 @@ class LabelIndex:
             if position == len(distinct):
                 distinct.append(label)
             positions.append(position)
-        order = sorted(range(len(distinct)), key=lambda position: order_key(distinct[position]))
-        rank = np.empty(len(distinct), dtype=np.intp)
-        rank[order] = np.arange(len(distinct))
-        self.texts = [_class_text(distinct[position]) for position in order]
-        self.positions = rank[np.array(positions, dtype=np.intp)]
+        return distinct, positions
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -334,12 +334,15 @@ class ExactModel:
     def _note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
         """Remember a change that the last solution helps with; a larger one makes the hint useless."""
         self._weights = None
-        waiting = sum(len(signs) for _, signs, _ in self._changes) + len(index)
-        if self._hint is None or codes is None or not self._helps(self._hint[0], waiting):
+        if self._hint is None or codes is None or not self._helps(self._hint[0], self._waiting() + len(index)):
             self._drop_hint()
             return
         names = [index.texts[position] for position in index.positions]
         self._changes.append((codes, np.full(len(names), sign), names))
+
+    def _waiting(self) -> int:
+        """Return how many samples came or went since the last solution."""
+        return sum(len(signs) for _, signs, _ in self._changes)
 
     def _helps(self, solution: Solution | Following, samples: int) -> bool:
         """Return whether a solution helps to the one after so many samples came or went."""
@@ -378,7 +381,7 @@ class ExactModel:
 
     def _followed(self, cross: Array, classes: list[str]) -> Following | None:
         """Return the solution that the changes since the last one lead to, if they are small."""
-        if self._hint is None:
+        if self._hint is None or not can_follow(self._waiting(), self.statistics.size, self.hardware):
             return None
         earlier, columns = self._hint
         following = Following.of(earlier, self.hardware) if isinstance(earlier, Solution) else earlier
@@ -398,9 +401,10 @@ class ExactModel:
         """
         if self._hint is None or not self._hint[1]:
             return None
-        current, (codes, signs), size = self._hint[0].preconditioner, self._changed(), self.statistics.size
-        if can_follow(len(signs), size, self.hardware) or not can_correct(current, len(signs), size, self.hardware):
+        current, waiting, size = self._hint[0].preconditioner, self._waiting(), self.statistics.size
+        if can_follow(waiting, size, self.hardware) or not can_correct(current, waiting, size, self.hardware):
             return None
+        codes, signs = self._changed()
         try:
             return corrected(current, self.hardware.float64(codes), signs, self.hardware)
         except NoProgressError:

@@ -15,8 +15,6 @@ from neverseen.hardware import Array, Hardware, contiguous
 
 MERGED = 2**8
 """Samples, come one by one, whose corrections are merged into one."""
-LEAST_SIZE = 2**12
-"""Codes from which on a factor takes longer than to correct an older one."""
 
 
 class NoProgressError(Exception):
@@ -62,7 +60,7 @@ class Corrected:
 
     base: Preconditioner
     images: Array  # Z, (d, m)
-    core: np.ndarray  # S + C Z, (m, m)
+    core: Array  # S + C Z, (m, m)
     inverse: Array  # of the core
     hardware: Hardware
 
@@ -84,11 +82,12 @@ def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware
     last = current if isinstance(current, Corrected) and len(current.core) + len(signs) <= MERGED else None
     base = current if last is None else last.base
     images = base(contiguous(codes.T))  # (d, k)
-    core = np.diag(signs) + hardware.numpy(hardware.matmul(codes, images))  # (k, k)
+    core = hardware.matmul(codes, images)  # (k, k)
+    hardware.add_to_diagonal(core, hardware.array(signs.astype(np.float64)))
     if last is not None:
-        side = hardware.numpy(hardware.matmul(codes, last.images))  # (k, m): C Z_old = (C_old Z)'
-        core = np.block([[last.core, side.T], [side, core]])
-        images = hardware.concatenate([last.images, images], 1)
+        side = hardware.matmul(codes, last.images)  # (k, m): C Z_old = (C_old Z)'
+        above, below = (hardware.concatenate(pair, 1) for pair in ([last.core, side.T], [side, core]))
+        core, images = hardware.concatenate([above, below], 0), hardware.concatenate([last.images, images], 1)
     try:
         inverse = hardware.inverse(core)
     except (ValueError, RuntimeError) as error:  # singular
@@ -99,7 +98,7 @@ def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware
 def can_correct(current: Preconditioner, samples: int, size: int, hardware: Hardware) -> bool:
     """Return whether to correct an inverse for so many more samples is faster than a new factor."""
     few = samples <= size // 16 and rank(current) + samples <= size // 4
-    return hardware.corrects and size >= LEAST_SIZE and few
+    return few and size >= hardware.corrects
 
 
 def rank(preconditioner: Preconditioner) -> int:
