@@ -342,6 +342,20 @@ def test_a_few_requests_are_timed_of_a_gradient_method(folder: Path, setting: Se
     }
 
 
+def test_analytic_methods_are_timed_several_times(folder: Path, setting: Setting, tmp_path: Path) -> None:
+    once = replace(setting.experiments["time"], requests=(5,))
+    often = replace(once, repeats=3)
+    chosen = options(folder, tmp_path, "experiment=time,method=neggrad,neverseen")
+    for time_ in (once, often):  # a result of another number of repeats is missing
+        setting = replace(setting, experiments={**setting.experiments, "time": time_})
+        assert len(runner.missing(setting, chosen)) == 2
+        assert runner.run(setting, chosen) == 0
+    times = read(tmp_path / "time-synthetic10-neverseen-5-0.json")["times"]
+    assert len(times["updates"]) == 3
+    assert times["update"] == sorted(times["updates"])[1] == pytest.approx(sum(times["per_request"]), abs=1e-3)
+    assert read(tmp_path / "time-synthetic10-neggrad-5-0.json")["times"]["updates"] is None
+
+
 def test_artefacts_of_other_data_are_kept_apart(folder: Path, setting: Setting, tmp_path: Path) -> None:
     places = set()
     for fill in (0, 1):

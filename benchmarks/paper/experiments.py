@@ -73,7 +73,8 @@ def settings_digest(key: Key, setting: Setting) -> str:
     shaping = {
         **{name: dataclasses.asdict(getattr(setting, name)) for name in ("sizes", "base", "original", "analytic")},
         "width": setting.width,
-        "experiment": {"left": experiment.left, "sample": experiment.sample},
+        "experiment": {"left": experiment.left, "sample": experiment.sample}
+        | ({"repeats": experiment.repeats} if experiment.repeats > 1 else {}),
         "method": setting.method_settings(key.method, key.experiment == "table2"),
     }
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]

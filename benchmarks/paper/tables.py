@@ -177,6 +177,8 @@ def _time_table(results: Results, dataset: str) -> Table:
             )
     note = "Runs alone on the machine, one seed. Update: from the request to the new model. Features are extra. "
     note += "≈: some requests, from the first to the last, were timed and stand for all; retraining is timed half-way. "
+    if repeats := max((len(run["times"].get("updates") or ()) for run in alone), default=0):
+        note += f"Analytic methods were timed {repeats} times: the median. "
     note += "Memory counts what is there already, such as the original and the images."
     return Table(f"times-{dataset}", f"{_data(dataset)}: cumulative time", heading, rows, note)
 
