@@ -112,15 +112,19 @@ def test_limbs(kind: type, shape: tuple[int, int], hardware: Hardware) -> None:
     assert np.array_equal(matrix, frozen)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 64, 100, 1024, 1030])
-def test_a_blocked_factor_solves(size: int) -> None:
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 65, 100, 128, 200])  # one block or several, the last one smaller
+def test_a_blocked_factor_solves(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(hardware_module, "_BLOCK", 64)
     root = torch.from_numpy(codes("blocked", size + 9, size).astype(np.float64))
     matrix = root.T @ root + 1000 * torch.eye(size, dtype=torch.float64)
     right = torch.from_numpy(codes("right side", size, 3).astype(np.float64))
     factor = hardware_module.BlockedFactor(torch.linalg.cholesky(matrix), torch)
     expected = torch.linalg.solve(matrix, right)
-    torch.testing.assert_close(factor.solve(right), expected, rtol=1e-9, atol=1e-12)
+    for given in (right, right.T.contiguous().T):
+        kept = given.clone()
+        torch.testing.assert_close(factor.solve(given), expected, rtol=1e-9, atol=1e-12)
+        assert torch.equal(given, kept)
 
 
 def test_a_block_over_the_bound_is_refused(hardware: Hardware) -> None:

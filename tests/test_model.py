@@ -273,6 +273,36 @@ def test_large_requests_save_factors_and_have_the_bits_of_full_solves(
     assert len(factors) == 1  # more than a 16th
 
 
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, MemoryError])
+@pytest.mark.parametrize("operation", ["inverse", "cholesky_solve"])
+def test_a_correction_that_fails_is_passed_over(
+    operation: str, error: type[Exception], hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(hardware), "follows", 2)
+    monkeypatch.setattr(type(hardware), "corrects", 64)
+    rows, labels = clustered("failing correction", 200, 20, 4)
+    encoder = RandomProjection(128, seed=1)
+
+    def fitted(first: int) -> AnalyticClassifier:
+        return AnalyticClassifier(encoder, key=Key(SECRET), hardware=hardware.name).fit(rows[first:], labels[first:])
+
+    model, expected = fitted(0), fitted(8).digest()
+    model.digest()
+    done = getattr(type(hardware), operation)
+    failures: list[int] = []
+
+    def fails_once(*arguments: Any) -> Any:
+        if not failures:
+            failures.append(1)
+            raise error("out of memory")
+        return done(*arguments)
+
+    monkeypatch.setattr(type(hardware), operation, fails_once)
+    model.forget(rows[:8], labels[:8])
+    assert model.digest() == expected
+    assert failures
+
+
 def test_an_interrupt_in_the_middle_of_a_change_cannot_pass_for_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model = new(ENCODERS[0]).fit(X, NAMES)
     exact = model._model

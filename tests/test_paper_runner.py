@@ -354,6 +354,10 @@ def test_analytic_methods_are_timed_several_times(folder: Path, setting: Setting
     assert len(times["updates"]) == 3
     assert times["update"] == sorted(times["updates"])[1] == pytest.approx(sum(times["per_request"]), abs=1e-3)
     assert read(tmp_path / "time-synthetic10-neggrad-5-0.json")["times"]["updates"] is None
+    for repeats in (0, 2):
+        experiments = {**setting.experiments, "time": replace(once, repeats=repeats)}
+        with pytest.raises(SettingError, match="repeats must be odd"):
+            runner.run(replace(setting, experiments=experiments), chosen)
 
 
 def test_artefacts_of_other_data_are_kept_apart(folder: Path, setting: Setting, tmp_path: Path) -> None:

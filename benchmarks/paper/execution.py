@@ -48,8 +48,9 @@ def run_one(key: Key, setting: Setting, artefacts: Artefacts) -> dict[str, Any]:
         run = _Run(key, setting, artefacts)
         run.prepare()
         run.answer()
-        timings.append(run.seconds)
-    run.seconds, run.updates = sorted(timings, key=sum)[len(timings) // 2], [sum(seconds) for seconds in timings]
+        timings.append((run.seconds, run.feature_seconds))
+    run.updates = [sum(seconds) for seconds, _ in timings]
+    run.seconds, run.feature_seconds = sorted(timings, key=lambda timing: sum(timing[0]))[len(timings) // 2]
     cleaned: dict[str, Any] = _clean(run.result())
     return cleaned
 

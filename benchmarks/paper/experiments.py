@@ -90,6 +90,8 @@ def keys(setting: Setting) -> list[Key]:
         experiment = setting.experiments.get(name)
         if experiment is None:
             continue
+        if experiment.repeats < 1 or experiment.repeats % 2 == 0:
+            raise SettingError(f"{setting.name}: {name}: repeats must be odd, for there to be a median")
         if name in ANALYTIC_ONLY and (others := sorted(set(experiment.methods) - set(ANALYTIC))):
             raise SettingError(f"{setting.name}: {name} is for {', '.join(ANALYTIC)}; got {', '.join(others)}")
         for seed, count, dataset, method in product(

@@ -66,7 +66,7 @@ class Experiment:
     methods: tuple[str, ...]
     left: int = 0  # stress_few alone: samples left at the end
     sample: int = 0  # time alone: so many requests, from first to last, stand for all of a gradient method; 0 for all
-    repeats: int = 1  # time alone: analytic methods, done in a second, are timed so often, and the median counts
+    repeats: int = 1  # time alone: an odd number; analytic methods are timed so often, and the median counts
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,8 @@ class LabelIndex:
 
     def __init__(self, labels: Iterable[Any]) -> None:
         labels = list(labels)
-        if set(map(type, labels)) <= {int, str}:  # equal ones are the same label, and different ones are not
+        # Of these two types equal ones are the same label, and different ones are not.
+        if all(type(label) is int or type(label) is str for label in labels):
             distinct = [normalise(raw) for raw in dict.fromkeys(labels)]
             place = {label: position for position, label in enumerate(distinct)}
             positions = [place[label] for label in labels]

@@ -359,7 +359,7 @@ class ExactModel:
             solution: Solution | Following | None = self._followed(cross, classes)
             if solution is None:
                 hint = self._corrected()
-                self._drop_hint()  # frees the old factor before a new one is made
+                self._drop_hint()  # frees the old factor before a new one is made, unless it was corrected
                 solution = solve(
                     statistics.gram,
                     cross,

@@ -77,8 +77,16 @@ class Corrected:
 def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
     """Return `current` corrected for more samples; `codes` is float64 of shape (k, d), `signs` +1 or -1.
 
-    Small corrections are merged with the last one, large ones stand on it.
+    Small corrections are merged with the last one, large ones stand on it. Raises `NoProgressError` where that cannot
+    be done: the core is singular, or memory is short.
     """
+    try:
+        return _corrected(current, codes, signs, hardware)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise NoProgressError from error
+
+
+def _corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
     last = current if isinstance(current, Corrected) and len(current.core) + len(signs) <= MERGED else None
     base = current if last is None else last.base
     images = base(contiguous(codes.T))  # (d, k)
@@ -88,11 +96,7 @@ def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware
         side = hardware.matmul(codes, last.images)  # (k, m): C Z_old = (C_old Z)'
         above, below = (hardware.concatenate(pair, 1) for pair in ([last.core, side.T], [side, core]))
         core, images = hardware.concatenate([above, below], 0), hardware.concatenate([last.images, images], 1)
-    try:
-        inverse = hardware.inverse(core)
-    except (ValueError, RuntimeError) as error:  # singular
-        raise NoProgressError from error
-    return Corrected(base, images, core, inverse, hardware)
+    return Corrected(base, images, core, hardware.inverse(core), hardware)
 
 
 def can_correct(current: Preconditioner, samples: int, size: int, hardware: Hardware) -> bool:
