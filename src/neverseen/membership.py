@@ -69,21 +69,21 @@ class Membership:
     def require(self, members: Sequence[Member]) -> Counter[Member]:
         """Return how often each of these is held; raise `NotLearnedError` if one occurs here more often than that."""
         held = self.held(members)
+        if all(times <= held[member] for member, times in Counter(members).items()):
+            return held
         asked: Counter[Member] = Counter()
         missing = []
         for row, member in enumerate(members):
             asked[member] += 1
             if asked[member] > held[member]:
                 missing.append(row)
-        if missing:
-            shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-            raise NotLearnedError(
-                f"the model does not hold {len(missing)} of the {sum(asked.values())} samples to be forgotten "
-                f"(rows {shown}): never learned with these features and this label, already forgotten, or listed "
-                "more often than learned. Nothing was changed",
-                tuple(missing),
-            )
-        return held
+        shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        raise NotLearnedError(
+            f"the model does not hold {len(missing)} of the {len(members)} samples to be forgotten "
+            f"(rows {shown}): never learned with these features and this label, already forgotten, or listed "
+            "more often than learned. Nothing was changed",
+            tuple(missing),
+        )
 
     def add(self, members: Iterable[Member]) -> None:
         """Take samples in."""
@@ -94,9 +94,10 @@ class Membership:
         """Let samples go that `require` has found here."""
         for name, digest in members:
             held = self._held[name]
-            held[digest] -= 1
-            if held[digest] == 0:
-                del held[digest]
+            if held[digest] > 1:
+                held[digest] -= 1
+            else:
+                held.pop(digest)
             if not held:
                 del self._held[name]
 
@@ -119,7 +120,7 @@ class Membership:
     def held(self, members: Iterable[Member]) -> Counter[Member]:
         """Return how often each of these is held."""
         none: Counter[bytes] = Counter()
-        return Counter({(name, digest): self._held.get(name, none)[digest] for name, digest in members})
+        return Counter({member: self._held.get(member[0], none).get(member[1], 0) for member in members})
 
     def of_class(self, name: str) -> list[bytes]:
         """Return the different digests of a class."""

@@ -81,8 +81,8 @@ class Register:
         return {number: self._noted[number][0] for number in numbers if number in self._noted}
 
     def numbers_of(self, digests: Iterable[bytes]) -> dict[bytes, set[bytes]]:
-        """Return the ticket numbers under which each of these member digests is held."""
-        return {digest: set(self._numbers.get(digest, ())) for digest in digests}
+        """Return the ticket numbers of those of these member digests that are held under any."""
+        return {digest: set(self._numbers[digest]) for digest in digests if digest in self._numbers}
 
     def known(self, contents: Iterable[bytes]) -> set[bytes]:
         """Return those of these contents that are held, whatever their features were."""
@@ -130,7 +130,7 @@ class Register:
         numbers = self.numbers_of({digest for _, digest in members})
         gone: list[bytes] = []
         for member, asked in Counter(members).items():
-            here = numbers[member[1]]
+            here = numbers.get(member[1], set())
             if asked <= held[member] - len(here):
                 continue
             if asked < held[member]:

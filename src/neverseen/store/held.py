@@ -76,10 +76,9 @@ class LedgerRegister(Register):
         return {number: row.member for number, row in self._rows.by_numbers(numbers).items()}
 
     def numbers_of(self, digests: Iterable[bytes]) -> dict[bytes, set[bytes]]:
-        """Return the ticket numbers under which each of these member digests is held."""
-        asked = list(digests)
-        rows = self._rows.by_members(asked)
-        return {digest: {row.number for row in rows.get(digest, ())} for digest in asked}
+        """Return the ticket numbers of those of these member digests that are held under any."""
+        rows = self._rows.by_members(list(digests))
+        return {digest: {row.number for row in found} for digest, found in rows.items()}
 
     def known(self, contents: Iterable[bytes]) -> set[bytes]:
         """Return those of these contents that are held."""
