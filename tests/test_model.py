@@ -233,7 +233,7 @@ def test_large_requests_save_factors_and_have_the_bits_of_full_solves(
 ) -> None:
     monkeypatch.setattr(preconditioning_module, "MERGED", merged)
     monkeypatch.setattr(type(hardware), "follows", 2)
-    monkeypatch.setattr(type(hardware), "corrects", 64)
+    monkeypatch.setattr(preconditioning_module, "LEAST_SIZE", 64)
     factor, factors = IntegerSystem.cholesky, []
 
     def counted(system: IntegerSystem) -> Any:
@@ -279,7 +279,7 @@ def test_a_correction_that_fails_is_passed_over(
     operation: str, error: type[Exception], hardware: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(hardware), "follows", 2)
-    monkeypatch.setattr(type(hardware), "corrects", 64)
+    monkeypatch.setattr(preconditioning_module, "LEAST_SIZE", 64)
     rows, labels = clustered("failing correction", 200, 20, 4)
     encoder = RandomProjection(128, seed=1)
 

@@ -49,7 +49,6 @@ class Hardware:
     name = "numpy"
     cholesky_keeps = False  # whether `cholesky` leaves its argument as it was
     follows = 2**8  # samples up to which following a change (`neverseen.following`) is faster than to solve anew
-    corrects = 2**12  # codes from which on to correct an older factor is faster than to make a new one
 
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)
@@ -251,8 +250,7 @@ class CudaHardware(Hardware):
 
     name = "cuda"
     cholesky_keeps = True
-    follows = 2**4  # a GPU is quick to solve, and slow to begin each of many small products
-    corrects = 2**13
+    follows = 1  # a GPU is quick to solve, and slow to begin each of many small products
 
     def __init__(self) -> None:
         import torch

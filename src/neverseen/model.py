@@ -346,8 +346,8 @@ class ExactModel:
 
     def _helps(self, solution: Solution | Following, samples: int) -> bool:
         """Return whether a solution helps to the one after so many samples came or went."""
-        size, hardware = self.statistics.size, self.hardware
-        return can_follow(samples, size, hardware) or can_correct(solution.preconditioner, samples, size, hardware)
+        size = self.statistics.size
+        return can_follow(samples, size, self.hardware) or can_correct(solution.preconditioner, samples, size)
 
     def weights(self) -> np.ndarray:
         """Return the weights in grid steps: int64 of shape (d, C), correctly rounded, not to be written to."""
@@ -402,7 +402,7 @@ class ExactModel:
         if self._hint is None or not self._hint[1]:
             return None
         current, waiting, size = self._hint[0].preconditioner, self._waiting(), self.statistics.size
-        if can_follow(waiting, size, self.hardware) or not can_correct(current, waiting, size, self.hardware):
+        if can_follow(waiting, size, self.hardware) or not can_correct(current, waiting, size):
             return None
         codes, signs = self._changed()
         try:

@@ -15,6 +15,8 @@ from neverseen.hardware import Array, Hardware, contiguous
 
 MERGED = 2**8
 """Samples, come one by one, whose corrections are merged into one."""
+LEAST_SIZE = 2**12
+"""Codes from which on to correct an older factor is faster than to make a new one."""
 
 
 class NoProgressError(Exception):
@@ -99,10 +101,9 @@ def _corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardwar
     return Corrected(base, images, core, hardware.inverse(core), hardware)
 
 
-def can_correct(current: Preconditioner, samples: int, size: int, hardware: Hardware) -> bool:
+def can_correct(current: Preconditioner, samples: int, size: int) -> bool:
     """Return whether to correct an inverse for so many more samples is faster than a new factor."""
-    few = samples <= size // 16 and rank(current) + samples <= size // 4
-    return few and size >= hardware.corrects
+    return size >= LEAST_SIZE and samples <= size // 16 and rank(current) + samples <= size // 4
 
 
 def rank(preconditioner: Preconditioner) -> int:
