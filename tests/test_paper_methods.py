@@ -23,7 +23,7 @@ from tests.samples import clustered, codes, uniform_bytes  # noqa: E402
 D, C, GAMMA = 12, 4, 64
 PLAIN = {"epochs": 1, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 1000}
 GRADIENT = ["finetune", "l1_sparsity", "neggrad", "neggrad_plus", "scrub", "woodfisher", "random_label"]
-LEARNING = ["acu_float32", "acu_float64", "neverseen", "neverseen_queued"]
+LEARNING = ["acu_float32", "acu_float64", "acu_as_written", "neverseen", "neverseen_queued"]
 
 
 def coded(name: str, rows: int) -> Samples:

@@ -411,6 +411,74 @@ def test_commands_say_what_is_wrong(
     assert "time-synthetic10-neverseen-2-0 (alone)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seeds = 3\n", "seeds is 3, where a list of whole numbers is wanted"),
+        ('width = "four"\n', "width is 'four', where a whole number is wanted"),
+        ("[sizes]\nbase = true\n", "base is True, where a whole number is wanted"),
+        ('[base]\nlr = "much"\n', "lr is 'much', where a number is wanted"),
+        ("[analytic]\nmirrored = 1\n", "mirrored is 1, where true or false is wanted"),
+        ("[methods.scrubb]\nepochs = 1\n", "own has unknown methods: scrubb; known: original"),
+        ("[methods.scrub]\nepoch = 1\n", "own: scrub has no setting epoch; it has epochs"),
+        ('extra_methods = ["nothing:Here"]\n', "'nothing:Here', MODULE:CLASS, is not there"),
+        ('[experiments.time]\nmethods = ["nothing"]\n', "own has unknown methods: nothing"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_before_anything_runs(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.toml").write_text('based_on = "smoke"\n' + text)
+    assert main(["run", str(tmp_path / "own.toml"), "--out", str(tmp_path / "runs"), "--device", "cpu"]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_setting_that_is_based_on_itself_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.toml").write_text(f'based_on = "{tmp_path}/own.toml"\n')
+    assert main(["run", str(tmp_path / "own.toml"), "--list"]) == 2
+    assert "own.toml is based on itself" in capsys.readouterr().err
+
+
+def test_without_images_no_result_is_made_or_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEVERSEEN_DATA", str(tmp_path / "nowhere"))
+    kept = tmp_path / "stress_few-cifar10-neverseen-29-0.json"
+    kept.write_text("{}")
+    command = ["run", "full", "--again", "--only", "experiment=stress_few,dataset=cifar10", "--out", str(tmp_path)]
+    assert main([*command, "--device", "cpu"]) == 2
+    assert "or name another folder with NEVERSEEN_DATA" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
+    assert kept.read_text() == "{}"
+
+
+@pytest.mark.parametrize("text", ['{"setting": "smo', "[]", "{}"])
+def test_a_file_that_is_no_result_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = tmp_path / "table1-synthetic10-neverseen-2-0.json"
+    damaged.write_text(text)
+    for command in (["run", "smoke", "--list", "--out"], ["report", "--runs"]):
+        assert main([*command, str(tmp_path)]) == 2
+        assert f"{damaged} is no result" in capsys.readouterr().err
+
+
+def test_only_what_there_is_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for only in ("method=scrubb", "method=", "seed=7", "experiment=table1,table9"):
+        assert main(["run", "smoke", "--out", str(tmp_path), "--only", only]) == 2
+        assert "smoke has " in capsys.readouterr().err
+
+
+def test_an_interrupt_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    assert main(["run", "smoke", "--out", str(tmp_path), "--device", "cpu"]) == 130
+    assert capsys.readouterr().err == "stopped; the same command goes on from here\n"
+
+
 def test_gamma_is_validated_on_learned_samples(
     folder: Path, setting: Setting, capsys: pytest.CaptureFixture[str]
 ) -> None:

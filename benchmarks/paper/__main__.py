@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.cifar import CifarError
+from benchmarks.paper.results import ResultError
 from benchmarks.paper.settings import SettingError, names, read
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "paper"
@@ -18,9 +19,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.act(options)
-    except (CifarError, SettingError) as error:
+    except (CifarError, ResultError, SettingError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
     return status
 
 
@@ -29,9 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="{run,report,data,validate}")
     run = verbs.add_parser("run", help="do the runs of a setting that have no result yet")
     run.add_argument("setting", help=f"{', '.join(names())}, or a .toml file")
-    run.add_argument(
-        "--out", type=Path, help="results, one JSON a run (full: docs/results/paper/runs; else build/paper)"
-    )
+    run.add_argument("--out", type=Path, metavar="RUNS", help="results, one JSON a run (build/paper/SETTING)")
     run.add_argument("--work", type=Path, help="networks and features, kept for later runs (~/.cache/neverseen/paper)")
     run.add_argument("--data", type=Path, help="the images (NEVERSEEN_DATA, else ~/.cache/neverseen)")
     run.add_argument("--device", help="cpu or cuda (cuda where there is one)")
@@ -50,8 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--list", action="store_true", help="say what is missing and do nothing")
     run.set_defaults(act=_run)
     report = verbs.add_parser("report", help="write tables and figures from the results")
-    report.add_argument("--runs", type=Path, default=RESULTS / "runs", help="results (%(default)s)")
-    report.add_argument("--out", type=Path, default=RESULTS, help="where tables and figures go (%(default)s)")
+    report.add_argument("--runs", type=Path, help="results (those in the repository, docs/results/paper/runs)")
+    report.add_argument("--out", type=Path, help="where tables and figures go (RUNS/report, or docs/results/paper)")
     report.add_argument("--setting", help="whose results, if there are several (full)")
     report.set_defaults(act=_report)
     data = verbs.add_parser("data", help="find, check and pack the images")
@@ -104,9 +106,11 @@ def _validate(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from benchmarks.paper import runner
     from benchmarks.paper.data import data_folder
+    from benchmarks.paper.execution import methods
 
     setting = read(options.setting)
-    out = options.out or (RESULTS / "runs" if setting.name == "full" else Path("build/paper") / setting.name)
+    methods(setting)  # raises, before anything is run, if it names one that there is not
+    out = options.out or Path("build/paper") / setting.name
     if options.workers is not None and options.workers < 0:
         raise SettingError(f"--workers is {options.workers}; 0 for this process alone, or more")
     cuda = _device(options.device).startswith("cuda")
@@ -128,15 +132,22 @@ def _run(options: argparse.Namespace) -> int:
         for key in runner.missing(setting, chosen):
             print(key, "(alone)" if key.timed else "")
         return 0
-    runner.run(setting, chosen)
-    return int(any(runner.failures(setting, chosen)))
+    left = runner.run(setting, chosen)
+    failed = runner.failures(setting, chosen)
+    if failed:
+        print(f"{len(failed)} failed, {failed[0]} first: the same with --failed tries again what failed")
+    if not left:
+        print(f"tables and figures: python -m benchmarks.paper report --runs {out}")
+    return int(any(failed))
 
 
 def _report(options: argparse.Namespace) -> int:
     from benchmarks.paper.report import NoResultsError, write_report
 
     try:
-        for path in write_report(options.runs, options.out, options.setting):
+        runs = options.runs or RESULTS / "runs"
+        out = options.out or (runs / "report" if options.runs else RESULTS)
+        for path in write_report(runs, out, options.setting):
             print(path)
     except NoResultsError as error:
         print(f"error: {error}", file=sys.stderr)

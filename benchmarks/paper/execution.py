@@ -16,7 +16,7 @@ from benchmarks.paper import metrics, protocol
 from benchmarks.paper.artefacts import Artefacts
 from benchmarks.paper.experiments import REFERENCE, Key, settings_digest
 from benchmarks.paper.memory import peak_memory, timed
-from benchmarks.paper.methods import METHODS, Method, Samples, Start, request_for
+from benchmarks.paper.methods import METHODS, Method, Samples, Start, request_for, settings_of
 from benchmarks.paper.references import Material, Reference, answers_of, attacks_on, material_for, reference_for
 from benchmarks.paper.settings import Setting, SettingError
 from benchmarks.paper.training import augmented
@@ -56,14 +56,26 @@ def run_one(key: Key, setting: Setting, artefacts: Artefacts) -> dict[str, Any]:
 
 
 def methods(setting: Setting) -> dict[str, type[Method]]:
-    """Return all methods of a setting by name, its extra ones included."""
+    """Return all methods of a setting by name, its extra ones included; raise if it names others, or sets others."""
     found = dict(METHODS)
     for place in setting.extra_methods:
         module, _, name = place.partition(":")
-        method = getattr(importlib.import_module(module), name)
+        try:
+            method = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise SettingError(
+                f"{setting.name}: extra_methods: {place!r}, MODULE:CLASS, is not there: {error}"
+            ) from error
         found[method.name] = method
-    if unknown := sorted({name for e in setting.experiments.values() for name in e.methods} - set(found)):
+    tables = (setting.methods, setting.head_methods)
+    named = {name for experiment in setting.experiments.values() for name in experiment.methods}
+    if unknown := sorted((named | {name for table in tables for name in table}) - set(found)):
         raise SettingError(f"{setting.name} has unknown methods: {', '.join(unknown)}; known: {', '.join(found)}")
+    for name, own in (item for table in tables for item in table.items()):
+        try:
+            settings_of(found[name], own)
+        except ValueError as error:
+            raise SettingError(f"{setting.name}: {error}") from error
     return found
 
 
@@ -93,7 +105,7 @@ class _Run:
         self.repeats = self.experiment.repeats if key.experiment == "time" and self.kind.learns else 1
         self.seconds: list[float] = []
         self.updates: list[float] = []  # the sums of all that were timed; the median's are the seconds that count
-        self.feature_seconds = 0.0
+        self.feature_seconds: list[float] = []
         self.trace: list[dict[str, float]] = []
         self.peak, self.peak_source = 0, ""
         self.stays = np.setdiff1d(np.arange(count), np.concatenate(self.requests))[: sizes.trace]
@@ -171,7 +183,7 @@ class _Run:
             elif self.kind.learns and self.key.experiment in FEATURES_TIMED:
                 with timed(self.artefacts.device) as elapsed:
                     self.artefacts.extract(self._images(positions))
-                self.feature_seconds += elapsed.seconds
+                self.feature_seconds.append(elapsed.seconds)
             self.held[positions] = False
             request = request_for(
                 self.kind,
@@ -227,7 +239,7 @@ class _Run:
         parts = self.material.parts(self.held, classes)
         digest = self.method.digest()
         retrained_digest = self.method.retrained_digest(parts[0]) if digest else None
-        per_request = [round(seconds, 5) for seconds in self.seconds]
+        per_request, features = ([round(s, 5) for s in part] for part in (self.seconds, self.feature_seconds))
         compared = {} if self.key.experiment == "time" else self._compared(parts, classes)
         return {
             **self.key._asdict(),
@@ -235,7 +247,8 @@ class _Run:
             "settings_digest": settings_digest(self.key, self.setting),
             **_where(),
             "times": {
-                "features": round(self.feature_seconds, 4) if self.kind.learns else None,
+                "features": round(sum(self.feature_seconds), 4) if self.kind.learns else None,
+                "features_per_request": features if 0 < len(features) <= EACH else None,
                 "update": round(sum(self.seconds), 4),
                 "updates": [round(seconds, 4) for seconds in self.updates] if self.repeats > 1 else None,
                 "per_request": per_request if len(per_request) <= EACH else None,

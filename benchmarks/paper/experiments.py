@@ -39,7 +39,7 @@ EXPERIMENTS = (
 )
 ANALYTIC_ONLY = ("class_sums", "alternating", "stress_few", "stress_singles")
 TIMED = ("dynamics", "classes")  # for analytic methods
-ANALYTIC = ("neverseen", "neverseen_queued", "acu_float32", "acu_float64")
+ANALYTIC = ("neverseen", "neverseen_queued", "acu_float32", "acu_float64", "acu_as_written")
 REFERENCE = "retrain"
 
 

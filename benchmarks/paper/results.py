@@ -24,11 +24,27 @@ NAMES = {
     "neggrad": "NegGrad",
     "acu_float32": "ACU, float32",
     "acu_float64": "ACU, float64",
+    "acu_as_written": "ACU, float64, products as written",
     "neverseen": "neverseen",
     "neverseen_queued": "neverseen, requests queued",
 }
 DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 MISSING, FAILED, NOT_FINITE = "–", "failed", "not finite"
+
+
+class ResultError(ValueError):
+    """A file that is not a result."""
+
+
+def read_result(path: Path) -> Result:
+    """Read one result."""
+    try:
+        result = json.loads(path.read_text())
+    except ValueError as error:
+        raise ResultError(f"{path} is no result: {error}. Delete it, and run again") from error
+    if not isinstance(result, dict) or not {"experiment", "setting", "failed"} <= set(result):
+        raise ResultError(f"{path} is no result of this benchmark. Move it elsewhere")
+    return result
 
 
 class Results:
@@ -45,7 +61,7 @@ class Results:
     @classmethod
     def read(cls, folder: Path, setting: str | None = None) -> Results:
         """Read a folder of results; of several settings the one named, else ``full``, else the first."""
-        runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        runs = [read_result(path) for path in sorted(folder.glob("*.json"))]
         settings = sorted({run["setting"] for run in runs})
         if settings:
             setting = setting or ("full" if "full" in settings else settings[0])

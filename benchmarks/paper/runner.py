@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.experiments import Key, keys, settings_digest
+from benchmarks.paper.results import read_result
 from benchmarks.paper.settings import Setting, SettingError
 
 PHASES = ("all", "shared", "timing")
@@ -61,7 +62,12 @@ class Options:
 
 def chosen(setting: Setting, options: Options) -> list[Key]:
     """Return the runs that the options name, whether there are results or not."""
-    return [key for key in keys(setting) if all(str(getattr(key, n)) in v for n, v in options.only.items())]
+    every = keys(setting)
+    for name, wanted in options.only.items():
+        known = dict.fromkeys(str(getattr(key, name)) for key in every)
+        if unknown := sorted(wanted - set(known)):
+            raise SettingError(f"--only {name}={','.join(unknown)}: {setting.name} has {', '.join(known)}")
+    return [key for key in every if all(str(getattr(key, n)) in v for n, v in options.only.items())]
 
 
 def parse_only(texts: list[str]) -> dict[str, frozenset[str]]:
@@ -86,7 +92,7 @@ def missing(setting: Setting, options: Options) -> list[Key]:
 
 def _result(key: Key, setting: Setting, options: Options, failed_is_none: bool = False) -> dict[str, Any] | None:
     try:
-        result: dict[str, Any] = json.loads((options.out / key.file_name).read_text())
+        result = read_result(options.out / key.file_name)
     except FileNotFoundError:
         return None
     same = result.get("settings_digest") == settings_digest(key, setting)
@@ -106,6 +112,7 @@ def run(setting: Setting, options: Options) -> int:
     """
     began = time.monotonic()
     todo = missing(setting, options)
+    _require_data(todo, options.data)
     shared = [key for key in todo if not key.timed]
     timed = [key for key in todo if key.timed]
     left = 0
@@ -117,6 +124,14 @@ def run(setting: Setting, options: Options) -> int:
         left += len(timed)
     print(f"{len(todo) - left} runs done, {left} left of those chosen, {time.monotonic() - began:.0f} s", flush=True)
     return left
+
+
+def _require_data(todo: list[Key], folder: Path) -> None:
+    """Raise, before anything is run or replaced, if images are not there or cannot be read."""
+    from benchmarks.paper.data import load
+
+    for name in dict.fromkeys(key.dataset for key in todo):
+        load(name, folder)
 
 
 def write(folder: Path, key: Key, result: dict[str, Any]) -> None:

@@ -114,7 +114,7 @@ def read(name: str) -> Setting:
     return _build(Setting, table | {"name": path.stem, "experiments": experiments}, path.name)  # type: ignore[no-any-return]
 
 
-def _table(name: str) -> tuple[Path, dict[str, Any]]:
+def _table(name: str, above: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
     """Return a setting's path and its table, laid over the table of the setting that it is based on."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
@@ -125,7 +125,9 @@ def _table(name: str) -> tuple[Path, dict[str, Any]]:
         except tomllib.TOMLDecodeError as error:
             raise SettingError(f"{path} is not TOML: {error}") from error
     below = table.pop("based_on", None)
-    return path, table if below is None else _laid_over(_table(below)[1], table)
+    if path.resolve() in above:
+        raise SettingError(f"{path.name} is based on itself")
+    return path, table if below is None else _laid_over(_table(below, (*above, path.resolve()))[1], table)
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -144,4 +146,28 @@ def _build(kind: Any, table: Mapping[str, Any], where: str) -> Any:
     }
     if missing := sorted(required - set(table)):
         raise SettingError(f"{where} lacks {', '.join(missing)}")
+    kinds = {name: str(f.type) for name, f in fields.items()}
+    for key, value in table.items():
+        if not _fits(value, kinds[key]):
+            raise SettingError(f"{where}: {key} is {value!r}, where {_WANTED[kinds[key]]} is wanted")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+
+
+_WANTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "tuple[int, ...]": "a list of whole numbers",
+    "tuple[str, ...]": "a list of texts",
+}
+"""What a field of that type takes; others are tables, and checked one by one."""
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if kind not in _WANTED:
+        return True
+    if kind.startswith("tuple"):
+        return isinstance(value, list) and all(_fits(item, kind[6:9]) for item in value)
+    plain: Any = {"int": int, "float": (int, float), "str": str, "bool": bool}[kind]
+    return isinstance(value, plain) and isinstance(value, bool) == (kind == "bool")

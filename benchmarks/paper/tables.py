@@ -142,7 +142,8 @@ def _accuracy_table(results: Results, dataset: str) -> Table:
 def _time_table(results: Results, dataset: str) -> Table:
     """Cumulative times, of runs that were alone on the machine."""
     figures = paper_figures()["times"] if dataset == "cifar100" else {}
-    heading = ["K", "method", "update, s", "× neverseen", "a request, s", "features, s", "paper, s", "peak memory, GiB"]
+    heading = ["K", "method", "update, s", "× neverseen", "a request, s", "features, s", "a request's, s"]
+    heading += ["paper, s", "peak memory, GiB"]
     alone = [
         run
         for run in results.runs
@@ -171,6 +172,7 @@ def _time_table(results: Results, dataset: str) -> Table:
                     f"{update / ours[0]:,.1f}" if ours and ours[0] else MISSING,
                     f"{update / requests:.3f}",
                     MISSING if times["features"] is None else f"{times['features']:.2f}",
+                    MISSING if times["features"] is None else f"{times['features'] / requests:.3f}",
                     MISSING if paper is None else f"{paper:,.2f}",
                     f"{run['peak_memory'] / 2**30:.1f}",
                 ]
@@ -245,6 +247,7 @@ def _latex(word: str) -> str:
         ("Δ", r"$\Delta$"),
         ("×", r"$\times$"),
         ("–", "--"),
+        ("≈", r"$\approx$"),
     ):
         word = word.replace(plain, written)
     return word

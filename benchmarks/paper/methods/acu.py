@@ -147,3 +147,15 @@ class ACUFloat64(ACU):
 
     name: ClassVar[str] = "acu_float64"
     dtype: ClassVar[Any] = torch.float64
+
+
+class ACUAsWritten(ACUFloat64):
+    """ACU in float64 with every product in the order of the paper's formulas, which costs the cube of d."""
+
+    @dataclass(frozen=True)
+    class Settings(ACU.Settings):
+        """Settings of the recursion, evaluated as written."""
+
+        as_written: bool = True
+
+    name: ClassVar[str] = "acu_as_written"
