@@ -48,7 +48,7 @@ class Hardware:
 
     name = "numpy"
     cholesky_keeps = False  # whether `cholesky` leaves its argument as it was
-    follows = 2**8  # samples up to which following a change (`neverseen.following`) is faster than to solve anew
+    follows = 2**6  # samples up to which following a change (`neverseen.following`) is faster than to solve anew
 
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)

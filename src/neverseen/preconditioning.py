@@ -15,7 +15,7 @@ from neverseen.hardware import Array, Hardware, contiguous
 
 MERGED = 2**8
 """Samples, come one by one, whose corrections are merged into one."""
-LEAST_SIZE = 2**12
+LEAST_SIZE = 2**11
 """Codes from which on to correct an older factor is faster than to make a new one."""
 
 
