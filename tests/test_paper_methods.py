@@ -130,6 +130,7 @@ def test_methods_that_do_not_read_retained_samples_work_without(name: str) -> No
     method = prepared(name, {"codes": 0} if name.startswith("neverseen") else None)
     before = method.parameters()
     method.forget(Request(FORGOTTEN))
+    assert method.model is not None
     assert not torch.equal(method.parameters(), before)
 
 
@@ -443,7 +444,7 @@ def test_acu_in_float64_is_the_ridge_solution_on_the_retained(by_recursion: bool
 
 def test_acu_in_float32_is_near_it() -> None:
     method = ask(prepared("acu_float32", {"gamma": GAMMA}))
-    assert method.T.dtype == torch.float32
+    assert method.model.T.dtype == torch.float32
     torch.testing.assert_close(method.parameters(), ridge(RETAINED, C, GAMMA).flatten(), rtol=1e-2, atol=1e-5)
 
 
@@ -524,7 +525,7 @@ def test_neverseen_scores_two_classes_and_none() -> None:
     method = prepared("neverseen", {"codes": 0, "hardware": "numpy"}, learned=learned)
     scores = method.scores(learned.inputs)
     assert scores.shape == (40, C)
-    assert torch.equal(scores.argmax(1), torch.from_numpy(method.classifier.predict(learned.inputs.numpy())))
+    assert torch.equal(scores.argmax(1), torch.from_numpy(method.model.predict(learned.inputs.numpy())))
     method.forget(Request(learned))
     assert (method.scores(learned.inputs) == float("-inf")).all()
     assert method.digest() == method.retrained_digest(Samples(learned.inputs[:0], learned.labels[:0]))

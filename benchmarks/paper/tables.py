@@ -142,7 +142,7 @@ def _accuracy_table(results: Results, dataset: str) -> Table:
 def _time_table(results: Results, dataset: str) -> Table:
     """Cumulative times, of runs that were alone on the machine."""
     figures = paper_figures()["times"] if dataset == "cifar100" else {}
-    heading = ["K", "method", "update, s", "× neverseen", "a request, s", "features, s", "a request's, s"]
+    heading = ["K", "method", "update, s", "× neverseen", "a request, s", "features, s", "features a request, s"]
     heading += ["paper, s", "peak memory, GiB"]
     alone = [
         run

@@ -1,6 +1,7 @@
 """The unlearning methods compared: one file each, all behind `benchmarks.paper.methods.interface.Method`."""
 
-from benchmarks.paper.methods.acu import ACUAsWritten, ACUFloat32, ACUFloat64
+from benchmarks.paper.methods.acu import ACUFloat32, ACUFloat64
+from benchmarks.paper.methods.acu_as_written import ACUAsWritten
 from benchmarks.paper.methods.finetune import Finetune
 from benchmarks.paper.methods.interface import Method, Request, Samples, Start, request_for, settings_of
 from benchmarks.paper.methods.l1_sparsity import L1Sparsity

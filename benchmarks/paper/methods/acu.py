@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.paper.methods.head import one_hot, sums
 from benchmarks.paper.methods.interface import Method, Request, Samples, Start, Tensor, settings_of
-from benchmarks.paper.methods.recursion import forget_as_written, full_precision, learn_as_written
+from benchmarks.paper.methods.recursion import Tracked, forget_as_written, full_precision, learn_as_written
 from neverseen import tracking
 
 
@@ -22,8 +22,6 @@ class ACU(Method):
     and W become NaN, for there is no model to go on with, and a note says at which request. ``as_written`` evaluates
     the formulas of Appendix D and Algorithm 1 as they are printed, from left to right, and never refuses. A request is
     forgotten `rows` samples at a time, since one step costs the cube of its samples.
-
-    W has a column for each class. A class that is forgotten as a whole keeps its place, with zeros.
     """
 
     @dataclass(frozen=True)
@@ -54,6 +52,7 @@ class ACU(Method):
     learns: ClassVar[bool] = True
     inputs: ClassVar[tuple[str, ...]] = ("codes",)
     dtype: ClassVar[Any]
+    model: Tracked
 
     def prepare(self, start: Start) -> None:
         """Learn all samples."""
@@ -65,19 +64,19 @@ class ACU(Method):
         self.grams: dict[int, Tensor] = {}
         size = start.learned.inputs.shape[1]
         like = torch.empty(0, dtype=self.dtype, device=start.device)
-        self.T, self.W = tracking.start(size, start.n_classes, self.settings.gamma, like=like)
+        self.model = Tracked(*tracking.start(size, start.n_classes, self.settings.gamma, like=like))
         if self.settings.by_recursion:
             self.learn(start.learned)
         else:
             closed_form = tracking.from_sums(*sums(start.learned, start.n_classes), gamma=self.settings.gamma)
-            self.T, self.W = (part.to(self.dtype) for part in closed_form)
+            self.model = Tracked(*(part.to(self.dtype) for part in closed_form))
             self._track(start.learned, 1)
 
     def learn(self, samples: Samples) -> None:
         """Learn more samples; one of a class that is gone brings its column back."""
         for label in sorted(set(samples.labels.tolist()) - set(self.classes)):
             self.classes.append(label)
-            self.W = torch.hstack([self.W, torch.zeros_like(self.W[:, :1])])
+            self.model = self.model._replace(W=torch.nn.functional.pad(self.model.W, (0, 1)))
         self._advance(samples, learn_as_written if self.settings.as_written else tracking.learn)
         self._track(samples, 1)
 
@@ -88,10 +87,11 @@ class ACU(Method):
             self._track(request.forgotten, -1)
         else:
             gram, column = self.grams.pop(request.label), self.classes.index(request.label)
-            self._step(partial(tracking.forget_class, self.T, self.W, gram, None, column))
+            self._step(partial(tracking.forget_class, self.model.T, self.model.W, gram, None, column))
         if request.label is not None:
             kept = [column for column, label in enumerate(self.classes) if label != request.label]
-            self.W = self.W[:, kept] if self.W.shape[1] > len(kept) else self.W  # Algorithm 2 has dropped it already
+            if self.model.W.shape[1] > len(kept):  # else Algorithm 2 has dropped it already
+                self.model = self.model._replace(W=self.model.W[:, kept])
             self.classes.remove(request.label)
 
     def _advance(self, samples: Samples, update: Callable[..., tuple[Tensor, Tensor]]) -> None:
@@ -99,7 +99,7 @@ class ACU(Method):
             F = samples.inputs[first : first + self.settings.rows].to(self.dtype)
             labels = samples.labels[first : first + self.settings.rows]
             Y = one_hot(labels, self.n_classes, self.dtype)[:, self.classes]  # (rows, C held)
-            self._step(partial(update, self.T, self.W, F, Y))
+            self._step(partial(update, *self.model, F, Y))
 
     def _step(self, update: Callable[[], tuple[Tensor, Tensor]]) -> None:
         self.steps += 1
@@ -107,10 +107,10 @@ class ACU(Method):
             return
         try:
             with full_precision():
-                self.T, self.W = update()
+                self.model = Tracked(*update())
         except (ArithmeticError, torch.linalg.LinAlgError) as error:
             self.notes.append(f"no model after step {self.steps} of the recursion: {error}")
-            self.T, self.W = torch.full_like(self.T, float("nan")), torch.full_like(self.W, float("nan"))
+            self.model = Tracked(*(torch.full_like(part, float("nan")) for part in self.model))
 
     def _track(self, samples: Samples, sign: int) -> None:
         if self.settings.track_classes:
@@ -125,13 +125,13 @@ class ACU(Method):
         scores = torch.full((len(inputs), self.n_classes), float("-inf"), dtype=self.dtype, device=inputs.device)
         with full_precision():
             for first in range(0, len(inputs), 4096):
-                scores[first : first + 4096, self.classes] = inputs[first : first + 4096].to(self.dtype) @ self.W
+                scores[first : first + 4096, self.classes] = inputs[first : first + 4096].to(self.dtype) @ self.model.W
         return scores
 
     def parameters(self) -> Tensor:
-        """Return W, of shape (d, C), flattened."""
-        weights = torch.zeros((len(self.W), self.n_classes), dtype=torch.float64)
-        weights[:, self.classes] = self.W.double().cpu()
+        """Return W, of shape (d, C), flattened; a class that is gone keeps its place, with zeros."""
+        weights = torch.zeros((len(self.model.W), self.n_classes), dtype=torch.float64)
+        weights[:, self.classes] = self.model.W.double().cpu()
         return weights.flatten()
 
 
@@ -147,15 +147,3 @@ class ACUFloat64(ACU):
 
     name: ClassVar[str] = "acu_float64"
     dtype: ClassVar[Any] = torch.float64
-
-
-class ACUAsWritten(ACUFloat64):
-    """ACU in float64 with every product in the order of the paper's formulas, which costs the cube of d."""
-
-    @dataclass(frozen=True)
-    class Settings(ACU.Settings):
-        """Settings of the recursion, evaluated as written."""
-
-        as_written: bool = True
-
-    name: ClassVar[str] = "acu_as_written"

@@ -1,4 +1,4 @@
-"""What an unlearning method is: it is prepared with an original model, is handed requests, and gives scores.
+"""What an unlearning method is: it is prepared with an original model, is handed requests, and has a model.
 
 A method is one file with one class, named in `benchmarks.paper.methods.METHODS`. It sees retained samples only if it
 declares that it reads them: `Request.retained` is None for all others. The functions below hand out no more than that.
@@ -105,6 +105,9 @@ class Method(ABC):
         The kinds of input that it works on: "images", "features", "codes".
     Settings : type
         A frozen dataclass: what can be set, with defaults.
+    model : object
+        The model as it is after the requests so far: a network or a head, T and W, a classifier. `scores` and
+        `parameters` read it in one way for all.
     notes : list of str
         What a reader of the results has to know, such as an update that was refused.
     """
@@ -116,6 +119,7 @@ class Method(ABC):
     inputs: ClassVar[tuple[str, ...]] = ("images", "codes")
     Settings: ClassVar[type]
 
+    model: Any
     notes: list[str]
 
     @abstractmethod

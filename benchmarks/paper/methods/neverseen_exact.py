@@ -55,6 +55,8 @@ class NeverseenExact(Method):
     learns: ClassVar[bool] = True
     inputs: ClassVar[tuple[str, ...]] = ("features",)
 
+    model: AnalyticClassifier
+
     def prepare(self, start: Start) -> None:
         """Learn all samples."""
         if start.learned is None:
@@ -62,7 +64,7 @@ class NeverseenExact(Method):
         self.settings = settings_of(type(self), start.settings)
         self.n_classes, self.notes = start.n_classes, []
         chosen = self.settings
-        self.classifier = self._new(track_classes=chosen.track_classes, class_folder=chosen.class_folder or None)
+        self.model = self._new(track_classes=chosen.track_classes, class_folder=chosen.class_folder or None)
         self.learn(start.learned)
 
     def _new(self, **tracking: Any) -> AnalyticClassifier:
@@ -74,7 +76,7 @@ class NeverseenExact(Method):
 
     def learn(self, samples: Samples) -> None:
         """Learn more samples, and read the weights."""
-        self._teach(self.classifier, samples)
+        self._teach(self.model, samples)
         self._read()
 
     def _teach(self, classifier: AnalyticClassifier, samples: Samples) -> None:
@@ -86,22 +88,22 @@ class NeverseenExact(Method):
     def forget(self, request: Request) -> None:
         """Forget the samples, or the class by its sums, and read the weights."""
         if request.label is not None and self.settings.track_classes:
-            self.classifier.forget_class(request.label)
+            self.model.forget_class(request.label)
         else:
-            self.classifier.forget(as_numpy(request.forgotten.inputs), as_numpy(request.forgotten.labels))
+            self.model.forget(as_numpy(request.forgotten.inputs), as_numpy(request.forgotten.labels))
         self._read()
 
     def _read(self) -> None:
         """Have the new weights solved for; a model that holds no sample has none."""
-        held = hasattr(self.classifier, "classes_")
-        self.weights = self.classifier.weights_ if held else np.zeros((0, 0))  # (d, C)
-        self.classes: list[int] = self.classifier.classes_.tolist() if held else []
+        held = hasattr(self.model, "classes_")
+        self.weights = self.model.weights_ if held else np.zeros((0, 0))  # (d, C)
+        self.classes: list[int] = self.model.classes_.tolist() if held else []
 
     def scores(self, inputs: Tensor) -> Tensor:
         """Return the exact scores as float64, of shape (n, C), on the CPU; -inf for classes that are not held."""
         scores = torch.full((len(inputs), self.n_classes), float("-inf"), dtype=torch.float64)
         if self.classes:
-            held = torch.from_numpy(self.classifier.decision_function(as_numpy(inputs)))
+            held = torch.from_numpy(self.model.decision_function(as_numpy(inputs)))
             if len(self.classes) == 2:  # scikit-learn wants their difference; half of it each has the same softmax
                 held = torch.stack([-held / 2, held / 2], 1)
             scores[:, self.classes] = held
@@ -115,7 +117,7 @@ class NeverseenExact(Method):
 
     def digest(self) -> str:
         """Return the classifier's digest: configuration, classes and weights."""
-        return self.classifier.digest()
+        return self.model.digest()
 
     def retrained_digest(self, retained: Samples) -> str:
         """Return the digest of a new classifier that learned only these samples."""

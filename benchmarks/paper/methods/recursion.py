@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 
 from benchmarks.paper.methods.interface import Tensor
+
+
+class Tracked(NamedTuple):
+    """The Knowledge Tracking Matrix, (d, d), and the weights, (d, C): all that the recursion keeps."""
+
+    T: Tensor
+    W: Tensor
 
 
 def learn_as_written(T: Tensor, W: Tensor, F: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
