@@ -165,7 +165,7 @@ def test_forgetting_a_class(tmp_path: Path) -> None:
 
 
 def test_sealing(tmp_path: Path) -> None:
-    with running(tmp_path / "s", Settings(min_batch=10**6, max_delay=10**6)) as service:
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
         words = service.learn(range(10))
         request = service.forget(words[:1]).json()["request"]["id"]
         assert service.client.post("/v1/seal", headers=service.admin).json() == {"certificate": 1, "sealed": True}
@@ -265,7 +265,7 @@ def test_methods(service: Running) -> None:
 
 def test_counters_tell_nothing_of_samples(service: Running) -> None:
     predict(service, [0])
-    text = service.client.get("/metrics").text
+    text = service.client.get("/metrics", headers=service.admin).text
     assert 'neverseen_http_requests_total{route="/v1/predict",status="200"}' in text
     assert 'neverseen_changes_total{kind="forget"} 1.0' in text
     assert 'neverseen_samples_changed_total{kind="forget"} 3.0' in text

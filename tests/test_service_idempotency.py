@@ -18,7 +18,7 @@ from neverseen.service.applying import apply
 from neverseen.service.jobs import FORGET, LEARN, Applied, Job, LearnSamples
 from tests.service import BACKBONE, KEYS, LABELS, ROWS, Running, bearer, never, new_store, running, samples, token
 
-STILL = Settings(min_batch=10**6, max_delay=10**6)
+STILL = Settings(quiet=10**6, max_delay=10**6)
 
 
 def send(service: Running, path: str, body: Any, key: str, headers: dict[str, str] | None = None) -> httpx.Response:

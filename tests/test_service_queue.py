@@ -179,10 +179,10 @@ def test_the_policy_by_the_clock() -> None:
     policy = Policy(Settings(min_batch=3, max_delay=10, quiet=1, seal_after=100), lambda: now[0])
     assert policy.wait() is None
     policy.changed(1, forgotten=True)
-    assert (policy.wait(), policy.to_publish()) == (10, False)
+    assert (policy.wait(), policy.to_publish()) == (None, False)  # one alone is never due
     now[0] = 4
     policy.changed(2)
-    assert (policy.wait(), policy.to_publish()) == (1, False)  # enough; now it is waited for quiet
+    assert (policy.wait(), policy.to_publish()) == (1, False)  # enough; now we wait for quiet
     now[0] = 4.5
     policy.changed(1)
     assert policy.wait() == 1
@@ -198,7 +198,9 @@ def test_the_policy_by_the_clock() -> None:
     now[0] = 100
     assert policy.to_seal()
     policy.changed(1)
-    assert not policy.to_seal()  # first it is published
+    assert policy.to_seal()  # it does not wait for a change that waits for a batch
+    policy.changed(2)
+    assert not policy.to_seal()  # first these are published
     policy.published()
     policy.sealed()
     assert policy.wait() is None
@@ -228,9 +230,9 @@ def test_a_publication_that_takes_long_is_waited_with() -> None:
     assert policy.wait() == pytest.approx(5.0)
 
 
-def test_publishing_waits_for_the_batch_or_the_delay(tmp_path: Path) -> None:
+def test_an_operator_may_have_small_batches_published_after_the_delay(tmp_path: Path) -> None:
     now = [0.0]
-    policy = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0)
+    policy = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0, publish_below_min_batch=True)
     with running(tmp_path / "s", policy, clock=lambda: now[0]) as service:
         receipts = service.learn(range(20))
         end = time.monotonic() + 10

@@ -34,10 +34,19 @@ def serve(
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key file for TLS, in PEM.", show_default=False)] = None,
     min_batch: Annotated[
-        int | None, typer.Option(help="Publish once so many samples have changed.", show_default="1")
+        int | None, typer.Option(help="Publish only when so many samples have changed.", show_default="1")
     ] = None,
     max_delay: Annotated[
-        float | None, typer.Option(help="Publish at the latest after so many seconds.", show_default="5")
+        float | None,
+        typer.Option(help="Publish so many seconds after the first change, if the batch is full.", show_default="5"),
+    ] = None,
+    publish_below_min_batch: Annotated[
+        bool | None,
+        typer.Option(
+            "--publish-below-min-batch",
+            help="Publish after --max-delay even if fewer samples than --min-batch have changed.",
+            show_default=False,
+        ),
     ] = None,
     seal_after: Annotated[
         float | None,
@@ -63,7 +72,13 @@ def serve(
     from neverseen.service.settings import service_folder
 
     chosen = Settings.load(
-        folder, min_batch=min_batch, max_delay=max_delay, seal_after=seal_after, output=output, top_k=top_k
+        folder,
+        min_batch=min_batch,
+        max_delay=max_delay,
+        publish_below_min_batch=publish_below_min_batch,
+        seal_after=seal_after,
+        output=output,
+        top_k=top_k,
     )
     description = described(folder)
     recipe = description.backbone.get("recipe")

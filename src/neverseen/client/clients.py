@@ -215,13 +215,19 @@ class Client(Connected):
         """
         return self._run(conversations.verify(self._retries, certificate, receipt, checks))
 
-    def publish(self) -> dict[str, Any]:
-        """Publish what is held now, whatever the policy; needs the scope admin."""
-        return self._run(conversations.administer(self._retries, "publish"))
+    def publish(self, *, below_min_batch: bool = False) -> dict[str, Any]:
+        """Publish what is held now; needs the scope admin.
 
-    def seal(self) -> dict[str, Any]:
-        """Publish, and clear the service's disk of what was forgotten; needs the scope admin."""
-        return self._run(conversations.administer(self._retries, "seal"))
+        Fewer changes than the policy's `min_batch` are refused, unless `below_min_batch` says to publish them alone.
+        """
+        return self._run(conversations.administer(self._retries, "publish", below_min_batch))
+
+    def seal(self, *, below_min_batch: bool = False) -> dict[str, Any]:
+        """Publish, and clear the service's disk of what was forgotten; needs the scope admin.
+
+        Fewer changes than the policy's `min_batch` are refused, unless `below_min_batch` says to publish them alone.
+        """
+        return self._run(conversations.administer(self._retries, "seal", below_min_batch))
 
     def wait(self, request: str | Request | LearnResult, state: str = "published", timeout: float = 60.0) -> Request:
         """Return a request once it has reached a state; raise `WaitedTooLongError` after `timeout` seconds."""
@@ -380,13 +386,13 @@ class AsyncClient(Connected):
         """See `Client.verify`."""
         return await self._run(conversations.verify(self._retries, certificate, receipt, checks))
 
-    async def publish(self) -> dict[str, Any]:
+    async def publish(self, *, below_min_batch: bool = False) -> dict[str, Any]:
         """See `Client.publish`."""
-        return await self._run(conversations.administer(self._retries, "publish"))
+        return await self._run(conversations.administer(self._retries, "publish", below_min_batch))
 
-    async def seal(self) -> dict[str, Any]:
+    async def seal(self, *, below_min_batch: bool = False) -> dict[str, Any]:
         """See `Client.seal`."""
-        return await self._run(conversations.administer(self._retries, "seal"))
+        return await self._run(conversations.administer(self._retries, "seal", below_min_batch))
 
     async def wait(
         self, request: str | Request | LearnResult, state: str = "published", timeout: float = 60.0

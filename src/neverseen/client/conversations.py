@@ -179,9 +179,12 @@ def verify(
     return _read(answers.read_checks, (yield from _exchange(Send("POST", "/v1/verify", body), retries)))
 
 
-def administer(retries: Retries, verb: Literal["publish", "seal"]) -> Conversation[dict[str, Any]]:
+def administer(
+    retries: Retries, verb: Literal["publish", "seal"], below_min_batch: bool
+) -> Conversation[dict[str, Any]]:
     """Publish or seal now."""
-    return _read(dict, (yield from _exchange(Send("POST", f"/v1/{verb}", repeatable=False), retries)))
+    query = {"below_min_batch": "true"} if below_min_batch else {}
+    return _read(dict, (yield from _exchange(Send("POST", f"/v1/{verb}", query=query, repeatable=False), retries)))
 
 
 def wait(

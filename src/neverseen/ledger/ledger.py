@@ -165,6 +165,13 @@ class Ledger:
         with self._reading() as transaction:
             return {str(name): int(count) for name, count in sorted(map(tuple, transaction.rows(sa.select(classes))))}
 
+    def learned_since_certificate(self) -> tuple[int, int]:
+        """Return how many samples were learned since the last certificate and are held, and how many are held."""
+        with self._reading() as transaction:
+            since = sa.func.count().filter(samples.c.version > _published(transaction))
+            ((learned, held),) = transaction.rows(sa.select(since, sa.func.count()).select_from(samples))
+            return int(learned), int(held)
+
     def samples(self, name: str | None = None) -> Iterator[SampleRow]:
         """Yield all samples, or those of a class, in the order of their numbers.
 

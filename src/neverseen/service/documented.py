@@ -34,6 +34,12 @@ DRY_RUN = {
     "description": "Say what would go, and change nothing.",
     "schema": {"type": "boolean", "default": False},
 }
+BELOW_MIN_BATCH = {
+    "name": "below_min_batch",
+    "in": "query",
+    "description": "Publish even if fewer samples have changed than the policy publishes together.",
+    "schema": {"type": "boolean", "default": False},
+}
 IDEMPOTENCY = {
     "name": "Idempotency-Key",
     "in": "header",

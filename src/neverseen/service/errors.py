@@ -35,6 +35,7 @@ CODES: dict[str, tuple[int, str]] = {
     "idempotency_conflict": (409, "The idempotency key was used for another request."),
     "receipts_gone": (409, "The request was made before, and its samples are not held any more."),
     "not_tracked": (409, "The store does not keep sums for each class."),
+    "batch_too_small": (409, "Fewer samples have changed than the policy publishes together."),
     "nothing_published": (409, "There is no version to predict with yet."),
     "too_large": (413, "The body is larger than allowed."),
     "wrong_content_type": (415, "The body is neither JSON nor a form."),

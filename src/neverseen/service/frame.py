@@ -37,6 +37,8 @@ _QUERY = {
     "/v1/certificates": {"before", "limit"},
     "/v1/forget": {"dry_run"},
     "/v1/forget/class": {"dry_run"},
+    "/v1/publish": {"below_min_batch"},
+    "/v1/seal": {"below_min_batch"},
     "/v1/requests": {"before", "limit"},
 }
 """Query parameters by path. Another is refused: who writes ``dryrun`` must not find out that it was none."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from neverseen.service.settings import Settings
 
-_PATIENCE = 0.2  # share of the time of a publication that it is waited for stragglers
+_PATIENCE = 0.2  # share of a publication's time that we wait for stragglers
 _RETRY = 5.0  # seconds after a publication that failed
+_NEVER = math.inf
 
 
 class Policy:
     """What was changed and is not published or sealed, and when that is due.
 
-    A publication is due when at least `min_batch` samples have changed and no request has come for `quiet` seconds,
-    or `max_delay` seconds after the first change: what comes one after the other shares one solve. Where a publication
-    takes long, it is waited for a fifth of that, so that stragglers do not cost a second one. Sealing is due
-    `seal_after` seconds after the first change that is not sealed, and comes with a publication, never before one.
+    A version differs from the one before by at least `min_batch` samples: fewer changes wait, however long, unless the
+    operator has set `publish_below_min_batch`. With enough changes, a publication is due when no request has come for
+    `quiet` seconds, and `max_delay` seconds after the first change at the latest, so that requests that follow each
+    other share one solve. Where a publication takes long, we wait up to a fifth of its time for stragglers.
+
+    Sealing is due `seal_after` seconds after the first change that is not sealed. It comes with or after a publication,
+    and waits for no changes that wait for a batch themselves.
 
     Parameters
     ----------
@@ -29,8 +34,8 @@ class Policy:
     >>> now = [0.0]
     >>> policy = Policy(Settings(min_batch=2, max_delay=10, quiet=0), lambda: now[0])
     >>> policy.changed(1)
-    >>> policy.wait(), policy.to_publish()
-    (10.0, False)
+    >>> policy.wait(), policy.to_publish()  # one sample alone is not published, however long it waits
+    (None, False)
     >>> policy.changed(1)
     >>> policy.to_publish()
     True
@@ -41,13 +46,19 @@ class Policy:
         self._changes = 0
         self._first = self._last = 0.0
         self._unsealed: float | None = None
+        self._sealable = False  # something was published since the last seal
         self._not_before = 0.0
         self._quiet = settings.quiet
 
     @property
     def unpublished(self) -> int:
-        """Samples that changed since the last publication."""
+        """Samples that changed since the last publication; one that came and went may count twice."""
         return self._changes
+
+    @property
+    def counts_batches(self) -> bool:
+        """Whether it matters how many samples a publication changes."""
+        return self._settings.min_batch > 1
 
     def changed(self, samples: int, forgotten: bool = False) -> None:
         """Note a change."""
@@ -56,31 +67,34 @@ class Policy:
             self._first = now
         self._changes += max(1, samples)
         self._last = now
-        if forgotten:
-            self.unsealed()
+        if forgotten and self._unsealed is None:
+            self._unsealed = now
+
+    def recount(self, samples: int) -> None:
+        """Put right by how many samples a publication would change the model, before one is made.
+
+        A sample that was learned and forgotten in between changes nothing, and must not fill a batch.
+        """
+        if self._changes:
+            self._changes = max(1, samples)
 
     def wait(self) -> float | None:
         """Return the seconds until something may be due; None if nothing is."""
-        due = [self._due_to_publish()] if self._changes else []
-        if self._unsealed is not None and not self._changes:
-            due.append(self._unsealed + self._settings.seal_after)
-        return max(0.0, max(min(due), self._not_before) - self._clock()) if due else None
+        due = min(self._due_to_publish(), self._due_to_seal())
+        return None if due == _NEVER else max(0.0, max(due, self._not_before) - self._clock())
 
     def to_publish(self) -> bool:
         """Return whether a publication is due."""
-        now = self._clock()
-        return bool(self._changes) and now >= self._not_before and now >= self._due_to_publish()
+        return self._clock() >= max(self._not_before, self._due_to_publish())
 
     def to_seal(self) -> bool:
-        """Return whether sealing is due: only while all is published."""
-        if self._unsealed is None or self._changes:
-            return False
-        now = self._clock()
-        return now >= self._not_before and now >= self._unsealed + self._settings.seal_after
+        """Return whether sealing is due."""
+        return self._clock() >= max(self._not_before, self._due_to_seal())
 
     def published(self, seconds: float = 0.0) -> None:
         """Note that all is published, and how long that took."""
         self._changes = 0
+        self._sealable = True
         self.takes(seconds)
 
     def takes(self, seconds: float) -> None:
@@ -88,20 +102,34 @@ class Policy:
         self._quiet = max(self._settings.quiet, _PATIENCE * seconds)
 
     def sealed(self) -> None:
-        """Note that all is sealed."""
-        self._unsealed = None
+        """Note that all that is published is sealed."""
+        self._unsealed = self._clock() if self._changes else None
+        self._sealable = False
 
     def unsealed(self) -> None:
         """Note that something is left to be sealed, from an earlier run."""
         if self._unsealed is None:
             self._unsealed = self._clock()
+        self._sealable = True
 
     def failed(self) -> None:
         """Note that it did not work, and should be tried again after a while."""
         self._not_before = self._clock() + _RETRY
 
+    def enough(self) -> bool:
+        """Return whether what changed may be published: there is something, and no batch is to be filled first."""
+        return self._changes > 0 and (
+            self._changes >= self._settings.min_batch or self._settings.publish_below_min_batch
+        )
+
     def _due_to_publish(self) -> float:
+        if not self.enough():
+            return _NEVER
         latest = self._first + self._settings.max_delay
         if self._changes >= self._settings.min_batch:
             return min(latest, self._last + self._quiet)
         return latest
+
+    def _due_to_seal(self) -> float:
+        waits = self._changes and (self.enough() or not self._sealable)  # for a publication, or for a batch
+        return _NEVER if self._unsealed is None or waits else self._unsealed + self._settings.seal_after

@@ -87,6 +87,8 @@ class Publisher:
 
     def keep_up(self, store: Store, policy: Policy) -> None:
         """Publish and seal if it is due."""
+        if policy.to_publish() and policy.counts_batches:
+            policy.recount(store.unpublished())
         if policy.to_publish():
             try:
                 self.publish(store, policy)
@@ -121,15 +123,13 @@ class Publisher:
         self._apply_seconds = 0.0
         return certificate
 
-    def seal(self, store: Store, policy: Policy) -> Certificate:
-        """Publish, and clear the disk of what was forgotten."""
-        self.publish(store, policy)
+    def seal(self, store: Store, policy: Policy) -> None:
+        """Clear the disk of what was forgotten. Changes that wait for a batch stay unpublished."""
         started = time.monotonic()
-        certificate = store.seal()
+        store.scrub()
         policy.sealed()
         self._show(store)
         self._metrics.seal_seconds.observe(time.monotonic() - started)
-        return certificate
 
     def _show(self, store: Store) -> None:
         number = store.published_number

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
-from neverseen.certificates import Certificate
 from neverseen.ledger import RequestRow
 from neverseen.service.applying import apply
 from neverseen.service.audit import AuditLog
@@ -109,10 +108,23 @@ class Writer:
         """Have a question put to the store between changes."""
         return self.submit(Job(ASK, "", client, None, 0, question, future=new_future()))
 
-    def operate(self, store: Store, verb: str) -> Certificate:
-        """Publish or seal now, whatever the policy says; for the writer's thread, by way of `ask`."""
-        publisher = self._publisher
-        return publisher.seal(store, self.policy) if verb == "seal" else publisher.publish(store, self.policy)
+    def operate(self, store: Store, verb: str, below_min_batch: bool) -> int:
+        """Publish or seal now, and return the number of the certificate; for the writer's thread, by way of `ask`.
+
+        Fewer changes than a batch are published only if the operator says so.
+        """
+        if self.policy.counts_batches:
+            self.policy.recount(store.unpublished())
+        if self.policy.unpublished and not self.policy.enough() and not below_min_batch:
+            raise Refusal(
+                "batch_too_small",
+                f"{self.policy.unpublished} samples have changed, and the policy publishes {self._settings.min_batch} "
+                "or more together: wait for more, or add below_min_batch=true to publish them alone",
+            )
+        self._publisher.publish(store, self.policy)
+        if verb == "seal":
+            self._publisher.seal(store, self.policy)
+        return self.published.number
 
     def waiting(self) -> list[Job]:
         """Return what is not applied yet, newest first."""

@@ -14,7 +14,17 @@ from starlette.responses import Response
 from neverseen.service.access import OWNER, ApiKey
 from neverseen.service.bodies import FORM, JSON, content_type, form, parsed, parsed_list, receipts_in
 from neverseen.service.core import Service, answer, flag
-from neverseen.service.documented import CHANGED, DRY_RUN, IDEMPOTENCY, KEYED, SECURED, SENT, answers, body
+from neverseen.service.documented import (
+    BELOW_MIN_BATCH,
+    CHANGED,
+    DRY_RUN,
+    IDEMPOTENCY,
+    KEYED,
+    SECURED,
+    SENT,
+    answers,
+    body,
+)
 from neverseen.service.documented import form as documented_form
 from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, LEARN, Applied, Job, LearnSamples, SampleList
@@ -99,8 +109,16 @@ def router(changing: Changing) -> APIRouter:
         routes.post(
             f"/v1/{name}",
             summary=what,
-            responses=answers({200: CertificateAnswer}, *KEYED, "queue_full", "unavailable", "stopping"),
-            openapi_extra={"security": SECURED},
+            responses=answers(
+                {200: CertificateAnswer},
+                *KEYED,
+                "batch_too_small",
+                "invalid_request",
+                "queue_full",
+                "unavailable",
+                "stopping",
+            ),
+            openapi_extra={"parameters": [BELOW_MIN_BATCH], "security": SECURED},
         )(getattr(changing, name))
     return routes
 
@@ -248,11 +266,11 @@ class Changing:
     async def _operate(self, request: Request, verb: str) -> Response:
         service = self._service
         key = service.require(request, "admin")
-        writer = service.writer
-        certificate = await writer.ask(lambda opened: writer.operate(opened, verb), key.name)
+        writer, below = service.writer, flag(request, "below_min_batch")
+        number = await writer.ask(lambda opened: writer.operate(opened, verb, below), key.name)
         entry = {"action": verb, "key": key.name, "outcome": "applied", "request": request.scope["neverseen.id"]}
-        await service.audit.written(entry)
-        return answer({"certificate": certificate.number, "sealed": writer.published.clean})
+        await service.audit.written(entry | ({"below_min_batch": True} if below else {}))
+        return answer({"certificate": number, "sealed": writer.published.clean})
 
 
 def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, tag: bytes | None, digest: bytes) -> Job:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from neverseen.service.core import Service, answer
-from neverseen.service.documented import answers
+from neverseen.service.documented import KEYED, SECURED, answers
 from neverseen.service.errors import Refusal
 from neverseen.service.schemas import StateAnswer
 
@@ -27,7 +27,8 @@ def router(service: Service) -> APIRouter:
         return answer({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
-        """Return counters for Prometheus."""
+        """Return counters for Prometheus. They count single requests, so they are for auditors."""
+        service.require(request, "audit")
         service.metrics.queue.set(len(service.writer))
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
@@ -40,6 +41,7 @@ def router(service: Service) -> APIRouter:
         "/metrics",
         summary="Counters for Prometheus",
         response_class=PlainTextResponse,
-        responses=answers({}) | {200: plain},
+        responses=answers({}, *KEYED) | {200: plain},
+        openapi_extra={"security": SECURED},
     )(metrics)
     return routes

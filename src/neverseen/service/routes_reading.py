@@ -122,12 +122,14 @@ class Reading:
             "n_features": service.reader.n_features,
             "output": settings.output,
             "policy": settings.policy(),
-            "queue": len(service.writer),
-            "unpublished": service.writer.policy.unpublished,
-            "sealed": published.clean,
             "key": {"name": key.name, "scopes": list(key.scopes), "owner": key.owner},
         }
-        if key.owner is None and key.may("audit"):
+        if key.owner is None and key.may("audit"):  # to others, a count that moves would tell of a lone request
+            found |= {
+                "queue": len(service.writer),
+                "unpublished": service.writer.policy.unpublished,
+                "sealed": published.clean,
+            }
             counts = await service.in_thread(opened._open_ledger().counts)
             names = in_class_order(counts)
             labels = labels_of(tuple(names))

@@ -228,6 +228,7 @@ class PolicyView(Answer):
 
     min_batch: int
     max_delay: float
+    publish_below_min_batch: bool
     seal_after: float
 
 
@@ -247,10 +248,12 @@ class ModelAnswer(Answer):
                     "kind": "images",
                     "n_features": 1280,
                     "output": "labels",
-                    "policy": {"min_batch": 1, "max_delay": 5.0, "seal_after": 3600.0},
-                    "queue": 0,
-                    "unpublished": 0,
-                    "sealed": True,
+                    "policy": {
+                        "min_batch": 1,
+                        "max_delay": 5.0,
+                        "publish_below_min_batch": False,
+                        "seal_after": 3600.0,
+                    },
                     "key": {"name": "shop", "scopes": ["forget", "learn"], "owner": None},
                 }
             ]
@@ -266,9 +269,9 @@ class ModelAnswer(Answer):
     n_features: int
     output: Literal["labels", "top-k", "scores"]
     policy: PolicyView
-    queue: int
-    unpublished: int
-    sealed: bool
+    queue: int | None = None
+    unpublished: int | None = None
+    sealed: bool | None = None
     class_counts: list[ClassCount] | None = None
     key: KeyView
 

@@ -21,9 +21,11 @@ class Settings:
     Attributes
     ----------
     min_batch : int
-        Publish once so many samples have changed.
+        Samples by which a version differs from the one before, at least. Fewer changes wait for more.
     max_delay : float
-        Seconds after the first change that is not published, when it is published at the latest.
+        Seconds after the first unpublished change. By then it is published, if `min_batch` samples have changed.
+    publish_below_min_batch : bool
+        Publish after `max_delay` even if fewer than `min_batch` samples have changed.
     quiet : float
         Seconds without a new request before a publication: requests that come one after the other share one.
     seal_after : float
@@ -54,11 +56,12 @@ class Settings:
     Examples
     --------
     >>> Settings(min_batch=10, max_delay=60).policy()
-    {'min_batch': 10, 'max_delay': 60.0, 'seal_after': 3600.0}
+    {'min_batch': 10, 'max_delay': 60.0, 'publish_below_min_batch': False, 'seal_after': 3600.0}
     """
 
     min_batch: int = 1
     max_delay: float = 5.0
+    publish_below_min_batch: bool = False
     quiet: float = 0.05
     seal_after: float = 3600.0
     output: str = "labels"
@@ -89,6 +92,10 @@ class Settings:
             if field.name == "output":
                 if value not in OUTPUTS:
                     raise ConfigurationError(f"output must be one of {', '.join(OUTPUTS)}; got {value!r}")
+                continue
+            if field.type == "bool":
+                if type(value) is not bool:
+                    raise ConfigurationError(f"{field.name} must be true or false; got {value!r}")
                 continue
             whole = field.type == "int"
             if type(value) is not int and (whole or type(value) is not float):
@@ -122,7 +129,7 @@ class Settings:
                 raise ConfigurationError(f"{path} cannot be read: {error}") from None
             odd = sorted(set(found) - known)
             if odd:
-                raise ConfigurationError(f"{path} has settings that there are not: {', '.join(odd)[:200]}")
+                raise ConfigurationError(f"{path} has unknown settings: {', '.join(odd)[:200]}")
         found |= {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls(**found)
@@ -131,7 +138,9 @@ class Settings:
 
     def policy(self) -> dict[str, Any]:
         """Return the publishing policy, as JSON values."""
-        return {name: asdict(self)[name] for name in ("min_batch", "max_delay", "seal_after")}
+        return {
+            name: asdict(self)[name] for name in ("min_batch", "max_delay", "publish_below_min_batch", "seal_after")
+        }
 
 
 def service_folder(folder: Path) -> Path:

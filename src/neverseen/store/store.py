@@ -299,15 +299,36 @@ class Store:
         what certificates say. The sums, and the ledger's content, are those of a store that never learned it.
         """
         certificate = self.publish()
+        self.scrub()
+        return certificate
+
+    def scrub(self) -> None:
+        """Clear the disk of what was forgotten, as `seal` does, without publishing.
+
+        The published weights still hold what was forgotten since they were made. So the store counts as sealed up to
+        the last certificate, and no further.
+        """
         ledger, exact = self._open_ledger(), self._exact()
         with exact.locked():
             self._fold()
             exact.discard_hints()
             ledger.scrub()
+            unpublished = "yes" if ledger.pending() else None
             with ledger.writing() as writing:
-                writing.set_meta("unsealed", None)
-                writing.set_meta("sealed", str(certificate.number))
-        return certificate
+                writing.set_meta("unsealed", unpublished)
+                writing.set_meta("sealed", str(self.published_number))
+
+    def unpublished(self) -> int:
+        """Return by how many samples what is held differs from the published version.
+
+        Those learned since that are still held, and those of the version that were forgotten since. A sample that was
+        learned and forgotten in between does not count.
+        """
+        number = self.published_number
+        before = self.certificate(number).after.samples if number else 0
+        learned, held = self._open_ledger().learned_since_certificate()
+        forgotten = before - (held - learned)
+        return learned + forgotten
 
     @property
     def sealed_number(self) -> int:

@@ -1,0 +1,170 @@
+"""Promise: with `min_batch` = k, no published version differs from the one before by fewer than k samples.
+
+Whoever sees the weights before and after a lone deletion can rebuild the sample (`python -m benchmarks.reconstruction`).
+So time alone must not publish a small batch, changes that cancel must not fill one, and no counter may tell people
+without the scope `audit` that somebody has just asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from neverseen.client import Client, ServiceError
+from neverseen.service import Settings
+from neverseen.service.policy import Policy
+from tests.service import Running, bearer, never, new_store, running, samples, token
+
+BATCHED = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0)
+
+
+def eventually(holds: Callable[[], bool], words: str) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, words
+        time.sleep(0.01)
+
+
+def version(service: Running) -> int:
+    return service.service.writer.published.number
+
+
+def rounds(service: Running) -> None:
+    """Let the writer look at the policy, several times."""
+    for _ in range(3):
+        service.service.writer.poke()
+        service.digest()
+
+
+def test_time_alone_publishes_no_lone_deletion(tmp_path: Path) -> None:
+    now = [0.0]
+    with running(tmp_path / "s", BATCHED, clock=lambda: now[0]) as service:
+        receipts = service.learn(range(20))
+        eventually(lambda: version(service) == 1, "a full batch is not published")
+        service.forget(receipts[:1])
+        for now[0] in (61.0, 10_000.0, 10_000_000.0):
+            rounds(service)
+        assert version(service) == 1
+        service.forget(receipts[1:10])  # now there are ten
+        eventually(lambda: version(service) == 2, "a full batch is not published")
+        certificate = service.service.writer.published.certificate
+        assert certificate is not None
+        assert certificate.forgotten == 10
+
+
+def test_a_restart_publishes_no_lone_deletion(tmp_path: Path) -> None:
+    with running(tmp_path / "s", BATCHED) as service:
+        receipts = service.learn(range(20))
+        eventually(lambda: version(service) == 1, "a full batch is not published")
+        service.forget(receipts[:1])
+    now = [0.0]
+    with running(tmp_path / "s", BATCHED, clock=lambda: now[0]) as service:
+        now[0] = 10_000.0
+        rounds(service)
+        assert version(service) == 1
+        assert service.digest() == never(range(1, 20))
+
+
+def test_changes_that_cancel_do_not_fill_a_batch(tmp_path: Path) -> None:
+    now = [0.0]
+    with running(tmp_path / "s", BATCHED, clock=lambda: now[0]) as service:
+        victims = service.learn(range(20))
+        eventually(lambda: version(service) == 1, "a full batch is not published")
+        service.forget(victims[:1])
+        for _ in range(2):  # thirty-two changes, of which nothing is left but the victim's
+            own = service.learn(range(100, 108))
+            service.forget(own)
+        now[0] = 61.0
+        rounds(service)
+        assert version(service) == 1
+        assert service.service.writer.policy.unpublished == 1
+
+
+@pytest.mark.parametrize("verb", ["publish", "seal"])
+def test_an_operator_publishes_a_lone_deletion_by_name_only(tmp_path: Path, verb: str) -> None:
+    with running(tmp_path / "s", BATCHED) as service:
+        receipts = service.learn(range(20))
+        eventually(lambda: version(service) == 1, "a full batch is not published")
+        service.forget(receipts[:1])
+        answer = service.client.post(f"/v1/{verb}", headers=service.admin)
+        assert answer.status_code == 409
+        assert answer.json()["error"]["code"] == "batch_too_small"
+        assert "below_min_batch=true" in answer.json()["error"]["message"]
+        assert version(service) == 1
+        with Client(service.url, token=service.admin["Authorization"].removeprefix("Bearer ")) as client:
+            with pytest.raises(ServiceError, match="wait for more"):
+                getattr(client, verb)()
+            assert getattr(client, verb)(below_min_batch=True) == {"certificate": 2, "sealed": verb == "seal"}
+        assert version(service) == 2
+
+
+def test_earlier_deletions_are_sealed_while_a_lone_one_waits(tmp_path: Path) -> None:
+    with running(tmp_path / "s", BATCHED) as service:
+        receipts = service.learn(range(40))
+        eventually(lambda: version(service) == 1, "a full batch is not published")
+        service.wait(service.forget(receipts[:10]).json()["request"]["id"], "sealed", 60)
+        lone = service.forget(receipts[20:21]).json()["request"]["id"]
+        rounds(service)
+        assert service.state(lone) == "applied"
+        assert version(service) == 2
+        service.service.writer.ask(lambda opened: opened.scrub()).result(60)  # as when the service is stopped here
+        assert service.service.writer.ask(lambda opened: opened.status()["sealed"]).result(30) is False
+        assert service.digest() == never([*range(10, 20), *range(21, 40)])
+
+
+def test_sealing_without_a_batch_is_not_done_again_and_again() -> None:
+    now = [0.0]
+    policy = Policy(Settings(min_batch=10, quiet=0, seal_after=0), lambda: now[0])
+    policy.changed(10, forgotten=True)
+    policy.published()
+    policy.changed(1, forgotten=True)
+    assert policy.to_seal()
+    policy.sealed()
+    now[0] = 1e9
+    assert (policy.to_seal(), policy.to_publish(), policy.wait()) == (False, False, None)
+    policy.changed(9)
+    assert policy.to_publish()
+    policy.published()
+    assert policy.to_seal()  # what the lone deletion left is cleared with its batch
+
+
+def test_no_counter_tells_others_of_a_lone_deletion(tmp_path: Path) -> None:
+    folder = new_store(tmp_path / "s")
+    curious = bearer(token(folder, "curious", "predict", "learn", "forget"))
+    with running(folder, BATCHED) as service:
+        receipts = service.learn(range(20))
+        eventually(lambda: version(service) == 1, "a full batch is not published")
+
+        def seen() -> dict[str, object]:
+            answer = service.client.get("/v1/model", headers=curious)
+            return {
+                "model": answer.json(),
+                "ready": service.client.get("/readyz").json(),
+                "requests": service.client.get("/v1/requests", headers=curious).json(),
+                "certificates": service.client.get("/v1/certificates").json(),
+                "predictions": service.client.post(
+                    "/v1/predict", json={"samples": [{"features": samples([0])[0]["features"]}]}, headers=curious
+                ).json(),
+            }
+
+        before = seen()
+        assert service.forget(receipts[:1]).status_code == 202
+        rounds(service)
+        assert seen() == before
+        for headers in ({}, curious):
+            assert service.client.get("/metrics", headers=headers).status_code in (401, 403)
+        told = service.client.get("/v1/model", headers=service.admin).json()
+        assert told["unpublished"] == 1
+
+
+def test_a_reader_of_the_folder_sees_whole_batches(tmp_path: Path) -> None:
+    with running(tmp_path / "s", BATCHED) as service:
+        receipts = service.learn(range(20))
+        eventually(lambda: version(service) == 1, "a full batch is not published")
+        service.forget(receipts[:9])
+        assert service.service.writer.ask(lambda opened: opened.unpublished()).result(30) == 9
+        service.learn(range(50, 51))
+        eventually(lambda: version(service) == 2, "nine and one are ten")
