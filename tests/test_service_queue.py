@@ -327,7 +327,7 @@ def test_settings(tmp_path: Path) -> None:
     assert Settings.load(tmp_path, min_batch=3).min_batch == 3
     assert Settings.load(tmp_path).output == "scores"
     for words, said in (
-        ("minbatch = 7", "that there are not: minbatch"),
+        ("minbatch = 7", "unknown settings: minbatch"),
         ("min_batch = 0", "at least 1"),
         ("min_batch = 1.5", "whole number"),
         ("max_delay = nan", "max_delay must be"),
