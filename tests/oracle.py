@@ -23,6 +23,24 @@ Label = Any  # None, bool, int, float, str, bytes, tuple, frozenset, or a NumPy 
 # §1 quantised features
 
 
+def float32_row(row: Iterable[float]) -> list[float]:
+    """The numbers that `Precomputed` makes of a row: each the nearest float32, ties to even (§1)."""
+    rounded = []
+    for value in row:
+        exact = Fraction(value)
+        exponent = (
+            max(-126, math.frexp(value)[1] - 1) if value else -126
+        )  # of the leading bit, at least the least normal
+        while abs(exact) >= Fraction(2) ** (exponent + 1):  # an integer that float rounds up has one less
+            exponent += 1
+        unit = Fraction(2) ** (exponent - 23)
+        nearest = float(round(exact / unit) * unit)
+        if abs(nearest) >= 2.0**128:
+            raise OverflowError(f"{value!r} is beyond float32")
+        rounded.append(nearest)
+    return rounded
+
+
 def quantise(row: Iterable[float]) -> Row:
     """Divide a row by its own root mean square, times 16, rounded and clipped to -127..127 (§1)."""
     x = [float(value) for value in row]
