@@ -30,8 +30,8 @@ from the closed form; what must be exact belongs in statistics form (`to_sums`),
 
 **It measures itself.** Every call checks its own step on one vector. It warns (`DriftWarning`) if two thirds of the
 digits of the dtype are lost: in float32 from an error of 0.5 % on, in float64 from 6e-6. What many steps lose together
-no single step can see. Give the calls a `Probe`: it follows what T should be on four vectors, in float64, and warns when
-T as a whole is that far off. Its residual is close to the relative error of W in the table above, and mostly a few
+no single step can see. Give the calls a `Probe`: it follows what T should be on four vectors, in float64, and warns
+when T as a whole is that far off. Its residual is close to the relative error of W in the table above, and mostly a few
 times larger.
 
 **It believes its caller.** T and W do not show which samples are in them. Forgetting what was never learned is refused

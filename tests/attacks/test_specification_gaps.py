@@ -6,6 +6,9 @@ accepts and another does not, and integers that a JSON reader made of floats can
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neverseen import AnalyticClassifier, ForgettingModel, Identity, InputError, Key, LabelError
+from neverseen import (
+    AnalyticClassifier,
+    ForgettingModel,
+    GaussianKernel,
+    Identity,
+    InputError,
+    Key,
+    LabelError,
+    RandomProjection,
+)
 from neverseen.backbones import Precomputed
+from neverseen.cli.receipt_files import read_receipts
+from neverseen.client.samples import receipt_bytes
 from neverseen.hardware import choose
-from neverseen.labels import LabelIndex, require_classes
+from neverseen.labels import LabelIndex, canonical_json, require_classes
 from neverseen.model import Configuration, ExactModel
+from neverseen.service.samples import from_base64
 from neverseen.statistics import Statistics
 from neverseen.store import create
 from tests import oracle
+from tests.chromium import browser
 
 # -- features that float32 cannot hold -------------------------------------------------------------------
 
@@ -145,3 +161,74 @@ def test_a_class_with_a_fraction_that_is_held_is_read_and_forgotten(tmp_path: Pa
     assert loaded.classes_.tolist() == ["a"]
     with pytest.raises(LabelError):
         require_classes([0.5])
+
+
+# -- seeds beyond what JavaScript's numbers hold -------------------------------------------------------------
+
+VECTORS = json.loads((Path(__file__).parents[2] / "docs" / "vectors" / "store.json").read_text())
+DESCRIPTION = """(file) => {
+  const bytes = Uint8Array.from(file.match(/../g), (pair) => parseInt(pair, 16));
+  const length = Number(new DataView(bytes.buffer).getBigUint64(0, true));
+  return JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))).__metadata__.neverseen;
+}"""
+BY_TEXT = """(text) => {
+  const start = text.indexOf('"configuration":') + '"configuration":'.length;
+  let depth = 0;
+  for (let place = start; ; place += 1) {
+    depth += (text[place] === "{") - (text[place] === "}");
+    if (depth === 0) return text.slice(start, place + 1);
+  }
+}"""
+BY_SOURCE = """(text) => {
+  const keep = (key, value, { source }) =>
+    typeof value === "number" && !Number.isSafeInteger(value) ? BigInt(source) : value;
+  const raw = (key, value) => (typeof value === "bigint" ? JSON.rawJSON(String(value)) : value);
+  return JSON.stringify(JSON.parse(text, keep).configuration, raw);
+}"""
+NAIVE = "(text) => JSON.stringify(JSON.parse(text).configuration)"
+
+
+def test_a_browser_reads_a_seed_above_what_its_numbers_hold() -> None:
+    """From a version's file, as published, to the digest that the certificate states."""
+    with browser() as chromium:
+        page = chromium.new_page()
+        description = page.evaluate(DESCRIPTION, VECTORS["states"][1]["version"])
+        by_text, by_source, naive = (page.evaluate(way, description) for way in (BY_TEXT, BY_SOURCE, NAIVE))
+    assert by_text == by_source == VECTORS["configuration_text"]
+    stated = json.loads(VECTORS["states"][1]["certificate"])["configuration"]
+    assert hashlib.sha256(by_text.encode()).hexdigest() == stated
+    assert f'"seed":{2**64 - 1}' in by_text
+    assert naive != by_text  # what the specification warns of
+
+
+def test_the_text_of_a_configuration_stands_in_every_file_that_has_one(tmp_path: Path) -> None:
+    """Whatever the settings: so its digest can be taken without reading a number."""
+    for encoder in (Identity(), RandomProjection(8, seed=2**64 - 1), GaussianKernel(np.eye(2), 0.3)):
+        with create(tmp_path / str(encoder), Precomputed(2), AnalyticClassifier(encoder, gamma=2**40)) as made:
+            made.learn(np.eye(2), [2**80, "}"], ids=["a", "{"])
+            made.publish()
+            settings = canonical_json(made.description.configuration.as_json())
+        assert settings.count("{") == settings.count("}") == 2
+        for path in (tmp_path / str(encoder) / "store.json", *(tmp_path / str(encoder) / "versions").iterdir()):
+            content = path.read_bytes()
+            if path.suffix == ".safetensors":
+                length = int.from_bytes(content[:8], "little")
+                content = json.loads(content[8 : 8 + length])["__metadata__"]["neverseen"].encode()
+            assert b'"configuration":' + settings.encode() + b"," in content
+
+
+# -- receipts as text --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alphabet", ["url", "standard"])
+@pytest.mark.parametrize("padding", [True, False])
+def test_a_receipt_is_read_in_every_spelling_of_base64(alphabet: str, padding: bool, tmp_path: Path) -> None:
+    for sample in VECTORS["samples"]:
+        token = bytes.fromhex(sample["receipt"])
+        word = (base64.urlsafe_b64encode if alphabet == "url" else base64.b64encode)(token).decode()
+        word = word if padding else word.rstrip("=")
+        place = tmp_path / "receipts.jsonl"
+        place.write_text("\n" + json.dumps({"receipt": word, "anything": [1]}) + "\n\n")
+        assert read_receipts([place]) == [token]
+        assert receipt_bytes(word) == token
+        assert from_base64(word, "receipt", 0) == token
