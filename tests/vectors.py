@@ -123,11 +123,11 @@ def store() -> dict[str, Any]:
     settings = oracle.configuration(encoder, GAMMA, GRID_BITS, backbone)
     configuration = oracle.configuration_digest(encoder, GAMMA, GRID_BITS, backbone)
 
-    samples = []
+    samples: list[dict[str, Any]] = []
     for row, label, name, owner in SAMPLES:
         q = oracle.quantise(oracle.float32_row(row))
         raw = struct.pack(f"<{len(row)}d", *row)
-        texts = [oracle.label_text(value) for value in (name, owner, label)]
+        texts = (oracle.label_text(name), oracle.label_text(owner), oracle.label_text(label))
         prints = oracle.fingerprint("<f8", [len(row)], raw)
         token = oracle.receipt(sealing, configuration, prints, *texts, q)
         samples.append(
@@ -154,7 +154,9 @@ def store() -> dict[str, Any]:
         "samples": 0,
         "statistics": oracle.statistics_digest(oracle.Statistics([], [], [], [])).hex(),
     }
-    states, certificates, before = [], [], empty
+    states: list[dict[str, Any]] = []
+    certificates: list[str] = []
+    before: dict[str, Any] = empty
     for number, held in ((1, range(len(SAMPLES))), (2, [i for i in range(len(SAMPLES)) if i != FORGOTTEN])):
         kept = [samples[place] for place in held]
         sums = oracle.statistics([sample["code"] for sample in kept], [SAMPLES[place][1] for place in held])

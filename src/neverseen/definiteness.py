@@ -84,13 +84,14 @@ def why_impossible(packed: np.ndarray, sums: np.ndarray, counts: Sequence[int]) 
     top = int(diagonal.max())
     if int(diagonal.min()) < 0 or top > INT8_PRODUCT * total:
         return f"the diagonal of the Gram matrix is not between 0 and 127**2 times the number of samples, {total}"
-    for place, (row, count) in enumerate(zip(sums, counts, strict=True)):
-        if max(int(row.max()), -int(row.min())) > 127 * count or _square_exceeds(row, count, diagonal, 2**61).any():
+    for place, (its_sum, count) in enumerate(zip(sums, counts, strict=True)):
+        too_large = max(int(its_sum.max()), -int(its_sum.min())) > 127 * count
+        if too_large or _square_exceeds(its_sum, np.array(count), diagonal, 2**61).any():
             return f"the sum of class {place} is larger than {count} samples can make it beside the Gram matrix"
     for row, start in enumerate(starts.tolist()):
         entries = packed[start : start + size - row].astype(np.int64)
         if max(int(entries.max()), -int(entries.min())) > top:  # also what keeps the products below from wrapping
-            wrong = np.abs(entries.astype(np.float64)) > top
+            wrong = (entries > top) | (entries < -top)
         else:
             wrong = _square_exceeds(entries, diagonal[row], diagonal[row:], top)
         if wrong.any():
@@ -102,7 +103,7 @@ def why_impossible(packed: np.ndarray, sums: np.ndarray, counts: Sequence[int]) 
     return None
 
 
-def _square_exceeds(x: np.ndarray, y: np.ndarray | int, z: np.ndarray, top: int) -> np.ndarray:
+def _square_exceeds(x: np.ndarray, y: np.ndarray, z: np.ndarray, top: int) -> np.ndarray:
     """Return where ``x * x > y * z``, exactly, for int64 up to `top` < 2**62 in magnitude, y and z not negative."""
     if top < 2**31:
         wrong: np.ndarray = x * x > y * z

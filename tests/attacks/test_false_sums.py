@@ -199,12 +199,15 @@ def test_a_library_that_multiplies_wrongly_is_noticed() -> None:
 
 def test_a_column_between_the_two_bounds_is_solved_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A residual that proves weights with all of gamma, and not with the half of it that elimination proves."""
-    solved = []
+    solved: list[list[int]] = []
     by_solving = witness_module._check_by_solving
+
+    def noted(*given: Any) -> None:
+        solved.append(given[5])
+        by_solving(*given)
+
     monkeypatch.setattr("neverseen.definiteness._SHARES", ())
-    monkeypatch.setattr(
-        witness_module, "_check_by_solving", lambda *given: (solved.append(given[5]), by_solving(*given))
-    )
+    monkeypatch.setattr(witness_module, "_check_by_solving", noted)
     gram, gamma = np.array([[0]], np.int64), 2**20
     cross = np.array([[11 * gamma // 16]], np.int64)  # on a grid of 1/2 that is 1.375 steps: N = 1, and the rest 3/8
     right = np.array([[1]], np.int64)
@@ -253,6 +256,13 @@ def test_squares_are_compared_exactly(near: int, other: int, by: int, sign: int)
         for x in (max(root - 1, 0), root, root + 1, near, 2**62 - 1):
             got = _square_exceeds(np.array([sign * x]), np.array([y]), np.array([z]), 2**62 - 1)
             assert bool(got[0]) == (x * x > y * z)
+
+
+def test_an_entry_just_above_a_diagonal_that_floats_cannot_tell_from_it() -> None:
+    top = 2**60 + 1
+    for entry, fits in ((top, True), (-top, True), (top + 1, False), (-top - 1, False), (-(2**63), False)):
+        packed = np.array([top, entry, top], np.int64)
+        assert (why_impossible(packed, np.zeros((1, 2), np.int64), [2**48]) is None) == fits
 
 
 # -- loading ----------------------------------------------------------------------------------------------
