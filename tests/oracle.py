@@ -6,6 +6,7 @@ section of that page which a function restates. Matrices are lists of rows.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
@@ -21,6 +22,24 @@ Label = Any  # None, bool, int, float, str, bytes, tuple, frozenset, or a NumPy 
 
 
 # §1 quantised features
+
+
+def float32_row(row: Iterable[float]) -> list[float]:
+    """The numbers that `Precomputed` makes of a row: each the nearest float32, ties to even (§1)."""
+    rounded = []
+    for value in row:
+        exact = Fraction(value)
+        exponent = (
+            max(-126, math.frexp(value)[1] - 1) if value else -126
+        )  # of the leading bit, at least the least normal
+        while abs(exact) >= Fraction(2) ** (exponent + 1):  # an integer that float rounds up has one less
+            exponent += 1
+        unit = Fraction(2) ** (exponent - 23)
+        nearest = float(round(exact / unit) * unit)
+        if abs(nearest) >= 2.0**128:
+            raise OverflowError(f"{value!r} is beyond float32")
+        rounded.append(nearest)
+    return rounded
 
 
 def quantise(row: Iterable[float]) -> Row:
@@ -272,10 +291,22 @@ def gaussian_kernel_configuration(centres: Sequence[Sequence[float]], bandwidth:
     return {"kind": "gaussian-kernel", "bandwidth": float(bandwidth).hex(), "centres": digest, "shape": shape}
 
 
-def configuration_digest(encoder: dict[str, Any], gamma: int, grid_bits: int) -> bytes:
+def configuration(encoder: dict[str, Any], gamma: int, grid_bits: int, backbone: str | None = None) -> dict[str, Any]:
+    """The configuration, as JSON values (§7)."""
+    settings = {"encoder": encoder, "format": 1, "gamma": gamma, "grid_bits": grid_bits}
+    return settings if backbone is None else settings | {"backbone": backbone}
+
+
+def configuration_digest(encoder: dict[str, Any], gamma: int, grid_bits: int, backbone: str | None = None) -> bytes:
     """SHA-256 of the configuration (§7)."""
-    configuration = {"encoder": encoder, "format": 1, "gamma": gamma, "grid_bits": grid_bits}
-    return hashlib.sha256(canonical_json(configuration).encode("ascii")).digest()
+    settings = configuration(encoder, gamma, grid_bits, backbone)
+    return hashlib.sha256(canonical_json(settings).encode("ascii")).digest()
+
+
+def precomputed_digest(n_features: int, name: str) -> str:
+    """The digest of the backbone `Precomputed` (§7)."""
+    about = {"features": n_features, "kind": "precomputed", "name": name}
+    return hashlib.sha256(canonical_json(about).encode("ascii")).hexdigest()
 
 
 def model_digest(configuration: bytes, d0: int, classes: Sequence[Label], n: Matrix) -> bytes:
@@ -287,6 +318,36 @@ def model_digest(configuration: bytes, d0: int, classes: Sequence[Label], n: Mat
         for value in row:
             content += value.to_bytes(8, "little", signed=True)
     return hashlib.sha256(content).digest()
+
+
+def statistics_digest(sums: Statistics) -> bytes:
+    """SHA-256 of the sums (§7)."""
+    content = b"neverseen:statistics:1" + u64(len(sums.gram))
+    for place, label in enumerate(sums.classes):
+        content += prefixed(label_text(label)) + u64(sums.counts[place])
+        content += b"".join(i64(row[place]) for row in sums.cross)
+    return hashlib.sha256(content + b"".join(map(i64, triangle(sums.gram)))).digest()
+
+
+def i64(value: int) -> bytes:
+    """Eight bytes, little-endian, signed."""
+    return value.to_bytes(8, "little", signed=True)
+
+
+def triangle(matrix: Matrix) -> Row:
+    """The upper triangle with the diagonal, row by row (§8.2)."""
+    return [value for place, row in enumerate(matrix) for value in row[place:]]
+
+
+def fingerprint(dtype: str, shape: Row, body: bytes) -> bytes:
+    """Unkeyed BLAKE2b of a raw sample that is an array (§7)."""
+    head = canonical_json(["array", dtype, shape]).encode("ascii")
+    return hashlib.blake2b(u64(len(head)) + head + body, digest_size=16, person=b"neverseen:sample").digest()
+
+
+def key_check(key: bytes) -> str:
+    """What tells a key from others (§8.1)."""
+    return hashlib.blake2b(b"", digest_size=8, key=key, person=b"neverseen:key-id").hexdigest()
 
 
 def member_digest(configuration: bytes, key: bytes, label: Label, q: Row) -> bytes:
@@ -332,3 +393,171 @@ def receipt_parts(token: bytes, key: bytes) -> tuple[bytes, bytes, str, str, str
 def prefixed(text: str) -> bytes:
     """A text with its length in front (§7)."""
     return u64(len(text)) + text.encode("ascii")
+
+
+# §8 the saved file
+
+Tensor = tuple[int, list[int], Row]  # bytes of an entry, shape, entries; entries of one byte in "members" are unsigned
+
+
+def narrowest(values: Row, shape: Row) -> Tensor:
+    """The first of 1, 2, 4 and 8 bytes that holds every entry (§8.2)."""
+    width = next(n for n in (1, 2, 4, 8) if all(-(2 ** (8 * n - 1)) <= value < 2 ** (8 * n - 1) for value in values))
+    return width, shape, values
+
+
+def tensor_file(about: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
+    """Header and tensors of a file (§8, §8.1)."""
+    header: dict[str, Any] = {}
+    body = b""
+    for name in sorted(tensors):
+        width, shape, values = tensors[name]
+        unsigned = name in ("members", "tickets")
+        start = len(body)
+        body += b"".join(value.to_bytes(width, "little", signed=not unsigned) for value in values)
+        kind = "U8" if unsigned else {1: "I8", 2: "I16", 4: "I32", 8: "I64"}[width]
+        header[name] = {"data_offsets": [start, len(body)], "dtype": kind, "shape": shape}
+    joined = canonical_json(about).encode("ascii") + canonical_json(header).encode("ascii") + body
+    about = about | {"sha256": hashlib.sha256(joined).hexdigest()}
+    header["__metadata__"] = {"neverseen": canonical_json(about)}
+    head = canonical_json(header).encode("ascii")
+    head += b" " * (-len(head) % 8)
+    return u64(len(head)) + head + body
+
+
+def saved_model(
+    settings: dict[str, Any], d0: int, sums: Statistics, members: list[bytes], tickets: list[bytes], key: bytes
+) -> bytes:
+    """The file of a model that tracks no classes, without its key (§8)."""
+    d = len(sums.gram)
+    about = {
+        "classes": [label_text(label) for label in sums.classes],
+        "configuration": settings,
+        "counts": sums.counts,
+        "format": "neverseen-model-1",
+        "key": None,
+        "key_check": key_check(key),
+        "n_features": d0,
+        "track_classes": False,
+    }
+    columns = [row[place] for place in range(len(sums.classes)) for row in sums.cross]
+    tensors: dict[str, Tensor] = {
+        "gram": narrowest(triangle(sums.gram), [d * (d + 1) // 2]),
+        "members": (1, [len(members), 16], list(b"".join(members))),
+        "sums": (8, [len(sums.classes), d], columns),
+    }
+    if tickets:
+        tensors["tickets"] = (1, [len(tickets), 48], list(b"".join(sorted(tickets))))
+    return tensor_file(about, tensors)
+
+
+# §9 receipts
+
+
+def receipt(
+    key: bytes, configuration: bytes, fingerprint: bytes, id_text: str, owner: str, label: str, q: Row
+) -> bytes:
+    """Seal a receipt (§9.1)."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+
+    texts = [text.encode("ascii") for text in (id_text, owner, label)]
+    joined = b"".join(texts)
+    lengths = b"".join(len(text).to_bytes(2, "little") for text in texts)
+    content = configuration[:16] + fingerprint + lengths + joined + bytes(-len(joined) % 32) + int8_bytes(q)
+    nonce = hashlib.blake2b(content, digest_size=12, key=key, person=b"neverseen:nonce").digest()
+    head = b"NSR1" + (28 + len(content) + 16).to_bytes(4, "little") + bytes.fromhex(key_check(key)) + nonce
+    sealing_key = hashlib.blake2b(b"", digest_size=32, key=key, person=b"neverseen:seal").digest()
+    sealed: bytes = AESGCMSIV(sealing_key).encrypt(nonce, content, head)
+    return head + sealed
+
+
+def receipt_line(token: bytes, id_text: str, owner: str, label: str) -> str:
+    """A line of a file of receipts (§9.3)."""
+    said = {"id": json.loads(id_text), "label": json.loads(label), "owner": json.loads(owner)}
+    return canonical_json(said | {"receipt": base64.urlsafe_b64encode(token).decode("ascii")}) + "\n"
+
+
+def commitment(token: bytes) -> str:
+    """What stands for a receipt in a certificate (§10.2)."""
+    return hashlib.sha256(b"neverseen:commitment:1" + token).hexdigest()
+
+
+# §10 versions and certificates
+
+
+class Witness(NamedTuple):
+    """What a version has beside its weights (§10.1)."""
+
+    bits: int
+    rests: Matrix  # (d, C)
+    unproved: Row
+
+
+def witness(gram: Matrix, cross: Matrix, gamma: int, grid_bits: int) -> Witness:
+    """Bits, rests and unproved columns, by the four steps of §10.1."""
+    d, classes = len(gram), len(cross[0])
+    exact, n = exact_weights(gram, cross, gamma), weights(gram, cross, gamma, grid_bits)
+    root = math.isqrt(d - 1) + 1
+    b = (max(gram[i][i] for i in range(d)) + gamma).bit_length()
+    s = (d - 1).bit_length()
+    fits = [53 - -(-b // k) - s for k in (1, 2, 3)]
+    width = min(40, 62 - b - s, next((f for f in fits if f >= 16), fits[2]))
+    wide = {
+        j for j in range(classes) for i in range(d) if abs((n[i][j] + 2 ** (grid_bits - 1)) >> grid_bits) > 2**width
+    }
+    trace = sum(gram[i][i] + gamma for i in range(d))
+    first = min(60, (root * (trace // gamma + 1)).bit_length() + 20)
+    for t in (first, 60):
+        scaled = [[2**t * (2**grid_bits * exact[i][j] - n[i][j]) for j in range(classes)] for i in range(d)]
+        m = [[round(value) for value in row] for row in scaled]
+        proved = []
+        for j in range(classes):
+            errors = [scaled[i][j] - m[i][j] for i in range(d)]
+            residual = [
+                sum((gram[i][k] + gamma * (i == k)) * errors[k] for k in range(d)) for i in range(d)
+            ]  # R = A (2^t Z - M), integers
+            r = max(abs(value) for value in residual)
+            bound = root * r / gamma
+            fine = all(
+                abs(m[i][j]) + bound < 2 ** (t - 1) or (r == 0 and abs(m[i][j]) == 2 ** (t - 1) and n[i][j] % 2 == 0)
+                for i in range(d)
+            )
+            proved.append(fine and j not in wide)
+        if all(proved):
+            break
+    unproved = [j for j in range(classes) if not proved[j]]
+    if len(unproved) == classes:
+        return Witness(1, [[0] * classes for _ in range(d)], unproved)
+    return Witness(t, [[0 if j in unproved else row[j] for j in range(classes)] for row in m], unproved)
+
+
+def version_file(settings: dict[str, Any], d0: int, sums: Statistics, gamma: int, grid_bits: int) -> bytes:
+    """The file of a published version (§10.1)."""
+    shape = [len(sums.gram), len(sums.classes)]
+    proof = witness(sums.gram, sums.cross, gamma, grid_bits)
+    about = {
+        "bits": proof.bits,
+        "classes": [label_text(label) for label in sums.classes],
+        "configuration": settings,
+        "format": "neverseen-version-1",
+        "n_features": d0,
+        "unproved": proof.unproved,
+    }
+    n = weights(sums.gram, sums.cross, gamma, grid_bits)
+    return tensor_file(
+        about,
+        {
+            "rests": narrowest([value for row in proof.rests for value in row], shape),
+            "weights": (8, shape, [value for row in n for value in row]),
+        },
+    )
+
+
+def signed_certificate(content: dict[str, Any], secret: bytes) -> str:
+    """A certificate of format 1: what it says, its key and its signature (§10.2)."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    signer = Ed25519PrivateKey.from_private_bytes(secret)
+    said = content | {"format": "neverseen-certificate-1", "key": signer.public_key().public_bytes_raw().hex()}
+    signature = signer.sign(b"neverseen:certificate:1" + canonical_json(said).encode("ascii"))
+    return canonical_json(said | {"signature": signature.hex()}) + "\n"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -338,3 +339,117 @@ def test_overflow_is_refused(make: Make) -> None:
         assert refused(lambda: tracking.learn(T, make(Z32 + 1e200), 1e150 * ONE, TWO)) == (
             "the result overflows its dtype: scale the features down, or work in float64"
         )
+
+
+# -- how far it has drifted ------------------------------------------------------------------------------
+
+TIGHT = 0.1  # gamma: with few samples left, A is nearly singular
+
+
+def clustered(n: int, d: int, classes: int = 10) -> tuple[Matrix, Matrix]:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, classes, n)
+    return rng.normal(size=(n, d)) + rng.normal(size=(classes, d))[labels], np.eye(classes)[labels]
+
+
+def forgotten_down(make: Make, left: int, dtype: str, probe: bool) -> tuple[float, float | None, list[str]]:
+    """Learn 200 samples of 128 features and forget all but some, 20 at a time.
+
+    Returns the relative error of W, the probe's residual, and what was warned of.
+    """
+    F, Y = clustered(200, 128)
+    like = (
+        make(F).astype(dtype) if isinstance(make(F), np.ndarray) else make(F).to(getattr(sys.modules["torch"], dtype))
+    )
+    T, W = tracking.start(128, 10, TIGHT, like=like)
+    watch = tracking.Probe(T) if probe else None
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for first in range(0, 200, 20):
+            T, W = tracking.learn(T, W, F[first : first + 20], Y[first : first + 20], probe=watch)
+        for first in range(0, 200 - left, 20):
+            T, W = tracking.forget_samples(T, W, F[first : first + 20], Y[first : first + 20], probe=watch)
+    _, exact = ridge(F[200 - left :], Y[200 - left :], TIGHT)
+    error = float(np.linalg.norm(np.asarray(W, np.float64) - exact) / np.linalg.norm(exact))
+    assert all(issubclass(warning.category, tracking.DriftWarning) for warning in said)
+    assert all(warning.filename == __file__ for warning in said)  # it points at the caller
+    return error, None if watch is None else watch.residual(T), [str(warning.message) for warning in said]
+
+
+def test_float32_that_is_far_off_says_so(make: Make) -> None:
+    error, residual, said = forgotten_down(make, 100, "float32", probe=True)
+    assert error > 0.1
+    assert residual is not None
+    assert residual > error / 3
+    assert "T is off by" in said[-1]
+    assert "lost two thirds of the digits of float32: rebuild T with from_sums, in float64" in said[-1]
+
+
+def test_a_step_that_loses_its_digits_says_so_without_a_probe(make: Make) -> None:
+    error, _, said = forgotten_down(make, 100, "float32", probe=False)
+    assert error > 0.1
+    assert said
+    assert "this step's part of T is off by" in said[-1]
+
+
+def test_float64_has_nothing_to_say(make: Make) -> None:
+    error, residual, said = forgotten_down(make, 100, "float64", probe=True)
+    assert said == []
+    assert residual is not None
+    assert error < 1e-7
+    assert residual < 1e-7
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_residual_is_about_the_error_of_the_weights(dtype: str) -> None:
+    for left in (180, 140, 120):
+        error, residual, _ = forgotten_down(np.array, left, dtype, probe=True)
+        assert residual is not None
+        assert error / 3 < residual < 100 * error
+
+
+def test_a_probe_follows_every_kind_of_step(make: Make) -> None:
+    F, Y = samples(50, 4)
+    T, W = learned(make, F, Y)
+    probe = tracking.Probe.of_sums(make(F.T @ F), GAMMA)
+    more, targets = samples(9, 4, seed=1)
+    T, W = tracking.learn(T, W, make(more), make(targets), probe=probe)
+    T, W = tracking.forget_samples(T, W, make(F[:5]), make(Y[:5]), probe=probe)
+    of_class = np.vstack([F[5:], more])[np.vstack([Y[5:], targets])[:, 2] == 1]
+    T, W = tracking.forget_class(T, W, make(of_class.T @ of_class), None, 2, probe=probe)
+    assert probe.residual(T) < 1e-12
+    wrong = T + 0
+    wrong[0, 0] += 1
+    assert probe.residual(wrong) > 0.1
+
+
+def test_a_call_that_fails_leaves_the_probe_as_it_was() -> None:
+    F, Y = clustered(200, 128)
+    T, W = tracking.start(128, 10, TIGHT, like=np.empty(0, np.float32))
+    probe = tracking.Probe(T)
+    T, W = tracking.learn(T, W, F[:100], Y[:100], probe=probe)
+    before = probe.residual(T)
+    with pytest.raises(ArithmeticError):
+        tracking.forget_samples(T, W, 100 * F[100:], Y[100:], probe=probe)
+    with pytest.raises(tracking.DriftWarning):  # warnings are errors here
+        tracking.learn(T, W, 1e3 * F[100:], Y[100:], probe=probe)
+    assert probe.residual(T) == before
+
+
+def test_an_inverse_that_loses_its_digits_says_so() -> None:
+    F, Y = clustered(20, 128)
+    gram, cross = (F.T @ F).astype(np.float32), (F.T @ Y).astype(np.float32)
+    with pytest.warns(tracking.DriftWarning, match="an inverse is off by .* float32"):
+        tracking.from_sums(gram, cross, 1e-3)
+    tracking.from_sums(F.T @ F, F.T @ Y, 1e-3)
+
+
+def test_what_was_never_learned_cannot_be_told_as_the_docstring_says() -> None:
+    """T and W hold no list of samples: with a large gamma anything short passes, and nothing can show it."""
+    F, Y = samples(30, 4)
+    T, W = ridge(F, Y, 100.0)
+    probe = tracking.Probe.of_sums(F.T @ F, 100.0)
+    stranger, target = samples(1, 4, seed=9)
+    T, W = tracking.forget_samples(T, W, stranger, target, probe=probe)
+    assert probe.residual(T) < 1e-12
+    assert "believes its caller" in str(tracking.__doc__)

@@ -491,8 +491,17 @@ def test_matrices_that_are_no_gram_matrices_are_rejected() -> None:
     with pytest.raises(CertificateRejectedError, match="too large for the weights to be checked"):
         CASE.check(gram=np.diag(np.full(SIZE, 2**60)))
     singular, ones = np.full((200, 200), 2**50), np.ones((200, 1), np.int64)
-    with pytest.raises(CertificateRejectedError, match="cannot be checked: .*Raise gamma"):
+    with pytest.raises(
+        CertificateRejectedError, match="cannot be shown to be those of any samples: .*gamma = 1 is so small"
+    ):
         check_weights(singular, ones, 1, 40, ones, Witness(ones * 0, 1, (0,)))
+
+
+def test_a_matrix_that_is_not_symmetric_is_rejected() -> None:
+    gram = CASE.gram.copy()
+    gram[4, 9] += 1
+    with pytest.raises(CertificateRejectedError, match="no Gram matrix"):
+        CASE.check(gram=gram)
 
 
 def test_arguments_are_checked() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import os
+from fractions import Fraction
 
 import numpy as np
 
@@ -173,16 +174,23 @@ class IntegerSystem:
         At least 1. The smallest eigenvalue of A is at least gamma.
     measure : bool
         Take a pass over the matrix where that allows wider blocks. It pays where several products follow.
+    floor : Fraction, optional
+        A bound that no eigenvalue of A is below, for sums that others made (`neverseen.definiteness`).
 
     Attributes
     ----------
     size : int
+    floor : Fraction
+        gamma, unless given: every error bound divides by it.
     trace : int
         Bounds the largest eigenvalue.
     """
 
-    def __init__(self, gram: Array, gamma: int, hardware: Hardware, *, measure: bool = False) -> None:
+    def __init__(
+        self, gram: Array, gamma: int, hardware: Hardware, *, measure: bool = False, floor: Fraction | None = None
+    ) -> None:
         diagonal = hardware.numpy(gram.diagonal())
+        self.floor = Fraction(gamma) if floor is None else floor
         self.gram, self.gamma, self.hardware = gram, gamma, hardware
         self.size = len(gram)
         self.trace = sum(diagonal.tolist()) + gamma * self.size
@@ -242,14 +250,17 @@ class IntegerSystem:
         columns = [self.hardware.wrapping_matvec(self.gram, block[:, j]) for j in range(block.shape[1])]
         return self.hardware.concatenate([column[:, None] for column in columns], 1) + self.gamma * block
 
-    def cholesky(self) -> Array | None:
-        """Return a float64 Cholesky factor of A, or None if there is none; ordinary floating point, nothing proved."""
-        hardware = self.hardware
+    def cholesky(self, ridge: float | None = None) -> Array | None:
+        """Return a float64 Cholesky factor of ``G + ridge I``, or None if there is none; nothing about it is proved.
+
+        The ridge is gamma, unless it is given: gamma over a small power of two.
+        """
+        hardware, ridge = self.hardware, float(self.gamma if ridge is None else ridge)
         matrix = self._cut()[0] if self._shares else hardware.limb(self.gram, 0, None)
-        hardware.add_to_diagonal(matrix, float(self.gamma))
+        hardware.add_to_diagonal(matrix, ridge)
         factor = hardware.cholesky(matrix)
-        if self._shares:  # back to G: entries are integers below 2**37, so adding gamma and taking it away is exact
-            hardware.add_to_diagonal(matrix, -float(self.gamma))
+        if self._shares:  # back to G: entries are integers below 2**37, so adding a ridge and taking it away is exact
+            hardware.add_to_diagonal(matrix, -ridge)
         return factor
 
     def _cut(self) -> list[Array]:

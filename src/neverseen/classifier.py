@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import validate_data
 
 from neverseen import saving
@@ -19,7 +18,7 @@ from neverseen.encoding import Encoder, RandomProjection, quantise
 from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.hardware import choose
 from neverseen.keys import Key
-from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
+from neverseen.labels import LabelIndex, as_array, from_text, normalise, require_classes, text
 from neverseen.model import Configuration, ExactModel, empty_digest
 from neverseen.register import Ticket
 
@@ -415,16 +414,11 @@ def label_list(y: Any, any_label: bool = False) -> list[Any]:
         raise ValueError("AnalyticClassifier requires y to be passed, but the target y is None")
     if isinstance(y, list | tuple) and not any(isinstance(label, list | np.ndarray) for label in y):
         labels = list(y)
-        array = None
-        if labels and all(isinstance(label, float | np.floating) for label in labels):
-            array = np.array(labels)
     else:
         array = np.asarray(y)
         if array.ndim != 1:
             array = column_or_1d(array, warn=True)
         labels = array.tolist() if array.dtype.kind not in "mM" else list(array)
-    if array is not None and array.dtype.kind in "fc":
-        assert_all_finite(array, input_name="y")
-        if not any_label:
-            check_classification_targets(array)
+    if not any_label:
+        require_classes(labels)
     return labels

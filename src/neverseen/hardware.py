@@ -183,6 +183,10 @@ class Hardware:
         solution, _ = lapack.dpotrs(factor, right, lower=0)
         return np.ascontiguousarray(solution)
 
+    def triangle(self, factor: Array) -> Array:
+        """Return the lower triangle that a Cholesky factor consists of, with zeros above."""
+        return np.tril(factor.T)
+
     def inverse(self, matrix: Array) -> Array:
         """Return the inverse of a small float64 matrix; raise ValueError or RuntimeError if it is singular."""
         return np.linalg.inv(matrix)
@@ -354,6 +358,9 @@ class CudaHardware(Hardware):
     def cholesky_solve(self, factor: BlockedFactor, right: torch.Tensor) -> torch.Tensor:
         return factor.solve(right)
 
+    def triangle(self, factor: BlockedFactor) -> torch.Tensor:
+        return factor.lower.tril()
+
     def inverse(self, matrix: torch.Tensor) -> torch.Tensor:
         return self._torch.linalg.inv(matrix)
 
@@ -368,7 +375,7 @@ class BlockedFactor:
 
     def __init__(self, factor: torch.Tensor, torch: Any) -> None:
         size = len(factor)
-        self._torch, self._factor = torch, factor
+        self._torch, self.lower = torch, factor
         self._parts = [slice(start, min(start + _BLOCK, size)) for start in range(0, size, _BLOCK)]
         eye = torch.eye(min(_BLOCK, size), dtype=factor.dtype, device=factor.device)
         whole = [part for part in self._parts if part.stop - part.start == len(eye)]
@@ -384,10 +391,10 @@ class BlockedFactor:
         solved = self._torch.empty_like(rest)
         for part, inverse in zip(self._parts, self._inverses, strict=True):  # L y = right
             self._torch.mm(inverse, rest[part], out=solved[part])
-            rest[part.stop :].addmm_(self._factor[part.stop :, part], solved[part], alpha=-1)
+            rest[part.stop :].addmm_(self.lower[part.stop :, part], solved[part], alpha=-1)
         for part, inverse in zip(reversed(self._parts), reversed(self._inverses), strict=True):  # L' x = y
             self._torch.mm(inverse.T, solved[part], out=rest[part])
-            solved[: part.start].addmm_(self._factor[part, : part.start].T, rest[part], alpha=-1)
+            solved[: part.start].addmm_(self.lower[part, : part.start].T, rest[part], alpha=-1)
         return rest
 
 

@@ -65,6 +65,36 @@ def normalise(label: Any) -> Label:
     )
 
 
+def require_classes(labels: Iterable[Any]) -> None:
+    """Raise `LabelError` if one of these cannot name a class to be learned: a float that is not a whole number.
+
+    Such numbers are nearly always what a regression is to predict. The rule looks at each label by itself, so that it
+    does not matter what else is in a batch. Models that hold such a class, from before this rule, are read as ever, and
+    its samples can be forgotten.
+
+    Examples
+    --------
+    >>> require_classes([1.0, "cat", ("tall", 0.5)])
+    >>> require_classes(["cat", 0.5])  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    neverseen.errors.LabelError: Unknown label type: 0.5 is a number with a fraction ...
+    """
+    for label in labels:
+        if not isinstance(label, float | np.floating) or (value := float(label)).is_integer():
+            continue
+        if math.isnan(value):
+            raise LabelError("Input y contains NaN: labels must be finite. Drop those samples or name their class")
+        if math.isinf(value):
+            raise LabelError(
+                "Input y contains infinity or a value too large for dtype('float64'): labels must be finite. Drop "
+                "those samples or name their class"
+            )
+        raise LabelError(
+            f"Unknown label type: {value!r} is a number with a fraction, which names no class. If it does, give it as "
+            f"a text, {str(value)!r}; to predict numbers, sort them into classes first"
+        )
+
+
 def order_key(label: Label) -> tuple[Any, ...]:
     """Return a key that sorts normalised labels of any mix of kinds."""
     if label is None:

@@ -109,3 +109,25 @@ def eliminated(gram: np.ndarray, gamma: int, cross: np.ndarray) -> list[list[Fra
                 rows[i] = [(pivot * a - factor * b) // previous for a, b in zip(rows[i], rows[k], strict=True)]
         previous = pivot
     return [[Fraction(value, row[i]) for value in row[size:]] for i, row in enumerate(rows)]
+
+
+def is_positive_definite(matrix: list[list[int]]) -> bool:
+    """Return whether a symmetric matrix is positive definite: whether its leading minors are all positive.
+
+    Examples
+    --------
+    >>> is_positive_definite([[2, 1], [1, 1]]), is_positive_definite([[1, 1], [1, 1]])
+    (True, False)
+    """
+    rows, previous = [list(row) for row in matrix], 1
+    for k, top in enumerate(rows):
+        pivot = top[k]
+        if pivot <= 0:
+            return False
+        for row in rows[k + 1 :]:  # Bareiss, as above
+            factor = row[k]
+            row[k + 1 :] = [
+                (pivot * a - factor * b) // previous for a, b in zip(row[k + 1 :], top[k + 1 :], strict=True)
+            ]
+        previous = pivot
+    return True

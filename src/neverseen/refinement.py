@@ -132,9 +132,9 @@ def refined_weights(
 ) -> tuple[np.ndarray, Refinement]:
     """Refine until every entry is decided; return the weights and the refinement, which also changes in place."""
     hardware = system.hardware
-    while refinement.log2_size() > math.log2(system.gamma) - grid_bits - SOLVE_BITS:
+    while refinement.log2_size() > math.log2(system.floor) - grid_bits - SOLVE_BITS:
         refinement.step(precondition, least_gain)
-    weights, undecided = rounded(refinement.values, refinement.bounds() / system.gamma, grid_bits)
+    weights, undecided = rounded(refinement.values, refinement.bounds() / float(system.floor), grid_bits)
     for column in undecided:
         single = refinement.columns([column])
         target = hardware.numpy(right[:, column])
@@ -150,7 +150,7 @@ def _settled(
     while True:
         while single.scale < look and single.norms.any():
             single.step(precondition, least_gain=0.5)
-        weights, undecided = rounded(single.values, single.bounds() / system.gamma, grid_bits)
+        weights, undecided = rounded(single.values, single.bounds() / float(system.floor), grid_bits)
         if not undecided:
             return weights[:, 0]
         exact = _exact_values(system, single, right, undecided[0], grid_bits)
@@ -170,7 +170,7 @@ def _exact_values(
     if values is not None:
         return values
     approximate = single.values.column_exactly(0)
-    error = Fraction(float(single.norms[0])) / (system.gamma << single.scale)
+    error = Fraction(float(single.norms[0])) / (system.floor * 2**single.scale)
     whole = exact_solution(gram, system.gamma, right, approximate, error)
     if whole is not None:
         return {row: whole[row] for row in rows}

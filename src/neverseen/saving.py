@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from neverseen.definiteness import why_impossible
 from neverseen.encoding import GaussianKernel, require_storable
 from neverseen.errors import FileRejectedError, NeverseenError
 from neverseen.files import replace_file
-from neverseen.hardware import INT8_PRODUCT, Hardware
+from neverseen.hardware import Hardware
 from neverseen.keys import Key
 from neverseen.labels import from_text, in_class_order
 from neverseen.membership import DIGEST_SIZE
@@ -135,23 +136,14 @@ def _assemble(
     _demand(in_class_order(set(classes)) == classes, "the order of its classes")
     _demand(type(n_features) is int and n_features > 0, "the number of its features")
 
-    size, total = configuration.encoder.code_size(n_features), sum(counts)
+    size = configuration.encoder.code_size(n_features)
     triangle = size * (size + 1) // 2
     packed, sums = tensors.pop("gram"), tensors.pop("sums")
     _demand(packed.shape == (triangle,) and packed.dtype.kind == "i", "the shape of its Gram matrix")
     _demand(sums.shape == (len(classes), size) and sums.dtype == np.int64, "the shape of its class sums")
     model = ExactModel(configuration, n_features, key, hardware, track_classes, class_folder)
     statistics = model.statistics
-    matrix = unpack_triangle(packed, size)
-    diagonal = matrix.diagonal()
-    # Necessary, and cheap to see. That G is a Gram matrix, on which the solver's bounds rest, the writer is trusted
-    # for.
-    _demand(bool((diagonal >= 0).all()) and int(diagonal.max()) <= INT8_PRODUCT * total, "its Gram matrix")
-    _demand(max(-int(packed.min()), int(packed.max())) <= int(diagonal.max()), "its Gram matrix")
-    _demand(
-        all(max(-int(row.min()), int(row.max())) <= 127 * count for row, count in zip(sums, counts, strict=True)),
-        "its class sums",
-    )
+    _require_possible(packed, sums, counts)
 
     if track_classes:
         assert statistics.class_grams is not None
@@ -159,15 +151,22 @@ def _assemble(
         for position, name in enumerate(classes):
             part = tensors.pop(f"class_gram.{position:06d}")
             _demand(part.shape == (triangle,) and part.dtype.kind == "i", "the shape of a class's Gram matrix")
+            _require_possible(part, sums[position : position + 1], counts[position : position + 1])
             rest -= part
             statistics.class_grams.put(name, part)
         _demand(not rest.any(), "the sum of its classes' Gram matrices")
-    statistics.gram = hardware.array(matrix)
+    statistics.gram = hardware.array(unpack_triangle(packed, size))
     statistics.counts = dict(zip(classes, counts, strict=True))
     statistics.sums = {name: np.array(row) for name, row in zip(classes, sums, strict=True)}
     _fill_members(model, tensors)
     _demand(not tensors, "the list of its parts")
     return configuration, model, track_classes, key
+
+
+def _require_possible(packed: np.ndarray, sums: np.ndarray, counts: list[int]) -> None:
+    """Raise if no samples have such sums. That G is positive semidefinite `witness.check_weights` proves."""
+    why = why_impossible(packed, sums, counts)
+    demand(why is None, f"its sums are not those of any samples: {why}")
 
 
 def _fill_members(model: ExactModel, tensors: dict[str, np.ndarray]) -> None:

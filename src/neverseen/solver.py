@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -67,6 +68,7 @@ def solve(
     grid_bits: int = 40,
     hint: Solution | Preconditioner | np.ndarray | None = None,
     hardware: Hardware | None = None,
+    floor: Fraction | None = None,
 ) -> Solution:
     """Return the ridge weights ``(G + gamma I)^-1 B``, correctly rounded to the grid.
 
@@ -82,6 +84,9 @@ def solve(
         The solution of a similar system, a factor, or an approximate inverse of A (the paper's T). Right, stale or
         nonsense, the weights are the same.
     hardware : Hardware, optional
+    floor : Fraction, optional
+        For sums that others made: a proven bound that no eigenvalue of ``G + gamma I`` is below. Without it G is
+        trusted to be a Gram matrix, and the bound is gamma.
 
     Returns
     -------
@@ -98,7 +103,7 @@ def solve(
         raise InputError(
             f"gram must be (d, d) and cross (d, C); got shapes {tuple(gram.shape)} and {tuple(cross.shape)}"
         )
-    system = IntegerSystem(gram, gamma, hardware, measure=True)
+    system = IntegerSystem(gram, gamma, hardware, measure=True, floor=floor)
     if cross.shape[1] == 0 or system.size == 0:
         empty = FixedPoint.zeros(*cross.shape, hardware=hardware)
         return Solution(

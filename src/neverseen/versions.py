@@ -130,7 +130,8 @@ class Version:
     def check(self, statistics: Statistics) -> None:
         """Raise `CertificateRejectedError` unless these are the correctly rounded weights of these sums.
 
-        One exact residual, and no solve: see `neverseen.witness`.
+        One exact residual and one factorisation, and no solve: see `neverseen.witness`. The sums may be anybody's:
+        those of no samples are refused.
         """
         if self.classes != statistics.classes:
             raise CertificateRejectedError("the version and the sums are of different classes")
@@ -209,4 +210,7 @@ def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: 
         and unproved == sorted(set(unproved)),
         "its list of unproved columns is not one of columns",
     )
+    half = 1 << (bits - 1)
+    demand(-half <= int(rests.min()) and int(rests.max()) <= half, "its witness has a rest greater than any can be")
+    demand(not rests[:, unproved].any(), "its witness has rests in columns that it leaves unproved")
     return Version(configuration, n_features, classes, weights, Witness(rests, bits, tuple(unproved)), hardware)

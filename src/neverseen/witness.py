@@ -10,8 +10,8 @@ Let N and M be any integer matrices, wherever they came from. Compute exactly, i
 
     R = 2**t (2**p B - A N) - A M = A (2**t Z - M).
 
-Every eigenvalue of A is at least gamma, because G is a Gram matrix. So in each column, with r the largest magnitude in
-R's column and d rows,
+Every eigenvalue of A is at least gamma if G is a Gram matrix. So in each column, with r the largest magnitude in R's
+column and d rows,
 
     |2**t Z_i - M_i| <= ||A^-1 R||_2 <= ||R||_2 / gamma <= sqrt(d) r / gamma.
 
@@ -25,7 +25,12 @@ width of a piece. So no int64 can wrap, whatever N and M are; a column that brea
 weights keep it: what a piece leaves of W* is at most about half its last unit, so ``|R_i|`` is at most about half of
 ``sum_j |A_ij|``, and times ``2**bits`` that is below 2**62 by the rule for widths.
 
-The cost is one product with A for each piece: no factor, and no iteration.
+The cost is one product with A for each piece: no iteration.
+
+That G is a Gram matrix nobody has to believe. `check_weights` makes sure that G is symmetric, and proves by one
+factorisation that no eigenvalue of A is below a *floor* of at least ``gamma / 2``, nearly always ``63/64 gamma``
+(`neverseen.definiteness`); then it divides by the floor in place of gamma. A column that is proved with gamma, and not
+with the floor, is solved for.
 
 What remains
 ------------
@@ -33,8 +38,8 @@ No bound proves a tie in a column whose R is not 0. Nor are 60 bits enough where
 and a weight may be too large for one piece. The witness lists such columns as *unproved*, and the check solves for
 them, which settles ties (`neverseen.solver`) at the price of a full solve.
 
-That the sums are those of real samples, so that G is positive semidefinite, is for other checks to show: the sums'
-digest in the certificate, or learning from the data again.
+Whether the sums are those of the right samples is for other checks to show: the sums' digest in the certificate, or
+learning from the data again.
 
 The witness is a function of the sums, like the weights. It shows nothing of how they were computed, and so nothing of
 what was forgotten.
@@ -45,10 +50,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from neverseen.arithmetic import IntegerSystem
+from neverseen.definiteness import least_eigenvalue
 from neverseen.errors import CertificateRejectedError, IllConditionedError, InputError, LimitError
 from neverseen.following import Following
 from neverseen.hardware import Array, Hardware, choose
@@ -119,7 +126,7 @@ def make_witness(
     spread = _root(system.size) * (system.trace // gamma + 1)
     for bits in sorted({min(MAX_BITS, spread.bit_length() + _MARGIN_BITS), MAX_BITS}):
         rests, residual, kept = _rests(system, left, bits, solution)
-        proved = sound & kept & _proved(residual, weights, rests, bits, gamma)
+        proved = sound & kept & _proved(residual, weights, rests, bits, Fraction(gamma))
         if proved.all():
             break
     if not proved.any():
@@ -174,12 +181,13 @@ def check_weights(
 ) -> None:
     """Raise `CertificateRejectedError` unless the weights are the correctly rounded solution for these sums.
 
-    Weights and witness may hold anything: what is accepted is proved (see the module).
+    Sums, weights and witness may hold anything: what is accepted is proved (see the module). Sums are refused if their
+    matrix is not symmetric, or not positive semidefinite. They are also refused if it is, but gamma is so small beside
+    them that this cannot be shown.
 
     Parameters
     ----------
     gram : int64 array of shape (d, d)
-        A Gram matrix: symmetric and positive semidefinite. That it is one is not checked.
     cross : int64 array of shape (d, C)
     gamma, grid_bits : int
     weights : int64 ndarray of shape (d, C)
@@ -197,7 +205,12 @@ def check_weights(
     if weights.size == 0:
         return
     top = int(gram.diagonal().max())
-    if int(gram.diagonal().min()) < 0 or int(gram.max()) > top or int(gram.min()) < -top:
+    if (
+        int(gram.diagonal().min()) < 0
+        or int(gram.max()) > top
+        or int(gram.min()) < -top
+        or bool((gram != gram.T).any())
+    ):
         raise CertificateRejectedError("the sums are not those of any samples: their matrix is no Gram matrix")
     try:
         system = IntegerSystem(gram, gamma, hardware)
@@ -206,17 +219,26 @@ def check_weights(
 
     rests, bits = witness.rests.astype(np.int64), witness.bits
     residual, sound = _residual(system, cross, (weights.copy(), grid_bits), (rests, bits))
-    proved = sound & _proved(residual, weights, rests, bits, gamma)
-    columns = list(witness.unproved)
-    proved[columns] = True
+    proved = sound & _proved(residual, weights, rests, bits, Fraction(gamma))
+    left = list(witness.unproved)
+    proved[left] = True
     if not proved.all():
         column = int(np.flatnonzero(~proved)[0])
         raise CertificateRejectedError(
             f"the weights of column {column} are not proved: they leave a residual, or lie so near a half grid step, "
             "that others may be right. Weights, witness and sums do not belong together: one of them was altered"
         )
+    floor = least_eigenvalue(system)
+    if floor is None:
+        raise CertificateRejectedError(
+            "the sums cannot be shown to be those of any samples: their matrix is not positive semidefinite, or gamma "
+            f"= {gamma} is so small beside them that 64-bit floats cannot tell. Learn from the data again to check"
+        )
+    proved = _proved(residual, weights, rests, bits, floor)
+    proved[left] = False
+    columns = np.flatnonzero(~proved).tolist()
     if columns:
-        _check_by_solving(gram, hardware.numpy(cross), gamma, grid_bits, weights, columns, hardware)
+        _check_by_solving(gram, hardware.numpy(cross), gamma, grid_bits, weights, columns, hardware, floor)
 
 
 def _require_form(shape: tuple[int, ...], weights: np.ndarray, witness: Witness) -> None:
@@ -307,12 +329,15 @@ def _largest(values: np.ndarray) -> int:
     return max(int(values.max()), -int(values.min()))
 
 
-def _proved(residual: np.ndarray, weights: np.ndarray, rests: np.ndarray, bits: int, gamma: int) -> np.ndarray:
-    """Return for each column whether its weights are proved by the residual that they and their rests leave."""
+def _proved(residual: np.ndarray, weights: np.ndarray, rests: np.ndarray, bits: int, floor: Fraction) -> np.ndarray:
+    """Return for each column whether its weights are proved by the residual that they and their rests leave.
+
+    No eigenvalue of A is below `floor`.
+    """
     tops = [_largest(column) for column in residual.T]
     half = 1 << (bits - 1)
-    # |M| + u < half for a fraction u = sqrt(d) r / gamma and an integer M, if and only if |M| < half - floor(u).
-    limits = np.array([max(0, half - _root(len(residual)) * top // gamma) for top in tops])  # (C,)
+    # |M| + u < half for a fraction u = sqrt(d) r / floor and an integer M, if and only if |M| < half - u rounded down.
+    limits = np.array([max(0, half - _root(len(residual)) * top // floor) for top in tops])  # (C,)
     sizes = np.abs(rests)  # (d, C), up to half
     ties = (sizes == half) & (weights % 2 == 0) & (np.array(tops) == 0)
     proved: np.ndarray = ((sizes < limits) | ties).all(axis=0)  # (C,)
@@ -332,12 +357,12 @@ def _check_by_solving(
     weights: np.ndarray,
     columns: list[int],
     hardware: Hardware,
+    floor: Fraction,
 ) -> None:
     """Raise unless the weights of some columns are what a full solve gives."""
+    right = hardware.array(np.ascontiguousarray(cross[:, columns]))
     try:
-        solution = solve(
-            gram, hardware.array(np.ascontiguousarray(cross[:, columns])), gamma, grid_bits, None, hardware
-        )
+        solution = solve(gram, right, gamma, grid_bits, None, hardware, floor)
     except (IllConditionedError, LimitError) as error:
         raise CertificateRejectedError(
             f"the weights that the witness leaves unproved cannot be checked: {error}"

@@ -23,7 +23,7 @@ from neverseen.backbones.pytorch import TorchBackbone
 from neverseen.backbones.reproducible import reproducible
 from neverseen.encoding import whole_number
 from neverseen.errors import ConfigurationError, InputError
-from neverseen.labels import LabelIndex
+from neverseen.labels import LabelIndex, require_classes
 
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
 
@@ -83,6 +83,8 @@ def base_train(
     whole_number("seed", seed, 0, 2**63 - 1)
     if not isinstance(learning_rate, int | float) or not 0 < learning_rate < 1e3:
         raise ConfigurationError(f"learning_rate must be a positive number; got {learning_rate!r}")
+    labels = list(labels)
+    require_classes(labels)
     listed, index = as_list(samples), LabelIndex(labels)
     if len(listed) != len(index) or len(index.texts) < 2:
         raise InputError(

@@ -13,7 +13,10 @@ from neverseen.errors import ConfigurationError, InputError
 
 
 class Precomputed:
-    """Samples are rows of features, taken as they are.
+    """Samples are rows of features, taken as they are but for rounding: features of every backbone are float32.
+
+    Numbers of other types are converted to nearest, ties to even; what is below float32's range becomes a subnormal
+    number or 0, and what is beyond it is refused. A row whose numbers are all tiny is thus better scaled up first.
 
     Parameters
     ----------

@@ -105,7 +105,8 @@ def _receipt(line: bytes, where: str) -> bytes:
     try:
         entry = json.loads(line)
         token = entry["receipt"]
-        return base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
+        raw = token.encode("ascii").rstrip(b"=")  # padding may have been lost on the way
+        return base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
         raise FileRejectedError(
             f'{where} is not a receipt: a line is JSON such as {{"id": ..., "receipt": "..."}}, as learn writes it'

@@ -64,7 +64,8 @@ def receipt_list(receipts: bytes | str | Iterable[bytes | str]) -> list[str]:
 def receipt_bytes(token: str) -> bytes:
     """Return the receipt that base64url stands for."""
     try:
-        return base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
+        raw = token.encode("ascii").rstrip(b"=")
+        return base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
         raise InputError("a receipt is not base64url: give it as the service gave it") from None
 

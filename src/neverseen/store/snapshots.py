@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from neverseen.definiteness import why_impossible
 from neverseen.errors import StoreDamagedError
 from neverseen.files import replace_file
 from neverseen.hardware import Hardware
@@ -72,8 +73,11 @@ def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
     size, classes = about["size"], about["classes"]
     tracked = about["class_grams"] is not None
     statistics = Statistics(size, hardware)
-    statistics.gram = hardware.array(unpack_triangle(StoredArray(folder, about["gram"]).read(), size))
-    sums = StoredArray(folder, about["sums"]).read()
+    packed, sums = StoredArray(folder, about["gram"]).read(), StoredArray(folder, about["sums"]).read()
+    why = why_impossible(packed, sums, about["counts"]) if classes else None
+    if why is not None:
+        raise StoreDamagedError(f"the sums in {folder} are not those of any samples: {why}. Restore them from a copy")
+    statistics.gram = hardware.array(unpack_triangle(packed, size))
     statistics.counts = dict(zip(classes, about["counts"], strict=True))
     statistics.sums = {label: np.array(row) for label, row in zip(classes, sums, strict=True)}
     if tracked:
