@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from neverseen import LedgerError, StoreDamagedError, files
+from neverseen import LedgerError, StoreDamagedError
 from neverseen.certificates import Certificate, check_chain, issue
 from neverseen.ledger.database import Database
 from neverseen.ledger.tables import tables
@@ -204,6 +204,16 @@ def test_a_certificate_is_put_ahead(what: str, write: bool, tmp_path: Path) -> N
     refused(tmp_path / "s", "00000006.json", write)
 
 
+def test_a_file_far_ahead_is_no_certificate(tmp_path: Path) -> None:
+    """Its name alone does not make the ledger an older one."""
+    with new(tmp_path / "s") as made:
+        made.learn(ROWS[:5], LABELS[:5])
+        made.publish()
+    (tmp_path / "s" / "certificates" / "00000099.json").write_bytes(b"noise")
+    for write in (True, False):
+        refused(tmp_path / "s", "00000099.json cannot be relied on .* move it out of the folder", write)
+
+
 def signed_after(folder: Path, key: SigningKey) -> bytes:
     newest = Certificate.load(folder / "00000005.json")
     mine = Certificate(**(vars(newest) | {"key": key.public}))
@@ -260,7 +270,7 @@ POINTS: dict[str, tuple[Any, str, Callable[[], Any]]] = {
     "before the version": (Publications, "write_version", lambda: die),
     "after the version": (Publications, "write_version", lambda: dying_after(Publications.write_version)),
     "before the certificate": (Publications, "add", lambda: die),
-    "half-way through the certificate": (files.os, "link", lambda: die),
+    "half-way through the certificate": (os, "link", lambda: die),
     "after the certificate": (Publications, "add", lambda: dying_after(Publications.add)),
     "before the commit": (Database, "_commit", lambda: commit_and("before")),
     "after the commit": (Database, "_commit", lambda: commit_and("after")),

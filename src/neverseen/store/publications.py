@@ -8,9 +8,11 @@ to the one before are right, and a version once the certificate states its diges
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from neverseen.certificates import Certificate, check_next
+from neverseen.certificates import Certificate, check_next, check_signature
 from neverseen.errors import CertificateRejectedError, FileRejectedError, StoreDamagedError
 from neverseen.files import create_file
 from neverseen.hardware import Hardware
@@ -63,14 +65,10 @@ class Publications:
     def checked(self, number: int) -> Certificate:
         """Return a certificate that this store signed, and that follows on the one before it."""
         configuration = self._description.configuration
-        try:
+        with self._named(number):
             found = self.certificate(number)
             before = None if number == 1 else self.certificate(number - 1)
             check_next(found, before, self._description.public_key)
-        except CertificateRejectedError as error:
-            raise StoreDamagedError(
-                f"{self.certificate_path(number)} cannot be relied on ({error}): restore it from a copy"
-            ) from error
         if found.configuration != configuration.digest().hex() or found.grid_bits != configuration.grid_bits:
             raise StoreDamagedError(
                 f"{self.certificate_path(number)} is of a model with other settings: restore it from a copy"
@@ -100,8 +98,21 @@ class Publications:
             self.checked(published)
         newest = max(found, default=0)
         if newest > published + 1:
+            with self._named(newest):
+                check_signature(self.certificate(newest), self._description.public_key)
             raise self.older(published, newest, f"that one can only follow on certificate {newest - 1}")
         return self.checked(newest) if newest == published + 1 else None
+
+    @contextmanager
+    def _named(self, number: int) -> Iterator[None]:
+        """Turn a certificate that is rejected into an error that names its file, and says what to do."""
+        try:
+            yield
+        except CertificateRejectedError as error:
+            raise StoreDamagedError(
+                f"{self.certificate_path(number)} cannot be relied on ({error}): restore it from a copy, or move it "
+                "out of the folder if it never was this store's"
+            ) from error
 
     def older(self, published: int, newest: int, why: str) -> StoreDamagedError:
         """Return the error for a ledger that is older than a certificate."""
