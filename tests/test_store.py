@@ -324,9 +324,7 @@ def test_files_that_nobody_names_are_removed(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         made.learn(ROWS[:20], LABELS[:20])
         made.publish()
-    orphans = [
-        tmp_path / "s" / name for name in ("sums/ab", "versions/00000002.safetensors", "certificates/00000002.json")
-    ]
+    orphans = [tmp_path / "s" / name for name in ("sums/ab", "versions/00000002.safetensors")]
     for orphan in orphans:
         orphan.write_bytes(b"left by a process that died")
     with opened(tmp_path / "s") as again:
@@ -380,7 +378,7 @@ def test_a_rotten_version_or_certificate_is_named(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-3] ^= 1
     path.write_bytes(raw)
-    with opened(tmp_path / "s", write=False) as reader, pytest.raises(ValueError, match="00000001.safetensors"):
+    with opened(tmp_path / "s", write=False) as reader, pytest.raises(StoreDamagedError, match="00000001.safetensors"):
         reader.predict(ROWS)
 
 

@@ -278,6 +278,20 @@ def check_signature(certificate: Certificate, public_key: str | None = None) -> 
         raise _rejected(certificate, "its signature is wrong: it was altered after it was signed") from None
 
 
+def check_next(certificate: Certificate, previous: Certificate | None, public_key: str | None = None) -> None:
+    """Raise `CertificateRejectedError` unless a certificate is signed and follows directly on another.
+
+    Parameters
+    ----------
+    previous : Certificate or None
+        None stands for the beginning. That it is signed itself is not checked: if this one is, its digest is.
+    public_key : str, optional
+        As for `check_signature`.
+    """
+    _require_link(previous, certificate)
+    check_signature(certificate, public_key)
+
+
 def check_chain(certificates: Sequence[Certificate], public_key: str | None = None, newest: str | None = None) -> None:
     """Raise `CertificateRejectedError` unless certificates are all there from the first, in order, signed by one key.
 

@@ -18,7 +18,7 @@
     ├── LimitError (OverflowError)          more than the integers can hold: split the model
     ├── MissingPackageError (ImportError)   an optional package is needed: install what the message names
     ├── StoreLockedError (RuntimeError)     another process is writing the store
-    ├── StoreDamagedError (RuntimeError)    a file of a store is missing or has rotted: restore it from a copy
+    ├── StoreDamagedError (RuntimeError)    a file of a store is missing, older or not what was written: restore it
     ├── LedgerError (RuntimeError)          the ledger's database cannot be used
     └── HardwareError (RuntimeError)        an exact product came out wrong: do not trust this machine
 
@@ -116,7 +116,7 @@ class StoreLockedError(NeverseenError, RuntimeError):
 
 
 class StoreDamagedError(NeverseenError, RuntimeError):
-    """A file of a store is missing, or is not what was written."""
+    """A file of a store is missing, older than the others, or not what was written."""
 
 
 class LedgerError(NeverseenError, RuntimeError):

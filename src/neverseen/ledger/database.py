@@ -19,7 +19,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from neverseen.errors import ConfigurationError, LedgerError, MissingPackageError
 from neverseen.files import sync_folder
-from neverseen.ledger.tables import meta, samples, tables
+from neverseen.ledger.schema import require_postgresql, require_sqlite
+from neverseen.ledger.tables import SCHEMAS, meta, samples, tables
 
 Insert = sqlite.Insert | postgresql.Insert
 _PREFIX = "sqlite:///"
@@ -125,6 +126,10 @@ class Database(ABC):
         with self._transaction("write" if locked else "create") as transaction:
             yield transaction
 
+    def stop_writing(self) -> None:
+        """Refuse to write from now on, as after a commit that failed."""
+        self._uncertain = True
+
     @contextmanager
     def _transaction(self, purpose: str) -> Iterator[Transaction]:
         with self.clear_errors():
@@ -205,7 +210,7 @@ def open_database(url: str, create: bool, patience: float) -> Database:
     if url.startswith(_PREFIX):
         return SQLite(Path(url.removeprefix(_PREFIX)).absolute(), create, patience)
     if url.startswith("postgresql+psycopg://"):
-        return PostgreSQL(url, patience)
+        return PostgreSQL(url, create, patience)
     kind = url.partition(":")[0]  # never more: there may be a password behind it
     raise ConfigurationError(
         f"a ledger is kept in SQLite (sqlite:///path) or in PostgreSQL (postgresql+psycopg://...), not in {kind[:20]!r}"
@@ -236,7 +241,7 @@ class SQLite(Database):
             sync_folder(path.parent)
         if not path.is_file():
             raise LedgerError(f"the ledger {path} is missing: restore it from a copy, or create it")
-        self._path = path
+        self._path, self._create = path, create
         engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=sa.QueuePool, hide_parameters=True)
         super().__init__(str(path), engine, patience)
 
@@ -249,6 +254,9 @@ class SQLite(Database):
             check_same_thread=False,
         )
         try:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            if not self._create:  # before a setting changes the file
+                require_sqlite(connection.execute, str(self._path), SCHEMAS)
             for setting, value, wanted in (
                 ("page_size", _PAGE_SIZE, None),  # of a new file
                 ("journal_mode", "WAL", "wal"),
@@ -257,7 +265,6 @@ class SQLite(Database):
                 ("checkpoint_fullfsync", "ON", 1),
                 ("secure_delete", "ON", 1),
                 ("temp_store", "MEMORY", 2),  # nothing of it on another disk
-                ("trusted_schema", "OFF", None),
                 ("cache_size", -(_CACHE_SIZE // 1024), None),
                 ("wal_autocheckpoint", _LOG_SIZE // _PAGE_SIZE, None),
             ):
@@ -332,13 +339,15 @@ class PostgreSQL(Database):
     Parameters
     ----------
     url : str
+    create : bool
+        The tables are not there yet.
     patience : float
     """
 
     is_ours_alone = False
     mark = "%s"
 
-    def __init__(self, url: str, patience: float) -> None:
+    def __init__(self, url: str, create: bool, patience: float) -> None:
         try:
             parsed = sa.make_url(url)
         except Exception:  # what is wrong may be shown, and be a part of the password
@@ -364,23 +373,32 @@ class PostgreSQL(Database):
                 "a ledger in PostgreSQL needs the package psycopg: pip install 'neverseen[postgresql]'"
             ) from None
         super().__init__(shown, engine, patience)
+        self._create = create
         sa.event.listen(engine, "connect", self._set_up)
 
     def _set_up(self, connection: Any, record: Any) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{round(1000 * self._patience)}ms"])
-            # Rows are found by index. The planner cannot know that, as no statistics are kept: they quote values.
-            cursor.execute("SET enable_seqscan = off")
-            cursor.execute("SELECT current_setting('fsync'), current_setting('synchronous_commit')")
-            fsync, synchronous = cursor.fetchone()
-            if synchronous == "off":
-                cursor.execute("SET synchronous_commit = on")
-        connection.commit()
-        if fsync != "on":
+        try:
+            with connection.cursor() as cursor:
+                self._set_up_with(cursor)
+            connection.commit()
+        except BaseException:
             connection.close()
+            raise
+
+    def _set_up_with(self, cursor: Any) -> None:
+        cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{round(1000 * self._patience)}ms"])
+        # Rows are found by index. The planner cannot know that, as no statistics are kept: they quote values.
+        cursor.execute("SET enable_seqscan = off")
+        cursor.execute("SELECT current_setting('fsync'), current_setting('synchronous_commit')")
+        fsync, synchronous = cursor.fetchone()
+        if fsync != "on":
             raise LedgerError(
                 f"the server of {self.name} runs with fsync = off: what it commits may be lost. Turn it on"
             )
+        if synchronous == "off":
+            cursor.execute("SET synchronous_commit = on")
+        if not self._create:
+            require_postgresql(lambda question: cursor.execute(question).fetchall(), self.name, SCHEMAS)
 
     def insert(self, table: sa.Table) -> Insert:  # noqa: D102
         return postgresql.insert(table)

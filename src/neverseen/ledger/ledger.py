@@ -104,8 +104,6 @@ class Ledger:
             transaction.run(sa.insert(migrations), steps)
 
     def _require_format(self) -> None:
-        if not set(tables.tables) <= self._database.table_names():
-            raise LedgerError(f"{self._database.name} is not a ledger: restore it from a copy, or create it elsewhere")
         found = self.meta("format")
         if found != FORMAT:
             raise LedgerError(
@@ -302,6 +300,10 @@ class Ledger:
                 self._local.transaction = None
             if writing.failed:
                 raise LedgerError("a change to the ledger failed and was passed over: nothing was changed")
+
+    def stop_writing(self) -> None:
+        """Refuse to write until the ledger is opened again: something beside it waits for its state to stay."""
+        self._database.stop_writing()
 
     def scrub(self) -> None:
         """Clear the database of what was deleted.

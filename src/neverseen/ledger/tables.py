@@ -141,6 +141,8 @@ certified = sa.Table(
     sa.Column("certificate", sa.BigInteger, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
+SCHEMAS = (tables,)
+"""What a database may consist of when it is opened: the tables of now, and those of older formats that are migrated."""
 
 
 _KEY = struct.Struct(">I")  # the first four bytes of a digest

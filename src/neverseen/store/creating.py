@@ -18,8 +18,9 @@ from neverseen.ledger import Ledger, in_file
 from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics
 from neverseen.store.description import Description
+from neverseen.store.publications import CERTIFICATES, VERSIONS
 from neverseen.store.snapshots import StoredClassGrams, write_snapshot
-from neverseen.store.store import CERTIFICATES, KEYS, LEDGER, SIGNING_KEY, SUMS, VERSIONS, Store, open_store
+from neverseen.store.store import KEYS, LEDGER, SIGNING_KEY, SUMS, Store, open_store
 
 
 def create(

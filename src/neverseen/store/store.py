@@ -24,12 +24,11 @@ from neverseen.errors import (
     ReceiptRejectedError,
     StoreDamagedError,
 )
-from neverseen.files import replace_file
 from neverseen.forgetting import ForgettingModel, Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
 from neverseen.keys import Key, Keyring
 from neverseen.labels import normalise, text
-from neverseen.ledger import JournalRow, Ledger, in_file
+from neverseen.ledger import JournalRow, Ledger, Writing, in_file
 from neverseen.receipts import commitment
 from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics
@@ -38,11 +37,12 @@ from neverseen.store.description import Description
 from neverseen.store.held import Note, StoredClassifier, StoredModel
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
+from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications
 from neverseen.store.snapshots import files_of, read_snapshot, write_snapshot
-from neverseen.versions import Version, read_version, write_version
+from neverseen.versions import Version
 
 KEYS, SIGNING_KEY, LOCK, LEDGER = "keys.json", "signing.json", "lock", "ledger.sqlite"
-SUMS, VERSIONS, CERTIFICATES = "sums", "versions", "certificates"
+SUMS = "sums"
 FOLD_BYTES = 2**26
 """A journal of more bytes is folded into a snapshot."""
 FOLD_SECONDS = 3600.0
@@ -103,6 +103,7 @@ class Store:
         self.description = Description.read(folder)
         self.backbone = checked(backbone, self.description)
         self._hardware, self._clock = hardware, clock
+        self._publications = Publications(folder, self.description)
         self._published: tuple[int, Version] | None = None
         self._model: ForgettingModel | None = None
         self._ledger: Ledger | None = None
@@ -111,8 +112,9 @@ class Store:
             self._ledger = Ledger(self.description.ledger or in_file(folder / LEDGER))
             if self._ledger.meta("configuration") != self.description.configuration.digest().hex():
                 raise StoreDamagedError(f"the ledger of {folder} belongs to another store: its configuration differs")
+            ahead = self._ahead()
             if write:
-                self._recover(keys)
+                self._recover(keys, ahead)
         except BaseException:
             self.close()
             raise
@@ -259,16 +261,18 @@ class Store:
         If nothing changed since the last version, that one's certificate is returned, unless there must `always` be
         a new one: then it says that nothing did.
         """
-        ledger, exact = self._open_ledger(), self._exact()
+        ledger, exact, publications = self._open_ledger(), self._exact(), self._publications
         with exact.locked():
             number = self.published_number
-            previous = None if number == 0 else self.certificate(number)
+            previous = None if number == 0 else publications.checked(number)
             configuration = self.description.configuration
             before = State.empty(configuration.digest().hex()) if previous is None else previous.after
             pending = ledger.pending()
             version = Version.of(exact)
             after = _state(exact.statistics, version, configuration.digest().hex())
             if previous is not None and after == before and not pending and not always:
+                if not publications.version_path(number).exists():  # lost, or removed because it was wrong
+                    publications.write_version(number, version)
                 return previous
             learned = after.samples - before.samples + len(pending)
             certificate = issue(
@@ -282,15 +286,42 @@ class Store:
                 pending,
                 configuration.grid_bits,
                 previous,
-                SigningKey.load(self.folder / SIGNING_KEY),
+                self._signing_key(),
             )
-            write_version(self.folder / VERSIONS / _numbered(number + 1, "safetensors"), version)
-            replace_file(self.folder / CERTIFICATES / _numbered(number + 1, "json"), [certificate.to_json()])
-            with ledger.writing() as writing:
-                writing.set_meta("published", str(number + 1))
-                writing.certify(number + 1)
+            publications.write_version(number + 1, version)
+            self._commit(certificate)
             self._tidy()
             return certificate
+
+    def _commit(self, certificate: Certificate) -> None:
+        """Write a certificate, and note it in the ledger.
+
+        The file comes last before the commit. If that fails, nothing else may be changed until the store is opened
+        again: what is signed must stay what the ledger comes to.
+        """
+        ledger, number = self._open_ledger(), certificate.number
+        try:
+            with ledger.writing() as writing:
+                _note_published(writing, number)
+                self._publications.add(certificate)
+        except BaseException as error:
+            if not self._publications.certificate_path(number).exists() or getattr(error, "uncertain", False):
+                raise
+            ledger.stop_writing()
+            if not isinstance(error, Exception):
+                raise
+            raise LedgerError(
+                f"certificate {number} is in {self.folder / CERTIFICATES}, and was not noted in the ledger ({error}): "
+                "open the store again, and that is made up for",
+                uncertain=True,
+            ) from error
+
+    def _signing_key(self) -> SigningKey:
+        path = self.folder / SIGNING_KEY
+        found = SigningKey.load(path)
+        if found.public != self.description.public_key:
+            raise StoreDamagedError(f"{path} is not the key that this store signs with: restore it from a copy")
+        return found
 
     def seal(self) -> Certificate:
         """Publish, and clear the disk of what was forgotten; return the certificate once both are done.
@@ -351,27 +382,23 @@ class Store:
             if self._published is not None and self._published[0] == number:
                 return self._published[1]
             try:
-                version = read_version(self.folder / VERSIONS / _numbered(number, "safetensors"), self._hardware)
+                version = self._publications.version(number, self._hardware)
             except FileNotFoundError:
                 if number == self.published_number:
-                    raise StoreDamagedError(f"version {number} is missing from {self.folder / VERSIONS}") from None
+                    raise StoreDamagedError(
+                        f"version {number} is missing from {self.folder / VERSIONS}: restore it from a copy, or "
+                        "publish again"
+                    ) from None
                 number = self.published_number
                 continue
-            if version.digest() != self.certificate(number).after.model:
-                raise StoreDamagedError(
-                    f"version {number} in {self.folder / VERSIONS} is not what its certificate says"
-                )
             self._published = (number, version)
         raise StoreDamagedError(f"the versions in {self.folder / VERSIONS} do not hold still")
 
     def certificate(self, number: int) -> Certificate:
         """Return one certificate."""
-        path = self.folder / CERTIFICATES / _numbered(number, "json")
         if not 1 <= number <= self.published_number:
             raise NotPublishedError(f"there is no certificate {number}: {self.published_number} are published")
-        if not path.is_file():
-            raise StoreDamagedError(f"{path} is missing: restore it from a copy")
-        return Certificate.load(path)
+        return self._publications.certificate(number)
 
     def certificates(self) -> list[Certificate]:
         """Return all certificates, oldest first."""
@@ -450,8 +477,39 @@ class Store:
             raise ConfigurationError("this store is closed: open it again")
         return self._ledger
 
-    def _recover(self, keys: Keyring | None) -> None:
-        """Bring the model back: the snapshot, and what the journal has happened since."""
+    def _ahead(self) -> Certificate | None:
+        """Return the certificate that a process which died left ahead of the ledger, or None.
+
+        Raises `StoreDamagedError` if certificates are missing or cannot be relied on, or are newer than the ledger.
+        """
+        ledger = self._open_ledger()
+        for _ in range(10):  # another process may publish meanwhile
+            number = self.published_number
+            try:
+                ahead = self._publications.ahead(number)
+                if ahead is not None:
+                    counts, after = ledger.counts(), ahead.after
+                    same = (sum(counts.values()), len(counts)) == (after.samples, after.classes)
+                    if not same or ledger.pending() != [bytes.fromhex(entry) for entry in ahead.commitments]:
+                        raise self._publications.older(number, number + 1, "it is about other samples than the ledger")
+            except StoreDamagedError:
+                if number == self.published_number:
+                    raise
+                continue
+            if number == self.published_number:
+                return ahead
+        raise StoreDamagedError(f"the certificates in {self.folder / CERTIFICATES} do not hold still: try again")
+
+    def _recover(self, keys: Keyring | None, ahead: Certificate | None) -> None:
+        """Bring the model back: the snapshot, and what the journal has happened since.
+
+        Parameters
+        ----------
+        keys : Keyring or None
+        ahead : Certificate or None
+            One that a process signed and did not live to note in the ledger. If what is recovered is what it states,
+            it is noted now.
+        """
         ledger = self._open_ledger()
         known = keys
         if known is None and (self.folder / KEYS).is_file():
@@ -466,11 +524,20 @@ class Store:
                 f"the ledger of {self.folder} and its sums are not of the same samples "
                 f"({sum(held.values())} and {stored.statistics.total}): restore both from one copy"
             )
+        if ahead is not None:
+            version = Version.of(stored)
+            if ahead.after != _state(stored.statistics, version, ahead.configuration):
+                raise self._publications.older(ahead.number - 1, ahead.number, "it states other sums than the ledger's")
+            self._publications.write_version(ahead.number, version)
+        elif (number := self.published_number) and self._publications.version_path(number).exists():
+            self.version()  # is what its certificate states; without it, it can be published again
         self._folded = self._clock()
         classifier = StoredClassifier(stored)
         self._model = ForgettingModel._of(self.backbone, classifier, known)
         with ledger.writing() as writing:  # goes over what a process that died had not committed: no state but this
             writing.set_meta("snapshot", snapshot)  # one can come back, and no other's files are needed
+            if ahead is not None:
+                _note_published(writing, ahead.number)
         self._tidy()
 
     def _snapshot(self) -> str:
@@ -533,13 +600,14 @@ class Store:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Remove files that the ledger does not name: left by a process that died, or replaced by newer ones."""
+        """Remove sums and versions that the ledger does not name: left by a process that died, or replaced.
+
+        Certificates are never removed: what is signed stays.
+        """
         ledger = self._open_ledger()
-        published = self.published_number
         wanted = {
             SUMS: files_of(self.folder / SUMS, ledger.meta("snapshot") or ""),
-            VERSIONS: {_numbered(published, "safetensors")},
-            CERTIFICATES: {_numbered(number, "json") for number in range(1, published + 1)},
+            VERSIONS: {self._publications.version_path(self.published_number).name},
         }
         for name, keep in wanted.items():
             for path in (self.folder / name).iterdir():
@@ -553,5 +621,6 @@ def _state(statistics: Statistics, version: Version, configuration: str) -> Stat
     return State(statistics.digest(), version.digest(), statistics.total, len(version.classes))
 
 
-def _numbered(number: int, ending: str) -> str:
-    return f"{number:08d}.{ending}"
+def _note_published(writing: Writing, number: int) -> None:
+    writing.set_meta("published", str(number))
+    writing.certify(number)

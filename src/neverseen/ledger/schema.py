@@ -1,0 +1,178 @@
+"""What a database must consist of to be a ledger: these tables and indexes, and nothing else.
+
+A database that was made elsewhere may bring more than rows. A trigger copies what is deleted, a view or a generated
+column calls functions, a constraint refuses what should be written. So a database is compared, before anything is read
+from it or written to it, with what a new ledger would consist of. The comparison follows the metadata of `tables`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from neverseen.errors import LedgerError
+
+Part = tuple[str, ...]
+"""A part of a schema: what kind it is, its name, the table it belongs to, and how it is defined."""
+Ask = Callable[[str], Iterable[Sequence[Any]]]
+"""Puts a question in SQL to the database, and returns the rows."""
+
+_WORD = re.compile(r'"(\w+)"|(\w+|[^\w\s])', re.ASCII)
+
+
+def require_sqlite(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
+    """Raise `LedgerError` unless a SQLite database is just what one of these would be made into.
+
+    Parameters
+    ----------
+    ask : callable
+    name : str
+        Of the ledger, for the message.
+    allowed : sequence of MetaData
+        The newest first.
+    """
+    _require(_parts_of_sqlite(ask), [_expected_of_sqlite(tables)[0] for tables in allowed], name)
+    # Every part has the right name and text, so its columns can be asked for: none of them is computed by others' code.
+    _require(_columns_of_sqlite(ask), [_expected_of_sqlite(tables)[1] for tables in allowed], name)
+
+
+def require_postgresql(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
+    """Raise `LedgerError` unless the tables of a ledger in PostgreSQL are just what one of these would be made into.
+
+    What else is in the same database does not matter.
+    """
+    _require(_parts_of_postgresql(ask, allowed), [_expected_of_postgresql(tables) for tables in allowed], name)
+
+
+def _require(found: set[Part], allowed: list[set[Part]], name: str) -> None:
+    if found in allowed:
+        return
+    newest = allowed[0]
+    if not any(part[0] == "table" for part in found & newest):
+        raise LedgerError(f"{name} is not a ledger: restore it from a copy, or create it elsewhere")
+    extra = sorted(found - newest)
+    kind, name_there, table, *_ = extra[0] if extra else min(newest - found)
+    where = "" if table == name_there else f" of {table[:80]!r}"
+    there = f"the {kind} {name_there[:80]!r}{where}"
+    words = f"it lacks {there}"
+    if extra:
+        known = any(part[:3] == extra[0][:3] for part in newest)
+        words = f"{there} is another than in a ledger" if known else f"it has {there}, and a ledger has none"
+    raise LedgerError(
+        f"the ledger {name} is not made of the tables of a ledger: {words}. It could keep what is forgotten, so it is "
+        "not used, and nothing was changed. Restore the ledger from a copy that you trust; if a newer version of "
+        "neverseen wrote it, use that one"
+    )
+
+
+def _plain(definition: str) -> str:
+    """Return a definition without what does not matter: white space, and quotes around words."""
+    return " ".join(quoted or other for quoted, other in _WORD.findall(definition))
+
+
+# -- SQLite ------------------------------------------------------------------------------------------
+
+
+def _parts_of_sqlite(ask: Ask) -> set[Part]:
+    rows = ask("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master")
+    return {(str(kind), str(name), str(table), _plain(str(definition))) for kind, name, table, definition in rows}
+
+
+def _columns_of_sqlite(ask: Ask) -> set[Part]:
+    rows = ask(
+        'SELECT entry.name, part.name, part.type, part."notnull", part.dflt_value, part.pk, part.hidden '
+        "FROM sqlite_master AS entry, pragma_table_xinfo(entry.name) AS part WHERE entry.type = 'table'"
+    )
+    columns = {("column", str(column), str(table), repr(tuple(about))) for table, column, *about in rows}
+    return columns | {("table", table, table) for _, _, table, _ in columns}
+
+
+@cache
+def _expected_of_sqlite(tables: sa.MetaData) -> tuple[set[Part], set[Part]]:
+    """Return the parts and columns of a database in memory that is made for the purpose."""
+    engine = sa.create_engine("sqlite://")
+    try:
+        with engine.connect() as connection:
+            tables.create_all(connection)
+
+            def ask(question: str) -> Iterable[Sequence[Any]]:
+                return connection.exec_driver_sql(question).all()
+
+            return _parts_of_sqlite(ask), _columns_of_sqlite(ask)
+    finally:
+        engine.dispose()
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------------
+
+_CATALOGUE = """
+WITH ours AS (
+    SELECT c.* FROM pg_class AS c WHERE c.oid IN ({names})
+)
+SELECT 'table', relname, relname, concat_ws(' ', relkind, relpersistence, relrowsecurity) FROM ours
+UNION ALL
+SELECT 'column', a.attname, o.relname, concat_ws(' ', format_type(a.atttypid, a.atttypmod),
+    CASE WHEN a.attnotnull THEN 'NOT NULL' END, CASE WHEN a.atthasdef THEN 'DEFAULT' END,
+    nullif(a.attidentity, ''), nullif(a.attgenerated, ''),
+    CASE WHEN a.attcollation <> t.typcollation THEN 'COLLATE' END,
+    CASE WHEN coalesce(a.attstattarget, -1) <> 0 THEN 'STATISTICS' END)
+    FROM ours AS o JOIN pg_attribute AS a ON a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped
+    JOIN pg_type AS t ON t.oid = a.atttypid
+UNION ALL
+SELECT 'index', i.relname, o.relname, replace(pg_get_indexdef(i.oid), quote_ident(n.nspname) || '.', '')
+    FROM ours AS o JOIN pg_index AS x ON x.indrelid = o.oid JOIN pg_class AS i ON i.oid = x.indexrelid
+    JOIN pg_namespace AS n ON n.oid = o.relnamespace
+UNION ALL
+SELECT 'constraint', k.conname, o.relname, pg_get_constraintdef(k.oid)
+    FROM ours AS o JOIN pg_constraint AS k ON o.oid IN (k.conrelid, k.confrelid) WHERE k.contype NOT IN ('p', 'u', 'n')
+UNION ALL
+SELECT 'trigger', t.tgname, o.relname, pg_get_triggerdef(t.oid)
+    FROM ours AS o JOIN pg_trigger AS t ON t.tgrelid = o.oid WHERE NOT t.tgisinternal
+UNION ALL
+SELECT 'rule', r.rulename, o.relname, '' FROM ours AS o JOIN pg_rewrite AS r ON r.ev_class = o.oid
+UNION ALL
+SELECT 'policy', p.polname, o.relname, '' FROM ours AS o JOIN pg_policy AS p ON p.polrelid = o.oid
+UNION ALL
+SELECT 'relative', CAST(CAST(h.inhrelid AS regclass) AS text), o.relname, ''
+    FROM ours AS o JOIN pg_inherits AS h ON o.oid IN (h.inhrelid, h.inhparent)
+UNION ALL
+SELECT 'statistics', s.stxname, o.relname, '' FROM ours AS o JOIN pg_statistic_ext AS s ON s.stxrelid = o.oid
+"""
+
+
+def _parts_of_postgresql(ask: Ask, allowed: Sequence[sa.MetaData]) -> set[Part]:
+    names = sorted({name for tables in allowed for name in tables.tables})
+    question = _CATALOGUE.format(names=", ".join(f"to_regclass('{name}')" for name in names))
+    return {(str(kind), str(name), str(table), _plain(str(about))) for kind, name, table, about in ask(question)}
+
+
+@cache
+def _expected_of_postgresql(tables: sa.MetaData) -> set[Part]:
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    parts: set[Part] = set()
+    for table in tables.sorted_tables:
+        parts.add(("table", table.name, table.name, "r p f"))
+        for column in table.columns:
+            kind = column.type.compile(dialect).lower()
+            parts.add(("column", column.name, table.name, kind if column.nullable else f"{kind} NOT NULL"))
+        indexes = [(str(index.name), index.unique, index.columns) for index in table.indexes]
+        for constraint in table.constraints:
+            if isinstance(constraint, sa.PrimaryKeyConstraint):
+                indexes.append((f"{table.name}_pkey", True, constraint.columns))
+            elif isinstance(constraint, sa.UniqueConstraint):
+                named = "_".join(column.name for column in constraint.columns)
+                indexes.append((f"{table.name}_{named}_key", True, constraint.columns))
+        for name, unique, columns in indexes:
+            if not columns:  # a table without a primary key has an empty one
+                continue
+            listed = ", ".join(column.name for column in columns)
+            kind = "UNIQUE INDEX" if unique else "INDEX"
+            parts.add(
+                ("index", name, table.name, _plain(f"CREATE {kind} {name} ON {table.name} USING btree ({listed})"))
+            )
+    return parts

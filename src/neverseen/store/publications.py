@@ -1,0 +1,146 @@
+"""What a store has published: certificates that are never removed, and the newest version. All of it is checked first.
+
+Whoever can write to a folder can write files into it, and a folder may be put together from copies of different days.
+So nothing is shown or built upon because it is there: a certificate counts once its signature, its number and its link
+to the one before are right, and a version once the certificate states its digest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from neverseen.certificates import Certificate, check_next, check_signature
+from neverseen.errors import CertificateRejectedError, FileRejectedError, StoreDamagedError
+from neverseen.files import create_file
+from neverseen.hardware import Hardware
+from neverseen.store.description import Description
+from neverseen.versions import Version, read_version, write_version
+
+VERSIONS, CERTIFICATES = "versions", "certificates"
+_NAME = re.compile(r"([0-9]{8}|[1-9][0-9]{8,15})\.json", re.ASCII)
+_REMEDY = (
+    "Put back the newest ledger there is; a file ledger.sqlite-wal beside it belongs to it. Do not remove "
+    "certificates: they are signed, and others may have them. 'Backups' in docs/service.md says more"
+)
+
+
+class Publications:
+    """The certificates and versions in a store's folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The store's.
+    description : Description
+        Whose public key must have signed the certificates.
+    """
+
+    def __init__(self, folder: Path, description: Description) -> None:
+        self._folder = folder
+        self._description = description
+
+    def certificate_path(self, number: int) -> Path:
+        """Return where a certificate is kept."""
+        return self._folder / CERTIFICATES / f"{number:08d}.json"
+
+    def version_path(self, number: int) -> Path:
+        """Return where a version is kept."""
+        return self._folder / VERSIONS / f"{number:08d}.safetensors"
+
+    # -- certificates ------------------------------------------------------------------------------
+
+    def certificate(self, number: int) -> Certificate:
+        """Return a certificate as its file has it; who signed it is not looked at."""
+        path = self.certificate_path(number)
+        if not path.is_file():
+            raise StoreDamagedError(f"{path} is missing: restore it from a copy")
+        found = Certificate.load(path)
+        if found.number != number:
+            raise StoreDamagedError(f"{path} holds certificate {found.number}: restore it from a copy")
+        return found
+
+    def checked(self, number: int) -> Certificate:
+        """Return a certificate that this store signed, and that follows on the one before it."""
+        configuration = self._description.configuration
+        with self._named(number):
+            found = self.certificate(number)
+            before = None if number == 1 else self.certificate(number - 1)
+            check_next(found, before, self._description.public_key)
+        if found.configuration != configuration.digest().hex() or found.grid_bits != configuration.grid_bits:
+            raise StoreDamagedError(
+                f"{self.certificate_path(number)} is of a model with other settings: restore it from a copy"
+            )
+        return found
+
+    def ahead(self, published: int) -> Certificate | None:
+        """Return the one certificate that a process which died may leave ahead of the ledger; None if there is none.
+
+        Raises `StoreDamagedError` if a certificate is missing, if the newest cannot be relied on, or if there are
+        certificates that only a newer ledger can have led to.
+
+        Parameters
+        ----------
+        published : int
+            How many certificates the ledger has.
+        """
+        folder = self._folder / CERTIFICATES
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        found = {int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
+        missing = next((number for number in range(1, published + 1) if number not in found), None)
+        if missing is not None:
+            raise StoreDamagedError(
+                f"{self.certificate_path(missing)} is missing, and {published} are published: restore it from a copy"
+            )
+        if published:
+            self.checked(published)
+        newest = max(found, default=0)
+        if newest > published + 1:
+            with self._named(newest):
+                check_signature(self.certificate(newest), self._description.public_key)
+            raise self.older(published, newest, f"that one can only follow on certificate {newest - 1}")
+        return self.checked(newest) if newest == published + 1 else None
+
+    @contextmanager
+    def _named(self, number: int) -> Iterator[None]:
+        """Turn a certificate that is rejected into an error that names its file, and says what to do."""
+        try:
+            yield
+        except CertificateRejectedError as error:
+            raise StoreDamagedError(
+                f"{self.certificate_path(number)} cannot be relied on ({error}): restore it from a copy, or move it "
+                "out of the folder if it never was this store's"
+            ) from error
+
+    def older(self, published: int, newest: int, why: str) -> StoreDamagedError:
+        """Return the error for a ledger that is older than a certificate."""
+        return StoreDamagedError(
+            f"the ledger of {self._folder} is older than its certificates: it has {published}, and certificate "
+            f"{newest} is in the folder ({why}). To go on would bring back what was forgotten since, and sign another "
+            f"certificate {published + 1}. Nothing was changed. {_REMEDY}"
+        )
+
+    def add(self, certificate: Certificate) -> None:
+        """Write a new certificate; one that is there is never replaced."""
+        create_file(self.certificate_path(certificate.number), [certificate.to_json()])
+
+    # -- versions ----------------------------------------------------------------------------------
+
+    def version(self, number: int, hardware: Hardware) -> Version:
+        """Return a version that is what its certificate states; `FileNotFoundError` if it is not there."""
+        path = self.version_path(number)
+        stated = self.checked(number).after
+        remedy = "restore it from a copy, or remove it and publish again"
+        try:
+            version = read_version(path, hardware)
+        except FileRejectedError as error:
+            raise StoreDamagedError(f"{error}: {remedy}") from error
+        if (version.digest(), len(version.classes)) != (stated.model, stated.classes):
+            raise StoreDamagedError(f"{path} is not the version that its certificate states: {remedy}")
+        return version
+
+    def write_version(self, number: int, version: Version) -> None:
+        """Write a version."""
+        write_version(self.version_path(number), version)

@@ -1,0 +1,233 @@
+"""The promise: a ledger consists of our tables and indexes alone, so nothing in its database keeps what is forgotten.
+
+The attacker hands over a store (a folder, an archive, a database) whose schema does more than ours: a trigger that copies
+deleted rows, a view in place of a table, a column that is computed. It is refused before anything is read or written.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sqlite3
+import tarfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from neverseen import LedgerError
+from neverseen.cli.archive import read_archive, write_archive
+from neverseen.ledger import Ledger
+from neverseen.store import create
+from tests.ledgers import add, some
+from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, never, opened
+
+LOOP = "WITH RECURSIVE t(key, value) AS (SELECT 'a', 'b' UNION ALL SELECT key, value FROM t) SELECT key, value FROM t"
+SQLITE = {
+    "a trigger that copies deleted rows": (
+        "CREATE TRIGGER keep AFTER DELETE ON neverseen_samples BEGIN "
+        "INSERT INTO neverseen_meta VALUES (hex(OLD.number), OLD.id); END"
+    ),
+    "a trigger that refuses to delete": (
+        "CREATE TRIGGER refuse BEFORE DELETE ON neverseen_journal BEGIN SELECT RAISE(IGNORE); END"
+    ),
+    "a view": "CREATE VIEW watched AS SELECT id FROM neverseen_samples",
+    "a view in place of a table": "DROP TABLE neverseen_pending; CREATE VIEW neverseen_pending AS SELECT x'00' commitment",
+    "a view that never ends": f"DROP TABLE neverseen_meta; CREATE VIEW neverseen_meta AS {LOOP}",
+    "a table": "CREATE TABLE kept (id TEXT)",
+    "a table with a name like ours": "CREATE TABLE neverseen_kept (id TEXT)",
+    "a virtual table": "CREATE VIRTUAL TABLE kept USING rtree(id, low, high)",
+    "an index": "CREATE INDEX kept ON neverseen_samples (id)",
+    "an index of an expression": "CREATE INDEX kept ON neverseen_samples (abs(number_key))",
+    "a unique index": "CREATE UNIQUE INDEX kept ON neverseen_samples (number)",
+    "another index under our name": (
+        "DROP INDEX neverseen_samples_number; CREATE INDEX neverseen_samples_number ON neverseen_samples (number_key) "
+        "WHERE number_key > 0"
+    ),
+    "no index": "DROP INDEX neverseen_samples_number",
+    "a column": "ALTER TABLE neverseen_samples ADD COLUMN kept TEXT DEFAULT 'x'",
+    "a computed column": "ALTER TABLE neverseen_samples ADD COLUMN kept TEXT GENERATED ALWAYS AS (id) VIRTUAL",
+    "statistics, which quote values": "ANALYZE",
+    "a constraint": "{edit neverseen_samples: id TEXT NOT NULL => id TEXT NOT NULL CHECK (owner <> 'null')}",
+    "an order of rows that ignores case": "{edit neverseen_classes: name TEXT NOT NULL => name TEXT COLLATE NOCASE NOT NULL}",
+    "conflicts that are passed over": (
+        "{edit neverseen_pending: commitment BLOB NOT NULL => commitment BLOB NOT NULL ON CONFLICT IGNORE}"
+    ),
+    "words that are quoted, and so are a type": '{edit neverseen_samples: id TEXT NOT NULL => id TEXT "NOT" "NULL"}',
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store that is sound, and its archive."""
+    place = tmp_path_factory.mktemp("whole")
+    with create(place / "s", BACKBONE, classifier(), keys=KEYS) as made:
+        KEYS.save(place / "s" / "keys.json")
+        receipts = made.learn(ROWS[:10], LABELS[:10], IDS[:10])
+        made.forget(receipts[:2])
+        made.seal()  # which makes the table of samples anew
+    write_archive(place / "s", place / "s.tar")
+    return place
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole / "s", tmp_path / "s"))
+
+
+def tamper(path: Path, attack: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        if attack.startswith("{edit "):
+            table, _, change = attack[6:-1].partition(": ")
+            old, _, text = change.partition(" => ")
+            connection.execute("PRAGMA writable_schema = ON")
+            changed = connection.execute(
+                "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = ? AND instr(sql, ?)",
+                (old, text, table, old),
+            )
+            assert changed.rowcount == 1
+        else:
+            connection.executescript(attack)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("write", [True, False])
+@pytest.mark.parametrize("attack", SQLITE)
+def test_a_store_with(attack: str, write: bool, folder: Path) -> None:
+    tamper(folder / "ledger.sqlite", SQLITE[attack])
+    before = files(folder)
+    with pytest.raises(LedgerError, match="ledger.sqlite is not made of the tables of a ledger: .* the"):
+        opened(folder, write=write)
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize("attack", SQLITE)
+def test_an_archive_with(attack: str, whole: Path, tmp_path: Path) -> None:
+    repack(whole / "s.tar", tmp_path / "evil.tar", lambda path: tamper(path, SQLITE[attack]))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(LedgerError, match="is not made of the tables of a ledger"):
+        read_archive(tmp_path / "again", tmp_path / "evil.tar")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def repack(source: Path, target: Path, change: Callable[[Path], None]) -> None:
+    """Write an archive again with another ledger."""
+    with tarfile.open(source) as old, tarfile.open(target, "w") as archive:
+        for member in old:
+            content = old.extractfile(member)
+            assert content is not None
+            raw = content.read()
+            if member.name == "ledger.sqlite":
+                path = target.with_suffix(".sqlite")
+                path.write_bytes(raw)
+                change(path)
+                raw = path.read_bytes()
+                path.unlink()
+                member.size = len(raw)
+            archive.addfile(member, io.BytesIO(raw))
+
+
+def test_a_refusal_does_not_even_change_the_kind_of_log(folder: Path) -> None:
+    """The file is not one with a write-ahead log, and opening it would make it one."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    tamper(folder / "ledger.sqlite", SQLITE["a view"])
+    before = files(folder)
+    with pytest.raises(LedgerError, match="it has the view 'watched', and a ledger has none"):
+        opened(folder)
+    assert files(folder) == before
+
+
+def test_a_ledger_that_is_ours_opens_however_it_was_written(folder: Path) -> None:
+    """White space and quotes in a definition are up to the version of SQLAlchemy that wrote it."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(replace(sql, ', \n\t', ','), 'owner', '\"owner\"')")
+        connection.execute("PRAGMA writable_schema = RESET")
+        connection.execute("VACUUM")
+    with opened(folder) as again:
+        assert again.digest() == never(list(range(2, 10)))
+        again.seal()
+    opened(folder).close()
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------------
+
+POSTGRESQL = {
+    "a trigger that copies deleted rows": (
+        "CREATE TABLE kept (id text); CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN INSERT INTO kept VALUES (OLD.id); RETURN OLD; END$$; "
+        "CREATE TRIGGER keep AFTER DELETE ON neverseen_samples FOR EACH ROW EXECUTE FUNCTION keep()"
+    ),
+    "a rule": (
+        "CREATE TABLE kept (id text); CREATE RULE keep AS ON DELETE TO neverseen_samples DO ALSO "
+        "INSERT INTO kept VALUES (OLD.id)"
+    ),
+    "a view in place of a table": (
+        "DROP TABLE neverseen_pending; CREATE VIEW neverseen_pending AS SELECT CAST('x' AS bytea) AS commitment"
+    ),
+    "a policy that hides rows": (
+        "ALTER TABLE neverseen_samples ENABLE ROW LEVEL SECURITY; CREATE POLICY hide ON neverseen_samples USING (false)"
+    ),
+    "a constraint": "ALTER TABLE neverseen_samples ADD CONSTRAINT kept CHECK (owner <> 'x')",
+    "a table that refers to ours": (
+        "CREATE TABLE kept (id text REFERENCES neverseen_requests (id) ON DELETE RESTRICT)"
+    ),
+    "a table that inherits from ours": "CREATE TABLE kept () INHERITS (neverseen_samples)",
+    "a column": "ALTER TABLE neverseen_samples ADD COLUMN kept text",
+    "a computed column": "ALTER TABLE neverseen_samples ADD COLUMN kept text GENERATED ALWAYS AS (id) STORED",
+    "a default": "ALTER TABLE neverseen_samples ALTER COLUMN owner SET DEFAULT 'x'",
+    "a column that may be empty": "ALTER TABLE neverseen_samples ALTER COLUMN owner DROP NOT NULL",
+    "an index": "CREATE INDEX kept ON neverseen_samples (id)",
+    "another index under our name": (
+        "DROP INDEX neverseen_samples_number; CREATE INDEX neverseen_samples_number ON neverseen_samples (number_key) "
+        "WHERE number_key > 0"
+    ),
+    "statistics of a column": "ALTER TABLE neverseen_samples ALTER COLUMN id SET STATISTICS 100",
+    "statistics of two columns": "CREATE STATISTICS kept ON id, owner FROM neverseen_samples",
+    "a table that is lost in a crash": "ALTER TABLE neverseen_journal SET UNLOGGED",
+}
+
+
+@pytest.mark.parametrize("attack", POSTGRESQL)
+def test_a_database_with(attack: str, schema: str) -> None:
+    with Ledger(schema, create=True) as ledger:
+        add(ledger, some())
+        ledger.scrub()
+    Ledger(schema).close()
+    engine = sa.create_engine(schema)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(POSTGRESQL[attack])
+    engine.dispose()
+    with pytest.raises(LedgerError, match="is not made of the tables of a ledger: .* the"):
+        Ledger(schema)
+
+
+def test_tables_of_others_beside_ours_do_not_matter(schema: str) -> None:
+    with Ledger(schema, create=True) as ledger:
+        add(ledger, some())
+    engine = sa.create_engine(schema)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE others (id text PRIMARY KEY); CREATE VIEW shown AS SELECT * FROM others"
+        )
+    engine.dispose()
+    with Ledger(schema) as ledger:
+        assert len(list(ledger.samples())) == len(some())
+        ledger.scrub()
+    Ledger(schema).close()
+
+
+def test_the_store_and_archive_of_the_tests_are_not_refused(whole: Path, folder: Path, tmp_path: Path) -> None:
+    """So that the refusals above are refusals of the attack."""
+    repack(whole / "s.tar", tmp_path / "same.tar", lambda path: None)
+    read_archive(tmp_path / "again", tmp_path / "same.tar")
+    for place in (folder, tmp_path / "again"):
+        for write in (True, False):
+            with opened(place, write=write) as made:
+                assert made.digest() == never(list(range(2, 10)))
