@@ -26,17 +26,18 @@ def made_up(count: int) -> Iterator[list[SampleRow]]:
     """Yield `count` new samples at a time, with random digests, in 100 classes, 20 to an owner."""
     number = 0
     while True:
-        noise = os.urandom(80 * count)
+        noise = os.urandom(96 * count)
         batch = []
-        for start in range(0, len(noise), 80):
-            digests = noise[start : start + 80]
+        for start in range(0, len(noise), 96):
+            digests = noise[start : start + 96]
             texts = f'"class {number % 100}"', f'"photo-{number:09d}.jpg"', f'"owner-{number // 20}"'
             times = (
                 digests[:16],
                 digests[16:32],
                 digests[32:48],
                 *texts,
-                digests[48:],
+                digests[48:80],
+                digests[80:],
                 1_700_000_000 + number,
                 "learned",
             )

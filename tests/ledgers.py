@@ -27,6 +27,7 @@ def sample(number: int, name: str = '"cat"', member: Any = None, state: str = "l
         f'"id {number:06d}"',
         f'"owner {number % 7}"',
         digest("commitment", number, size=32),
+        digest("salt", number),
         1_700_000_000 + number,
         state,
     )

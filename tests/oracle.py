@@ -363,6 +363,12 @@ def ticket_number(configuration: bytes, key: bytes, id_text: str) -> bytes:
     ).digest()
 
 
+def ticket_number_of_owner(configuration: bytes, key: bytes, owner_text: str, id_text: str) -> bytes:
+    """Keyed BLAKE2b of an owner and an id, as stores have it (§7)."""
+    about = configuration + prefixed(owner_text) + id_text.encode("ascii")
+    return hashlib.blake2b(about, digest_size=16, key=key, person=b"neverseen:owned").digest()
+
+
 def ticket_content(configuration: bytes, key: bytes, class_text: str, fingerprint: bytes) -> bytes:
     """Keyed BLAKE2b of a raw sample and its class (§7)."""
     return hashlib.blake2b(
@@ -371,23 +377,35 @@ def ticket_content(configuration: bytes, key: bytes, class_text: str, fingerprin
 
 
 def receipt_parts(token: bytes, key: bytes) -> tuple[bytes, bytes, str, str, str, Row]:
-    """Model, fingerprint, id, owner, label and features of a receipt (§9)."""
+    """Model, fingerprint, id, owner, label and features of a receipt without a salt (§9)."""
+    assert token[:4] == b"NSR1"
+    return _receipt_parts(token, key, 0)[1:]
+
+
+def salted_receipt_parts(token: bytes, key: bytes) -> tuple[bytes, bytes, bytes, str, str, str, Row]:
+    """Salt, and the same, of a receipt that has one (§9)."""
+    assert token[:4] == b"NSR2"
+    return _receipt_parts(token, key, 16)
+
+
+def _receipt_parts(token: bytes, key: bytes, salt_size: int) -> tuple[bytes, bytes, bytes, str, str, str, Row]:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
     sealing_key = hashlib.blake2b(b"", digest_size=32, key=key, person=b"neverseen:seal").digest()
-    assert token[:4] == b"NSR1"
     assert int.from_bytes(token[4:8], "little") == len(token)
     assert token[8:16] == hashlib.blake2b(b"", digest_size=8, key=key, person=b"neverseen:key-id").digest()
     content = AESGCMSIV(sealing_key).decrypt(token[16:28], token[28:], token[:28])
     assert token[16:28] == hashlib.blake2b(content, digest_size=12, key=key, person=b"neverseen:nonce").digest()
-    ends = [38]
-    for place in (32, 34, 36):
+    first = 38 + salt_size
+    ends = [first]
+    for place in (first - 6, first - 4, first - 2):
         ends.append(ends[-1] + int.from_bytes(content[place : place + 2], "little"))
     texts = [content[start:end].decode("ascii") for start, end in pairwise(ends)]
-    padded = 38 + -(-(ends[-1] - 38) // 32) * 32
+    padded = first + -(-(ends[-1] - first) // 32) * 32
     assert not any(content[ends[-1] : padded])
     features = [byte - 256 if byte > 127 else byte for byte in content[padded:]]
-    return content[:16], content[16:32], texts[0], texts[1], texts[2], features
+    salt = content[32 : 32 + salt_size]
+    return salt, content[:16], content[16:32], texts[0], texts[1], texts[2], features
 
 
 def prefixed(text: str) -> bytes:

@@ -203,7 +203,7 @@ def test_learn_predict_forget_verify(page: Page, service: Running) -> None:
     page.get_by_label("Label", exact=True).fill("heron")
     page.get_by_role("button", name="Learn", exact=True).click()
     receipt = page.get_by_label("Receipt", exact=True).input_value()
-    assert base64.urlsafe_b64decode(receipt).startswith(b"NSR1")
+    assert base64.urlsafe_b64decode(receipt).startswith(b"NSR2")
     with page.expect_download() as saved:
         page.get_by_role("button", name="Download").click()
     line = json.loads(Path(saved.value.path()).read_text())

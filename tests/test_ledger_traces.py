@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from neverseen.errors import LedgerError, NeverseenError
 from neverseen.ledger import FORMAT, Ledger
-from neverseen.ledger.tables import tables
+from neverseen.ledger.tables import MIGRATIONS, tables
 from tests.ledgers import add, everything, folder_bytes, forgetful, numbers, remove, sample, some, traces
 
 
@@ -97,16 +97,17 @@ def test_no_trace_in_any_table(ledger: Ledger) -> None:
         writing.drop_journal(last)
     ledger.scrub()
     again = everything(ledger)
-    assert again == found
+    assert again.pop("neverseen_pending") == sorted((row.commitment,) for row in rest)
+    assert again | {"neverseen_pending": []} == found
     assert found.pop("neverseen_certified") == sorted((row.commitment, 2) for row in gone)
     assert found.pop("neverseen_classes") == [('"cat"', 30)]
     assert found.pop("neverseen_meta") == [("certificate", "2"), ("format", FORMAT)]
-    assert [row[:8] for row in found.pop("neverseen_samples")] == [row[:8] for row in sorted(rest)]
+    assert [row[:9] for row in found.pop("neverseen_samples")] == [row[:9] for row in sorted(rest)]
     assert found == {
         "neverseen_journal": [],
         "neverseen_pending": [],
         "neverseen_requests": [],
-        "neverseen_migrations": [(1, "the tables of neverseen-ledger-1")],
+        "neverseen_migrations": list(enumerate(MIGRATIONS, 1)),
     }
 
 
@@ -181,7 +182,6 @@ def check_history(ledger: Ledger, steps: list[tuple[str, Any]]) -> None:
         assert not refused
         if verb == "add":
             held |= dict.fromkeys(chosen, "learned")
-            waiting -= {known[number].commitment for number in chosen}
         elif verb == "certify":
             held = dict.fromkeys(held, "published")
             issued |= dict.fromkeys(waiting, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neverseen import Key, ReceiptRejectedError
-from neverseen.receipts import Receipt, seal, unseal
+from neverseen.receipts import Receipt, commitment, seal, unseal
 from tests.samples import codes
 
 KEY, OLDER, OTHER = (Key(bytes([number] * 32)) for number in (1, 2, 3))
@@ -28,7 +29,10 @@ def refusal(token: bytes, keys: tuple[Key, ...] = (KEY, OLDER), model: bytes = M
 
 
 def same(first: Receipt, second: Receipt) -> bool:
-    parts = [(part.id, part.owner, part.label, part.fingerprint, part.quantised.tobytes()) for part in (first, second)]
+    parts = [
+        (part.id, part.owner, part.label, part.fingerprint, part.salt, bytes(part.quantised))
+        for part in (first, second)
+    ]
     return parts[0] == parts[1] and second.quantised.dtype == np.int8
 
 
@@ -90,13 +94,31 @@ def test_claiming_a_key_does_not_help() -> None:
     assert refusal(bytes(forged)).reason == "altered"
 
 
+def test_a_salt_is_sealed_in_and_makes_another_receipt() -> None:
+    salted = [replace(RECEIPT, salt=bytes([number] * 16)) for number in (1, 2)]
+    tokens = [seal(receipt, KEY, MODEL) for receipt in salted]
+    assert len({TOKEN, *tokens}) == len({commitment(token) for token in (TOKEN, *tokens)}) == 3
+    for receipt, token in zip(salted, tokens, strict=True):
+        assert token[:4] == b"NSR2"
+        assert len(token) == len(TOKEN) + 16
+        assert same(receipt, unseal(token, 0, [KEY], MODEL))
+        assert seal(receipt, KEY, MODEL) == token
+    assert TOKEN[:4] == b"NSR1"
+
+
+@pytest.mark.parametrize("token", [TOKEN, seal(replace(RECEIPT, salt=bytes(16)), KEY, MODEL)])
+def test_one_kind_of_receipt_does_not_pass_for_the_other(token: bytes) -> None:
+    other = b"NSR2" if token.startswith(b"NSR1") else b"NSR1"
+    assert refusal(other + token[4:]).reason == "altered"
+
+
 def test_another_model() -> None:
     error = refusal(TOKEN, model=bytes(32))
     assert error.reason == "model"
     assert "belongs to another model" in str(error)
 
 
-@pytest.mark.parametrize("token", [b"", b"N0", b"hello", b"\x89PNG\r\n", b"NSR2" + TOKEN[4:]])
+@pytest.mark.parametrize("token", [b"", b"N0", b"hello", b"\x89PNG\r\n", b"NSR3" + TOKEN[4:]])
 def test_not_a_receipt(token: bytes) -> None:
     error = refusal(token)
     assert error.reason == "foreign"

@@ -76,7 +76,7 @@ def test_repetitions_after_relearning(tmp_path: Path) -> None:
         receipts = service.learn(range(10))
         assert send(service, "/v1/forget", {"receipts": receipts[:1]}, "a").status_code == 202
         assert send(service, "/v1/forget/class", {"label": "dog"}, "b").status_code == 202
-        service.learn([0])  # its receipt is good again
+        service.learn([0])  # which gives another receipt
         digest = service.digest()
         assert send(service, "/v1/forget", {"receipts": receipts[:1]}, "a").status_code == 202
         assert service.digest() == digest
@@ -114,7 +114,7 @@ def test_repetitions_among_new_requests(tmp_path: Path) -> None:
         assert opened.digest() == never(range(5))
         tokens = [(given[f"req {10 + row}"] or [b""])[0] for row in range(5)]
         list(apply(opened, [forget(tokens[0], 20, b"x" * 32)]))
-        opened.learn(ROWS[:1], LABELS[:1], ["req 0-0"])  # its receipt is good again
+        opened.learn(ROWS[:1], LABELS[:1], ["req 0-0"])  # which gives another receipt
         found = list(apply(opened, [forget(tokens[0], 21, b"x" * 32), forget(tokens[1], 22, b"y" * 32)]))
         assert [(job.id, outcome.replayed) for job, outcome in found if isinstance(outcome, Applied)] == [
             ("req 21", True),

@@ -40,6 +40,7 @@ from neverseen.encoding import quantise
 from neverseen.ledger import ledger as ledger_module
 from neverseen.store import Store
 from neverseen.store import store as store_module
+from tests import oracle
 from tests.samples import clustered
 
 ROWS, LABELS = clustered("store", 60, 6, 3)
@@ -182,20 +183,36 @@ def test_certificates_tell_what_was_forgotten(tmp_path: Path) -> None:
         assert again.publish() == second
 
 
-def test_what_comes_back_before_it_is_published_did_not_go(tmp_path: Path) -> None:
+def test_what_is_learned_again_has_a_new_receipt_and_the_old_one_is_used_up(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:4], LABELS[:4], IDS[:4])
         made.publish()
         made.forget(receipts[:2])
-        assert made.learn(ROWS[:1], LABELS[:1], IDS[:1]) == receipts[:1]
+        again = made.learn(ROWS[:1], LABELS[:1], IDS[:1])
+        assert again[0] not in receipts
+        with pytest.raises(ReceiptRejectedError, match="used already"):
+            made.forget(receipts[0])
         second = made.publish()
-        assert (second.learned, second.forgotten) == (0, 1)
-        assert [is_mine(second, receipt) for receipt in receipts] == [False, True, False, False]
-        made.forget(receipts[0])
-        made.learn(ROWS[:1], LABELS[:1], IDS[:1])
-        made.forget(receipts[0])
-        assert is_mine(made.publish(), receipts[0])
+        assert (second.learned, second.forgotten) == (1, 2)
+        assert [is_mine(second, receipt) for receipt in receipts + again] == [True, True, False, False, False]
+        with pytest.raises(AlreadyForgottenError, match="certificate 2"):
+            made.forget(receipts[0])
+        made.forget(again[0])
+        assert is_mine(made.publish(), again[0])
         check_chain(made.certificates())
+
+
+def test_receipt_and_row_are_what_the_specification_says(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        (receipt,) = made.learn(ROWS[:1], LABELS[:1], ["photo"], [("team", 4)])
+        (row,) = made._open_ledger().samples()
+        salt, model, mark, *texts, features = oracle.salted_receipt_parts(receipt, KEYS.receipts[0].reveal())
+        configuration, key = made.description.configuration.digest(), KEYS.membership.reveal()
+        assert (salt, model) == (row.salt, configuration[:16])
+        assert texts == ['"photo"', '{"tuple":["team",4]}', row.name]
+        assert features == quantise(ROWS[:1].astype(np.float32))[0].tolist()
+        assert row.number == oracle.ticket_number_of_owner(configuration, key, row.owner, row.id)
+        assert row.content == oracle.ticket_content(configuration, key, row.name, mark)
 
 
 def test_an_emptied_store_publishes_the_empty_model(tmp_path: Path) -> None:
@@ -220,7 +237,8 @@ def contents(folder: Path) -> bytes:
 
 
 def ledger_rows(made: Store) -> list[Any]:
-    return list(made._open_ledger().samples())
+    """All samples, without what is random: salts, and the commitments that follow from them."""
+    return [row._replace(salt=b"", commitment=b"") for row in made._open_ledger().samples()]
 
 
 def test_sealing_reaches_the_disk(tmp_path: Path) -> None:
@@ -261,7 +279,8 @@ def opened_new(folder: Path) -> Store:
 
 def traces(row: Any, position: int) -> list[bytes]:
     quantised = quantise(ROWS[position : position + 1].astype(np.float32))
-    return [row.number, row.member, row.content, row.id.encode(), row.owner.encode(), quantised.tobytes()]
+    digests = [row.number, row.member, row.content, row.salt]
+    return [*digests, row.id.encode(), row.owner.encode(), quantised.tobytes()]
 
 
 def test_a_reader_in_the_way_of_sealing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ class ReceiptRejectedError(NeverseenError, ValueError):
     reason : str
         ``"foreign"``: not a receipt; ``"truncated"``; ``"altered"``; ``"key"``: sealed under a key the model does not
         have; ``"model"``: given by another model; ``"used"``: its sample is forgotten already; ``"repeated"``: listed
-        twice in one request.
+        twice in one request; ``"owner"``: another owner's, where only one owner's were asked for.
     """
 
     def __init__(self, message: str, row: int, reason: str) -> None:

@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import clone
@@ -159,7 +159,8 @@ class ForgettingModel:
         labels : sequence of n labels
         ids : iterable of n values, optional
             What to know each sample by; no two held at one time may be the same. Random ones by default. A sample
-            that is learned again under its old id has its old receipt, which is good again.
+            that is learned again under its old id has its old receipt, which is good again. (In a store ids are an
+            owner's own, and every receipt is new: see `neverseen.store`.)
         owners : iterable of n values, optional
             Whose each sample is, noted in its receipt alone.
         deliver : callable, optional
@@ -169,7 +170,7 @@ class ForgettingModel:
         Returns
         -------
         list of bytes
-            About 115 bytes more than the backbone has features.
+            About 115 bytes more than the backbone has features; 130 in a store.
         """
         keys = self._require_keys()
         require_cipher()  # before the network has worked for minutes
@@ -181,15 +182,16 @@ class ForgettingModel:
         with self._lock:
             model = self.classifier._held()
             if model is not None:  # before the network has worked for nothing; `_learn` makes sure
-                model.register.require_new(self._tickets(keys, id_texts, texts, [b""] * count))
+                model.register.require_new(self._tickets(keys, id_texts, owner_texts, texts, [b""] * count))
         prepared = self._read(listed, remember=True)
         quantised, prints = prepared.quantised, prepared.prints
-        about = zip(id_texts, owner_texts, texts, prints, quantised, strict=True)
+        salts = [self._new_salt() for _ in prints]
+        about = zip(id_texts, owner_texts, texts, prints, quantised, salts, strict=True)
         receipts = [seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about]
         tickets = [
-            ticket._replace(owner=owner, commitment=commitment(receipt))
-            for ticket, owner, receipt in zip(
-                self._tickets(keys, id_texts, texts, prints), owner_texts, receipts, strict=True
+            ticket._replace(commitment=commitment(receipt), salt=salt)
+            for ticket, receipt, salt in zip(
+                self._tickets(keys, id_texts, owner_texts, texts, prints), receipts, salts, strict=True
             )
         ]
         try:
@@ -256,7 +258,7 @@ class ForgettingModel:
         if not receipts:
             return
         with self._lock:
-            quantised, index, tickets = self._about(receipts)
+            quantised, index, tickets = self._about(receipts, tokens)
             seen: set[bytes] = set()
             for row, ticket in enumerate(tickets):
                 if ticket.number in seen:
@@ -267,22 +269,33 @@ class ForgettingModel:
             except NotLearnedError as error:
                 raise _used(error.rows[0]) from None
 
-    def verdicts(self, tokens: Sequence[bytes]) -> list[Verdict]:
+    def verdicts(self, tokens: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
         """Return what `forget` would say about each receipt by itself, or about its being listed again; change nothing.
 
         For many requests at a time: all are looked up together.
+
+        Parameters
+        ----------
+        tokens : sequence of bytes
+        owners : sequence, optional
+            Whose each receipt must be; None for anybody's. One of somebody else is refused as one that cannot be read
+            is, and nothing is looked up for it: how long that takes does not tell what became of its sample.
         """
         keys = self._require_keys()
+        limits = [None] * len(tokens) if owners is None else [_text_of(owner) for owner in owners]
         found: list[Verdict | None] = [None] * len(tokens)
         receipts: dict[int, Receipt] = {}
-        for row, token in enumerate(tokens):
+        for row, (token, limit) in enumerate(zip(tokens, limits, strict=True)):
             try:
-                receipts[row] = unseal(token, row, keys.receipts, self._configuration)
+                receipt = unseal(token, row, keys.receipts, self._configuration)
+                if limit not in (None, receipt.owner):
+                    raise ReceiptRejectedError(f"receipt {row} is another owner's. Nothing was changed", row, "owner")
+                receipts[row] = receipt
             except ReceiptRejectedError as error:
                 found[row] = Verdict(None, None, error)
         with self._lock:
             model = self.classifier._held()
-            quantised, index, tickets = self._about(list(receipts.values()))
+            quantised, index, tickets = self._about(list(receipts.values()), [tokens[row] for row in receipts])
             standing = [False] * len(tickets)
             if model is not None and tickets:
                 standing = model.register.standing(tickets, model.membership.digests(quantised, index))
@@ -293,15 +306,17 @@ class ForgettingModel:
             found[row] = Verdict(from_text(receipt.owner), from_text(receipt.label), refusal)
         return [verdict for verdict in found if verdict is not None]
 
-    def _about(self, receipts: list[Receipt]) -> tuple[np.ndarray, LabelIndex, list[Ticket]]:
+    def _about(self, receipts: list[Receipt], tokens: Sequence[bytes]) -> tuple[np.ndarray, LabelIndex, list[Ticket]]:
         """Return features, labels and tickets of what receipts are about."""
         texts = [receipt.label for receipt in receipts]
         prints = [receipt.fingerprint for receipt in receipts]
         quantised = np.empty((0, self.backbone.n_features), np.int8)
         if receipts:
             quantised = np.stack([receipt.quantised for receipt in receipts])
-        tickets = self._tickets(self._require_keys(), [receipt.id for receipt in receipts], texts, prints)
-        return quantised, LabelIndex([from_text(name) for name in texts]), tickets
+        ids, owners = [receipt.id for receipt in receipts], [receipt.owner for receipt in receipts]
+        tickets = self._tickets(self._require_keys(), ids, owners, texts, prints)
+        shown = [ticket._replace(commitment=commitment(token)) for ticket, token in zip(tickets, tokens, strict=True)]
+        return quantised, LabelIndex([from_text(name) for name in texts]), shown
 
     def _forget_samples(
         self, samples: list[Any] | Prepared, labels: Any, ids: Iterable[Any] | None, dry_run: bool
@@ -315,7 +330,7 @@ class ForgettingModel:
         if not count:
             return
         with self._lock:
-            tickets = self._tickets(keys, id_texts or [""] * count, texts, prints)
+            tickets = self._tickets(keys, id_texts or [""] * count, None, texts, prints)
             try:
                 self._forget(quantised, index, tickets if id_texts else None, prints, dry_run)
             except NotLearnedError as error:
@@ -453,7 +468,7 @@ class ForgettingModel:
         return cls._of(found, classifier, keys)
 
     @classmethod
-    def _of(cls, backbone: Backbone, classifier: AnalyticClassifier, keys: Keyring | None) -> ForgettingModel:
+    def _of(cls, backbone: Backbone, classifier: AnalyticClassifier, keys: Keyring | None) -> Self:
         """Return a model over a classifier that was set up for it, and may hold samples."""
         model = cls.__new__(cls)
         model.backbone = backbone
@@ -479,9 +494,19 @@ class ForgettingModel:
         return [unseal(token, row, keys.receipts, self._configuration) for row, token in enumerate(tokens)]
 
     def _tickets(
-        self, keys: Keyring, ids: Iterable[str], names: Iterable[str], prints: Iterable[bytes]
+        self,
+        keys: Keyring,
+        ids: Sequence[str],
+        owners: Sequence[str] | None,
+        names: Iterable[str],
+        prints: Iterable[bytes],
     ) -> list[Ticket]:
+        """Return the ticket of each sample. Owners, None if they are not known, make no difference in memory."""
         return tickets_of(self._configuration, keys.membership, ids, names, prints)
+
+    def _new_salt(self) -> bytes:
+        """Return the salt of a new receipt: none, so that what a model gives depends on what it holds alone."""
+        return b""
 
     def _read(self, samples: list[Any] | Prepared, *, remember: bool) -> Prepared:
         """Return quantised features and fingerprints, refusing samples of the backbone's base set."""
@@ -544,6 +569,10 @@ def _used(row: int) -> ReceiptRejectedError:
         row,
         "used",
     )
+
+
+def _text_of(owner: Any) -> str | None:
+    return None if owner is None else text(normalise(owner))
 
 
 def _indexed(labels: Any, count: int, any_label: bool = False) -> tuple[LabelIndex, list[str]]:

@@ -4,9 +4,13 @@ A receipt is a string of bytes that means nothing to anybody but the model that 
 label and owner, the fingerprint of its content, and its features as the model learned them (int8, before projection).
 So forgetting by receipt needs neither the sample nor the backbone, and no flipped bit of a re-extracted feature can
 make it miss. It is sealed with AES-256-GCM-SIV (RFC 8452): who has no key can neither read it nor change it. The nonce
-is a keyed digest of the content, so a receipt is a function of what it says: the same sample under the same id has the
-same receipt, whatever the model's history, and to see that two receipts are the same is all that a repeated nonce can
-tell in this mode. Section 9 of ``docs/specification.md`` lays it out byte by byte.
+is a keyed digest of the content, so a receipt is a function of what it says, and to see that two receipts are the same
+is all that a repeated nonce can tell in this mode.
+
+A model in memory gives receipts without a salt: the same sample under the same id has the same receipt, whatever the
+model's history. A store puts a random salt into each and keeps it with the sample. When the sample is forgotten the
+salt is gone, so nobody can rebuild the receipt from a guess of the sample, not even with the keys. Section 9 of
+``docs/specification.md`` lays both out byte by byte.
 """
 
 from __future__ import annotations
@@ -25,11 +29,14 @@ from neverseen.keys import Key
 FINGERPRINT_SIZE = 16
 TEXT_LIMIT = 2**16 - 1
 """Bytes of an id, an owner or a label."""
-_MAGIC = b"NSR1"
+SALT_SIZE = 16
+PREFIXES = (b"NSR1", b"NSR2")
+"""How receipts begin: without a salt, and with one."""
+_PLAIN, _SALTED = PREFIXES
 _HEADER = struct.Struct("<4sI8s12s")  # magic, length of the whole, key check, nonce
 _TAG_SIZE = 16
 _MODEL_SIZE = 16  # of the configuration digest, the bytes that are noted
-_FIXED = struct.Struct(f"<{_MODEL_SIZE}s{FINGERPRINT_SIZE}sHHH")  # model, fingerprint; lengths of id, owner, label
+_LENGTHS = struct.Struct("<HHH")  # of id, owner, label
 _SIZE_LIMIT = 2**25
 _PAD = 32  # texts are filled up to a multiple of this, so that a receipt's length tells little of them
 
@@ -45,6 +52,8 @@ class Receipt:
     fingerprint : bytes
         Of the raw sample's content (`neverseen.backbones.contents`).
     quantised : int8 ndarray of shape (d0,)
+    salt : bytes
+        Empty, or `SALT_SIZE` random bytes.
     """
 
     id: str
@@ -52,6 +61,7 @@ class Receipt:
     label: str
     fingerprint: bytes
     quantised: np.ndarray
+    salt: bytes = b""
 
 
 def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:
@@ -66,13 +76,13 @@ def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:
         Configuration digest of the model that gives it; 32 bytes.
     """
     texts = [text.encode() for text in (receipt.id, receipt.owner, receipt.label)]
-    fixed = _FIXED.pack(model[:_MODEL_SIZE], receipt.fingerprint, *map(len, texts))
+    fixed = model[:_MODEL_SIZE] + receipt.fingerprint + receipt.salt + _LENGTHS.pack(*map(len, texts))
     joined = b"".join(texts)
     features = np.ascontiguousarray(receipt.quantised, np.int8).tobytes()
     content = fixed + joined + bytes(-len(joined) % _PAD) + features
     length = _HEADER.size + len(content) + _TAG_SIZE
     nonce = hashlib.blake2b(content, key=key.reveal(), digest_size=12, person=b"neverseen:nonce").digest()
-    header = _HEADER.pack(_MAGIC, length, bytes.fromhex(key.check()), nonce)
+    header = _HEADER.pack(_SALTED if receipt.salt else _PLAIN, length, bytes.fromhex(key.check()), nonce)
     sealed: bytes = _cipher(key).encrypt(nonce, content, header)
     return header + sealed
 
@@ -93,11 +103,11 @@ def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
         Configuration digest of the model that it is shown to.
     """
     token = bytes(token)
-    if not token.startswith(_MAGIC[: len(token)]) or not token:
-        raise _rejected(row, "foreign", "is not a receipt at all: receipts start with the letters NSR1")
+    if not token or not any(token.startswith(prefix[: len(token)]) for prefix in PREFIXES):
+        raise _rejected(row, "foreign", "is not a receipt at all: receipts start with the letters NSR1 or NSR2")
     if len(token) < _HEADER.size:
         raise _rejected(row, "truncated", f"is cut short: {len(token)} bytes are there")
-    _, length, check, nonce = _HEADER.unpack_from(token)
+    prefix, length, check, nonce = _HEADER.unpack_from(token)
     if len(token) < length:
         raise _rejected(row, "truncated", f"is cut short: {len(token)} of its {length} bytes are there")
     if len(token) > length or length > _SIZE_LIMIT:
@@ -114,7 +124,7 @@ def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
         raise _rejected(row, "altered", "was altered: its seal is broken")
     if content[:_MODEL_SIZE] != model[:_MODEL_SIZE]:
         raise _rejected(row, "model", "belongs to another model, with other settings or another backbone")
-    return _parsed(content)
+    return _parsed(content, SALT_SIZE if prefix == _SALTED else 0)
 
 
 def commitment(receipt: bytes) -> bytes:
@@ -132,16 +142,18 @@ def _opened(token: bytes, key: Key, nonce: bytes) -> bytes | None:
     return content
 
 
-def _parsed(content: bytes) -> Receipt:
+def _parsed(content: bytes, salt_size: int) -> Receipt:
     """Return the parts of a content whose seal is whole: `seal` made it, so that it is well-formed."""
-    _, fingerprint, *lengths = _FIXED.unpack_from(content)
-    place, texts = _FIXED.size, []
+    place = _MODEL_SIZE + FINGERPRINT_SIZE
+    fingerprint, salt = content[_MODEL_SIZE:place], content[place : place + salt_size]
+    lengths = _LENGTHS.unpack_from(content, place + salt_size)
+    place, texts = place + salt_size + _LENGTHS.size, []
     for length in lengths:
         texts.append(content[place : place + length].decode())
         place += length
     id_text, owner, label = texts
     place += -sum(lengths) % _PAD
-    return Receipt(id_text, owner, label, fingerprint, np.frombuffer(content, np.int8, offset=place))
+    return Receipt(id_text, owner, label, fingerprint, np.frombuffer(content, np.int8, offset=place), salt)
 
 
 def require_cipher() -> Any:

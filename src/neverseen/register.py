@@ -10,6 +10,7 @@ leaves no mark.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -24,11 +25,12 @@ from neverseen.membership import DIGEST_SIZE, Member
 class Ticket(NamedTuple):
     """What stands for one sample learned under an id. A register in memory notes the first two alone."""
 
-    number: bytes  # keyed digest of the id
+    number: bytes  # keyed digest of the id, in a store of owner and id; empty if the owner is not known
     content: bytes  # keyed digest of the raw sample
     id: str  # canonical text
     owner: str = "null"  # canonical text
-    commitment: bytes = b""  # of the sample's receipt
+    commitment: bytes = b""  # of the sample's receipt; empty if there is none to compare
+    salt: bytes = b""  # of the sample's receipt
 
 
 def tickets_of(
@@ -61,6 +63,22 @@ def tickets_of(
         )
         for id_text, name, fingerprint in zip(ids, names, prints, strict=True)
     ]
+
+
+def number_for(configuration_digest: bytes, key: Key, owner: str, id_text: str) -> bytes:
+    """Return the number of a ticket in a store, where ids are an owner's own: the same id of two owners has two.
+
+    Parameters
+    ----------
+    configuration_digest : bytes
+    key : Key
+        The membership key.
+    owner, id_text : str
+        Canonical texts.
+    """
+    hasher = hashlib.blake2b(key=key.reveal(), digest_size=DIGEST_SIZE, person=b"neverseen:owned")
+    hasher.update(configuration_digest + struct.pack("<Q", len(owner)) + owner.encode() + id_text.encode())
+    return hasher.digest()
 
 
 class Register:

@@ -18,8 +18,8 @@ from neverseen.cli.printing import plain
 from neverseen.errors import FileRejectedError
 from neverseen.files import sync_folder
 from neverseen.labels import canonical_json
+from neverseen.receipts import PREFIXES
 
-MAGIC = b"NSR1"
 LINE_LIMIT = 2**25
 """Bytes of a line: the largest receipt in base64, and more."""
 COUNT_LIMIT = 10_000_000
@@ -85,8 +85,9 @@ def read_receipts(paths: Sequence[Path]) -> list[bytes]:
     receipts: list[bytes] = []
     for path in paths:
         with path.open("rb") as file:
-            if file.read(len(MAGIC)) == MAGIC:
-                receipts.append(MAGIC + file.read(LINE_LIMIT))
+            start = file.read(len(PREFIXES[0]))
+            if start in PREFIXES:
+                receipts.append(start + file.read(LINE_LIMIT))
                 continue
             file.seek(0)
             number = 0

@@ -6,16 +6,17 @@ import os
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
 from neverseen.errors import ConfigurationError, LedgerError, MissingPackageError
 from neverseen.files import sync_folder
@@ -28,6 +29,7 @@ _PAGE_SIZE = 2048  # a sample touches a page of each index; small ones are less 
 _CACHE_SIZE = 2**30  # at most: the indexes of ten million samples fit
 _LOG_SIZE = 2**28  # of the write-ahead log, when it is carried over into the database
 _SYNCHRONOUS_FULL = 2
+_PAGE_ROWS = 1000  # of a table that is made anew, those in memory at a time
 
 
 class Transaction:
@@ -57,12 +59,51 @@ class Transaction:
         with self.database.clear_errors():
             self._open().exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", rows)  # noqa: S608
 
-    def found(self, table: sa.Table, columns: Sequence[str], key: str, values: list[int]) -> list[Any]:
-        """Return some columns of the rows whose key is one of these, by the driver: there may be very many."""
-        marks = ", ".join([self.database.mark] * len(values))
-        question = f"SELECT {', '.join(columns)} FROM {table.name} WHERE {key} IN ({marks})"  # noqa: S608
+    def found(
+        self,
+        table: sa.Table,
+        columns: Sequence[str],
+        key: str,
+        values: list[int],
+        equal: Mapping[str, Any] = MappingProxyType({}),
+    ) -> list[Any]:
+        """Return some columns of the rows whose key is one of these, by the driver: there may be very many.
+
+        Rows in which a column is not `equal` to what it is given are not fetched.
+        """
+        mark = self.database.mark
+        marks = ", ".join([mark] * len(values))
+        rest = "".join(f" AND {name} = {mark}" for name in equal)
+        question = f"SELECT {', '.join(columns)} FROM {table.name} WHERE {key} IN ({marks}){rest}"  # noqa: S608
         with self.database.clear_errors():
-            return list(self._open().exec_driver_sql(question, tuple(values)))
+            return list(self._open().exec_driver_sql(question, (*values, *equal.values())))
+
+    def rebuild(self, table: sa.Table, columns: str, load: Callable[[Sequence[Any]], None]) -> None:
+        """Make a table anew as it is defined now, and hand its old rows to `load`, some at a time.
+
+        Parameters
+        ----------
+        table : Table
+        columns : str
+            Of the old table, what to read: names with commas between them.
+        load : callable
+            Puts rows into the new one.
+        """
+        old = f"{table.name}_old"
+        with self.database.clear_errors():
+            connection = self._open()
+            # A copy, not a new name: names of constraints and indexes would go with the old table, and the new one
+            # would get others than a ledger that is made new.
+            connection.exec_driver_sql(f"CREATE TABLE {old} AS SELECT * FROM {table.name}")  # noqa: S608
+            connection.execute(DropTable(table))
+            connection.execute(CreateTable(table))
+            question = f"SELECT {columns} FROM {old}"  # noqa: S608
+            with connection.exec_driver_sql(question, execution_options={"stream_results": True}) as rows:
+                while page := rows.fetchmany(_PAGE_ROWS):
+                    load(page)
+            connection.exec_driver_sql(f"DROP TABLE {old}")
+            for index in sorted(table.indexes, key=lambda index: str(index.name)):
+                connection.execute(CreateIndex(index))
 
     def make(self, tables: sa.MetaData) -> None:
         """Create tables and their indexes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +17,7 @@ from neverseen.ledger.tables import (
     CHUNK,
     FORMAT,
     MIGRATIONS,
+    OLD_FORMAT,
     JournalRow,
     RequestRow,
     SampleRow,
@@ -28,6 +29,9 @@ from neverseen.ledger.tables import (
     key_of,
     meta,
     migrations,
+    old_requests,
+    old_samples,
+    owner_key_of,
     pending,
     record,
     requests,
@@ -67,7 +71,7 @@ class Ledger:
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> ledger = Ledger(f"sqlite:///{folder.name}/ledger.sqlite", create=True)
-    >>> row = SampleRow(bytes(16), bytes(16), bytes(16), '"cat"', '"photo 1"', "null", bytes(32), 0, "learned")
+    >>> row = SampleRow(bytes(16), bytes(16), bytes(16), '"cat"', '"photo 1"', "null", bytes(32), b"", 0, "learned")
     >>> with ledger.writing() as writing:
     ...     writing.add([row])
     >>> ledger.counts()
@@ -99,16 +103,62 @@ class Ledger:
             transaction.make(tables)
             self._database.prepare(transaction)
             transaction.run(sa.insert(meta), [{"key": "format", "value": FORMAT}])
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            steps = [{"number": step, "applied": now, "what": what} for step, what in enumerate(MIGRATIONS, 1)]
-            transaction.run(sa.insert(migrations), steps)
+            transaction.run(sa.insert(migrations), _steps(1))
 
     def _require_format(self) -> None:
-        found = self.meta("format")
-        if found != FORMAT:
+        self._format = self.meta("format")
+        if self._format not in (FORMAT, OLD_FORMAT):
             raise LedgerError(
-                f"the ledger {self._database.name} is of format {str(found)[:40]!r}, and this version of neverseen "
-                f"reads {FORMAT!r}: use the version that wrote it, or a newer one"
+                f"the ledger {self._database.name} is of format {str(self._format)[:40]!r}, and this version of "
+                f"neverseen reads {FORMAT!r}: use the version that wrote it, or a newer one"
+            )
+
+    # -- formats -----------------------------------------------------------------------------------
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the ledger is of an older format: counts, journal and notes can be read, and nothing else done."""
+        if self._format != FORMAT:
+            self._format = self.meta("format")  # another process may have brought it up to date
+        return self._format != FORMAT
+
+    def migrate(self, number_of: Callable[[SampleRow], bytes]) -> None:
+        """Bring a ledger of an older format up to date: all of it, or if that fails nothing.
+
+        Parameters
+        ----------
+        number_of : callable
+            Returns the number that a sample has in this format. In the older one it was a digest of the id alone.
+        """
+        with self._database.writing() as transaction:
+            if _noted(transaction, "format") != OLD_FORMAT:
+                return
+
+            def load_samples(page: Sequence[Any]) -> None:
+                rows = []
+                for old in page:
+                    *about, learned, version, check = old
+                    sample = _sample((*about, b"", learned, version, check), 0)
+                    renumbered = sample._replace(number=number_of(sample), state="learned")
+                    rows.append(record(renumbered, 0, int(version)))
+                transaction.load(samples, rows)
+
+            fields = list(old_samples.columns.keys())[: len(_FIELD_NAMES) - 1]
+            transaction.rebuild(samples, ", ".join(fields), load_samples)
+            transaction.rebuild(
+                requests,
+                ", ".join(old_requests.columns.keys()),
+                lambda page: transaction.load(requests, [(*row, None) for row in page]),
+            )
+            self._database.prepare(transaction)
+            transaction.run(sa.update(meta).where(meta.c.key == "format").values(value=FORMAT))
+            transaction.run(sa.insert(migrations), _steps(2))
+
+    def _require_current(self) -> None:
+        if self.is_outdated:
+            raise LedgerError(
+                f"the ledger {self._database.name} is of the older format {OLD_FORMAT!r}: open its store once for "
+                "writing, with its keys, to bring it up to date"
             )
 
     def close(self) -> None:
@@ -126,14 +176,17 @@ class Ledger:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def by_numbers(self, numbers: Iterable[bytes]) -> dict[bytes, SampleRow]:
-        """Return the samples held under these ticket numbers."""
-        return {row.number: row for row in self._found("number", numbers)}
+    def by_numbers(self, numbers: Iterable[bytes], owner: str | None = None) -> dict[bytes, SampleRow]:
+        """Return the samples held under these ticket numbers; with an owner, a canonical text, that owner's alone."""
+        return {row.number: row for row in self._found("number", numbers, owner)}
 
-    def by_members(self, members: Iterable[bytes]) -> dict[bytes, list[SampleRow]]:
-        """Return the samples held with these member digests, those of each in the order of their numbers."""
+    def by_members(self, members: Iterable[bytes], owner: str | None = None) -> dict[bytes, list[SampleRow]]:
+        """Return the samples held with these member digests, those of each in the order of their numbers.
+
+        With an owner, a canonical text, that owner's alone: no row of another is looked at.
+        """
         found: dict[bytes, list[SampleRow]] = {}
-        for row in sorted(self._found("member", members)):
+        for row in sorted(self._found("member", members, owner)):
             found.setdefault(row.member, []).append(row)
         return found
 
@@ -142,6 +195,7 @@ class Ledger:
 
         Meant for wording an error: it walks through an index from end to end.
         """
+        self._require_current()
         wanted = set(contents)
         with self._reading() as transaction:
             keys: set[int] = set()  # of the members with such contents; both are in the index, so no row is read
@@ -175,6 +229,7 @@ class Ledger:
 
         An iteration that is not over holds a state of the ledger: `scrub` does not succeed meanwhile.
         """
+        self._require_current()
         with self._reading() as transaction:
             published = _published(transaction)
             last = sa.tuple_(sa.literal(-(2**32)), sa.literal(b""))
@@ -244,8 +299,9 @@ class Ledger:
         before : str, optional
             Those before the request of this id. None if there is no such request.
         client : str, optional
-            Those of this client.
+            Those of this client, as long as its name is there: `scrub` clears it.
         """
+        self._require_current()
         question = sa.select(*_REQUEST).order_by(requests.c.place.desc()).limit(limit)
         if client is not None:
             question = question.where(requests.c.client == client)
@@ -256,19 +312,22 @@ class Ledger:
             return [_request(row) for row in transaction.rows(question)]
 
     def _request(self, which: sa.ColumnElement[bool]) -> RequestRow | None:
+        self._require_current()
         with self._reading() as transaction:
             found = transaction.rows(sa.select(*_REQUEST).where(which))
             return _request(found[0]) if found else None
 
-    def _found(self, column: str, digests: Iterable[bytes]) -> list[SampleRow]:
+    def _found(self, column: str, digests: Iterable[bytes], owner: str | None) -> list[SampleRow]:
+        self._require_current()
         wanted = set(digests)
         place = SampleRow._fields.index(column)
+        equal = {} if owner is None else {"owner_key": owner_key_of(owner), "owner": owner}
         with self._reading() as transaction:
             published = _published(transaction)
             rows = (
                 row
                 for chunk in chunks(sorted({key_of(digest) for digest in wanted}))
-                for row in transaction.found(samples, _FIELD_NAMES, f"{column}_key", chunk)
+                for row in transaction.found(samples, _FIELD_NAMES, f"{column}_key", chunk, equal)
             )
             return [_sample(row, published) for row in rows if bytes(row[place]) in wanted]
 
@@ -291,6 +350,7 @@ class Ledger:
         There is one writer at a time. Another waits, and after a while gives up with a `LedgerError`.
         """
         self._require_no_writing()
+        self._require_current()
         with self._database.writing() as transaction:
             self._local.transaction = transaction
             try:
@@ -313,11 +373,13 @@ class Ledger:
         meanwhile, and the server's own log and backups keep what they have.
         """
         self._require_no_writing()
+        self._require_current()
         with self._database.writing() as transaction:
             published = _published(transaction)
             passed = samples.c.version.between(1, published)
             transaction.run(sa.update(samples).where(passed).values(version=0))  # by which certificate does not matter
-            transaction.run(sa.update(requests).where(requests.c.version <= published).values(body=None))
+            done = requests.c.version <= published
+            transaction.run(sa.update(requests).where(done).values(body=None, client=""))
             if not transaction.rows(sa.select(journal.c.sequence).limit(1)):  # how much there was does not show
                 transaction.run(sa.delete(meta).where(meta.c.key == "sequence"))
         self._database.scrub()
@@ -358,10 +420,6 @@ class Writing:
             records.sort()  # by number: neighbours in the index come together, and no order of arrival is kept
             self._transaction.load(samples, records)
             self._count(Counter(row.name for row in rows))
-            # Forgotten and learned again before any certificate said so: it is not forgotten.
-            if self._transaction.rows(sa.select(pending).limit(1)):
-                for chunk in chunks([row.commitment for row in rows]):
-                    self._transaction.run(sa.delete(pending).where(pending.c.commitment.in_(chunk)))
 
     def _require_new(self, numbers: list[bytes]) -> None:
         first: dict[bytes, int] = {}
@@ -471,6 +529,12 @@ class Writing:
             raise
 
 
+def _steps(first: int) -> list[dict[str, Any]]:
+    """Return the rows that say how the tables came to be, from a migration on."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return [{"number": step, "applied": now, "what": what} for step, what in enumerate(MIGRATIONS, 1) if step >= first]
+
+
 def _noted(transaction: Transaction, key: str) -> str | None:
     found = transaction.rows(sa.select(meta.c.value).where(meta.c.key == key))
     return str(found[0][0]) if found else None
@@ -482,7 +546,7 @@ def _published(transaction: Transaction) -> int:
 
 
 def _request(row: Any) -> RequestRow:
-    id_, tag, client, kind, count, body, applied, version = row
+    id_, tag, client, kind, count, body, applied, version, maker = row
     return RequestRow(
         str(id_),
         None if tag is None else bytes(tag),
@@ -492,6 +556,7 @@ def _request(row: Any) -> RequestRow:
         None if body is None else bytes(body),
         int(applied),
         int(version),
+        None if maker is None else bytes(maker),
     )
 
 
@@ -503,12 +568,11 @@ def _is_whole(row: Any, check: Any) -> bool:
 
 
 def _sample(row: Any, published: int) -> SampleRow:
-    number, content, member, name, id_text, owner, commitment, learned, version, check = row
+    number, content, member, name, id_text, owner, commitment, salt, learned, version, check = row
     if not _is_whole(row, check):
         raise LedgerError(
             "a sample in the ledger is damaged: it is not what was written. Restore the ledger from a copy"
         )
     state = "published" if version <= published else "learned"
-    return SampleRow(
-        bytes(number), bytes(content), bytes(member), name, id_text, owner, bytes(commitment), int(learned), state
-    )
+    digests = bytes(number), bytes(content), bytes(member)
+    return SampleRow(*digests, name, id_text, owner, bytes(commitment), bytes(salt), int(learned), state)

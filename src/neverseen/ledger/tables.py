@@ -16,14 +16,17 @@ import sqlalchemy as sa
 
 from neverseen.errors import InputError
 
-FORMAT = "neverseen-ledger-1"
-MIGRATIONS = ("the tables of neverseen-ledger-1",)
+FORMAT, OLD_FORMAT = "neverseen-ledger-2", "neverseen-ledger-1"
+MIGRATIONS = (
+    "the tables of neverseen-ledger-1",
+    "samples: a salt, numbers of owner and id, a key of the owner; requests: who made them, without the name",
+)
 """What each migration changed, the first one first. A new one gets a new line here and a new `FORMAT`."""
 CHUNK = 450
 """Values in one statement, at most. Some statements bind each twice, and the smallest limit about is 999."""
 NAME_LIMIT = 2000
 """Bytes of a class's text: what the indexes of PostgreSQL take, with room to spare."""
-_DIGEST_SIZE, _COMMITMENT_SIZE = 16, 32
+_DIGEST_SIZE, _COMMITMENT_SIZE, _SALT_SIZE = 16, 32, 16
 
 Number = TypeVar("Number")
 
@@ -31,13 +34,14 @@ Number = TypeVar("Number")
 class SampleRow(NamedTuple):
     """One sample that is held. The digests are keyed: without the key they tell nothing."""
 
-    number: bytes  # 16, digest of the id; no two samples have the same
+    number: bytes  # 16, digest of owner and id; no two samples have the same
     content: bytes  # 16, digest of the raw sample and its class
     member: bytes  # 16, digest of class and features; several samples may have the same
     name: str  # class, canonical text
     id: str  # canonical text
     owner: str  # canonical text
     commitment: bytes  # 32, what a certificate will show once it is forgotten
+    salt: bytes  # 16, of its receipt; none if it was learned before receipts had one
     learned: int  # Unix time in seconds
     state: str  # "learned", or "published" once a certificate has been issued since
 
@@ -47,12 +51,13 @@ class RequestRow(NamedTuple):
 
     id: str
     tag: bytes | None  # by which a repetition is known; no two requests have the same
-    client: str
+    client: str  # name of the API key; `Ledger.scrub` clears it
     kind: str
     samples: int  # how many came or went
     body: bytes | None  # keyed digest of the request; `Ledger.scrub` clears it
     applied: int  # Unix time in milliseconds
     version: int = 0  # of the certificate that publishes it; set by the ledger
+    maker: bytes | None = None  # by which the client is known once its name is cleared
 
 
 class JournalRow(NamedTuple):
@@ -97,16 +102,19 @@ samples = sa.Table(
     sa.Column("id", sa.Text, nullable=False),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("commitment", sa.LargeBinary, nullable=False),
+    sa.Column("salt", sa.LargeBinary, nullable=False),
     sa.Column("learned", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),  # published once a certificate has this number or a higher one
     sa.Column("checksum", sa.BigInteger, nullable=False),  # of all before but the version
     sa.Column("number_key", sa.BigInteger, nullable=False),
     sa.Column("member_key", sa.BigInteger, nullable=False),
     sa.Column("content_key", sa.BigInteger, nullable=False),
+    sa.Column("owner_key", sa.BigInteger, nullable=False),
     sa.Index("neverseen_samples_number", "number_key"),
-    # Contents are asked for to word an error, and an index of their own would slow down every insert: here they are
-    # found by a walk through the index, without the rows.
-    sa.Index("neverseen_samples_member", "member_key", "content_key"),
+    # With the owner's key in the index, no row of another owner is read to answer one, so that how long it takes does
+    # not tell whether there is one. Contents are asked for to word an error, and an index of their own would slow down
+    # every insert: here they are found by a walk through the index, without the rows.
+    sa.Index("neverseen_samples_member", "member_key", "owner_key", "content_key"),
 )
 journal = sa.Table(
     "neverseen_journal",
@@ -127,6 +135,7 @@ requests = sa.Table(
     sa.Column("body", sa.LargeBinary),
     sa.Column("applied", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("maker", sa.LargeBinary),
 )
 pending = sa.Table(
     "neverseen_pending",
@@ -141,8 +150,30 @@ certified = sa.Table(
     sa.Column("certificate", sa.BigInteger, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
-SCHEMAS = (tables,)
-"""What a database may consist of when it is opened: the tables of now, and those of older formats that are migrated."""
+
+
+def _before(table: sa.Table, metadata: sa.MetaData, *added: str) -> sa.Table:
+    """Return a table as it was before columns were added, without its indexes."""
+    settings = ("primary_key", "nullable", "unique", "autoincrement")
+    columns = [
+        sa.Column(column.name, column.type, **{name: getattr(column, name) for name in settings})
+        for column in table.columns
+        if column.name not in added
+    ]
+    return sa.Table(table.name, metadata, *columns)
+
+
+old_tables = sa.MetaData()
+"""The tables of `OLD_FORMAT`."""
+for _table in tables.sorted_tables:
+    if _table not in (samples, requests):
+        _table.to_metadata(old_tables)
+old_samples = _before(samples, old_tables, "salt", "owner_key")
+sa.Index("neverseen_samples_number", old_samples.c.number_key)
+sa.Index("neverseen_samples_member", old_samples.c.member_key, old_samples.c.content_key)
+old_requests = _before(requests, old_tables, "maker")
+SCHEMAS = (tables, old_tables)
+"""What a database may consist of when it is opened: the tables of now, and those of the older format."""
 
 
 _KEY = struct.Struct(">I")  # the first four bytes of a digest
@@ -161,11 +192,16 @@ def short_key_of(digest: bytes) -> int:
     return (first >> 8) - 2**23
 
 
+def owner_key_of(owner: str) -> int:
+    """Return the key of an owner, for three bytes."""
+    return (crc32(owner.encode()) >> 8) - 2**23
+
+
 def check_of(row: Sequence[Any]) -> int:
-    """Return the CRC-32 of a sample, its first eight columns: what a disk changed does not pass for one."""
-    number, content, member, name, id_text, owner, commitment, learned = row[:8]
+    """Return the CRC-32 of a sample, its first nine columns: what a disk changed does not pass for one."""
+    number, content, member, name, id_text, owner, commitment, salt, learned = row[:9]
     texts = f"{name}\0{id_text}\0{owner}\0{learned}".encode()
-    return crc32(texts, crc32(number + content + member + commitment))
+    return crc32(texts, crc32(number + content + member + commitment + salt))
 
 
 def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
@@ -179,13 +215,16 @@ def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
     version : int
         Of the next certificate.
     """
-    number, content, member, name, id_text, owner, commitment, learned, state = row
+    number, content, member, name, id_text, owner, commitment, salt, learned, state = row
     if not (
-        type(number) is type(content) is type(member) is type(commitment) is bytes
+        type(number) is type(content) is type(member) is type(commitment) is type(salt) is bytes
         and len(number) == len(content) == len(member) == _DIGEST_SIZE
         and len(commitment) == _COMMITMENT_SIZE
+        and len(salt) in (0, _SALT_SIZE)
     ):
-        raise InputError(f"row {position}: number, content and member must be 16 bytes each, and commitment 32")
+        raise InputError(
+            f"row {position}: number, content and member must be 16 bytes each, commitment 32, and salt 16 or none"
+        )
     texts = name + id_text + owner
     if not texts.isascii() or "\0" in texts:
         raise InputError(f"row {position}: name, id and owner must be canonical texts, which are ASCII without NUL")
@@ -195,8 +234,8 @@ def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
         raise InputError(f"row {position}: learned is a time in seconds, and state is 'learned' or 'published'")
     version = version if state == "learned" else 0
     by_number, by_member, by_content = _KEYS.unpack(number + member + content)  # as `key_of` and `short_key_of`
-    keys = by_number - 2**31, by_member - 2**31, (by_content >> 8) - 2**23
-    return *row[:8], version, check_of(row), *keys
+    keys = by_number - 2**31, by_member - 2**31, (by_content >> 8) - 2**23, owner_key_of(owner)
+    return *row[:9], version, check_of(row), *keys
 
 
 def chunks(values: Iterable[Number], size: int = CHUNK) -> Iterator[list[Number]]:

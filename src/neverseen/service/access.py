@@ -25,7 +25,7 @@ from neverseen.labels import canonical_json
 SCOPES = ("learn", "predict", "forget", "audit", "admin")
 NAME, FORMAT = "keys.json", "neverseen-service-keys-1"
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}", re.ASCII)
-"""What an owner is called. No slash: ids are kept as ``owner/id``."""
+"""What an owner is called."""
 _PREFIX = "nsk_"
 _TOKEN = re.compile(r"nsk_[A-Za-z0-9_-]{43}", re.ASCII)
 _SIZE_LIMIT = 2**24
@@ -161,6 +161,15 @@ class KeyFile:
         seen = (about.st_ino, about.st_mtime_ns, about.st_size)
         if seen != self._seen:
             self._keys, self._seen = _read(self.path), seen
+
+
+def maker_of(token: str, request_id: str) -> bytes:
+    """Return what tells who made a request once the name of the key is gone: whoever has the token, and nobody else.
+
+    It is a digest of the token itself, of which the file of keys has another digest. So whoever has all files can
+    neither tell which key made a request, nor that two were made with one.
+    """
+    return hashlib.blake2b(request_id.encode(), key=token.encode(), digest_size=16, person=b"neverseen:maker").digest()
 
 
 def _read(path: Path) -> dict[str, ApiKey]:

@@ -6,15 +6,13 @@ itself, all of it or nothing, and one that is refused does not spoil its neighbo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from neverseen.errors import ConfigurationError, InputError, LedgerError, NeverseenError, NotLearnedError
 from neverseen.forgetting import Prepared, Verdict
 from neverseen.labels import normalise, text
 from neverseen.ledger import RequestRow, Writing
-from neverseen.receipts import Receipt, commitment, seal
-from neverseen.register import tickets_of
 from neverseen.service.errors import Refusal, hidden, refusal_of
 from neverseen.service.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, LEARN, Applied, Job, LearnSamples, SampleList
 from neverseen.store import Store
@@ -61,17 +59,17 @@ def _forget(store: Store, jobs: list[Job]) -> Iterator[Outcome]:
 
 def _parted(store: Store, jobs: list[Job]) -> tuple[list[Job], list[Job], list[tuple[Job, Refusal]]]:
     """Return the jobs to apply together, those that have to wait for these, and those that are refused."""
-    places: dict[bytes, int] = {}
+    places: dict[tuple[str | None, bytes], int] = {}  # by owner too: one that is not theirs is not looked up
     for job in jobs:
         for token in job.payload:
-            places.setdefault(token, len(places))
-    verdicts = store.verdicts(list(places))
+            places.setdefault((job.owner, token), len(places))
+    verdicts = store.verdicts([token for _, token in places], [owner for owner, _ in places])
     good: list[Job] = []
     later: list[Job] = []
     refused: list[tuple[Job, Refusal]] = []
     taken: set[bytes] = set()
     for job in jobs:
-        found = [verdicts[places[token]] for token in job.payload]
+        found = [verdicts[places[job.owner, token]] for token in job.payload]
         refusal = refusal_for(job.payload, found, job.owner)
         if refusal is not None:
             refused.append((job, refusal))
@@ -187,7 +185,8 @@ def _own_fault(error: NeverseenError, jobs: list[Job]) -> Refusal | None:
     job = jobs[0]
     if isinstance(error, InputError) and job.kind == LEARN and "the id of row" in str(error):
         return Refusal("id_taken", str(error))
-    if isinstance(error, InputError) and job.kind == FORGET_SAMPLES and "under different ids" in str(error):
+    unclear = "under different ids" in str(error) or "for several owners" in str(error)
+    if isinstance(error, InputError) and job.kind == FORGET_SAMPLES and unclear:
         return Refusal("ambiguous", str(error))
     if job.kind == FORGET_CLASS:
         return class_refusal(error)
@@ -219,31 +218,11 @@ def _replayed(store: Store, job: Job) -> Applied | Refusal | None:
         )
     if job.kind != LEARN:
         return Applied(row, replayed=True)
-    receipts = receipts_again(store, job.payload, job.payload.full_ids(row.id))
+    learned: LearnSamples = job.payload
+    receipts = store.receipts_again(learned.prepared, learned.labels, learned.full_ids(row.id), learned.owner)
     if receipts is None:
         return Refusal(
             "receipts_gone",
             "this request was carried out before, and its samples are not held any more: their receipts are of no use",
         )
     return Applied(row, receipts, replayed=True)
-
-
-def receipts_again(store: Store, learned: LearnSamples, ids: Iterable[str]) -> list[bytes] | None:
-    """Return the receipts that these samples were given, if they are held under them."""
-    model = store._writer()
-    keys, configuration = model._require_keys(), store.description.configuration.digest()
-    id_texts = [text(name) for name in ids]
-    names = [text(normalise(label)) for label in learned.labels]
-    owner, prints = text(learned.owner), learned.prepared.prints
-    tickets = tickets_of(configuration, keys.membership, id_texts, names, prints)
-    held = store._open_ledger().by_numbers([ticket.number for ticket in tickets])
-    receipts: list[bytes] = []
-    for ticket, name, fingerprint, quantised in zip(tickets, names, prints, learned.prepared.quantised, strict=True):
-        row = held.get(ticket.number)
-        said = Receipt(ticket.id, owner, name, fingerprint, quantised)
-        sealed = (seal(said, key, configuration) for key in keys.receipts)
-        found = next((token for token in sealed if row is not None and commitment(token) == row.commitment), None)
-        if found is None:
-            return None
-        receipts.append(found)
-    return receipts

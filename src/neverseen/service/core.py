@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import json
 import re
 import secrets
@@ -22,7 +23,7 @@ from neverseen import store
 from neverseen.backbones import Backbone
 from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
-from neverseen.service.access import ApiKey, KeyFile
+from neverseen.service.access import ApiKey, KeyFile, maker_of
 from neverseen.service.audit import AuditLog
 from neverseen.service.bodies import Bodies
 from neverseen.service.errors import Refusal
@@ -99,7 +100,8 @@ class Service:
             opened = self.opened()
             opened._writer()._require_keys()
             known = self.audit.known("request")
-            lost = [row for row in opened._open_ledger().requests(20_000) if row.id not in known]
+            # One whose name is cleared is sealed, and was in the log long before.
+            lost = [row for row in opened._open_ledger().requests(20_000) if row.client and row.id not in known]
             self.audit.append([entry | {"recovered": True} for entry in audited(reversed(lost))])
             self.audit.append([{"action": "start", "version": self.writer.published.number}])
             self.reader = Reader(opened.backbone, self.settings)
@@ -141,11 +143,8 @@ class Service:
 
     def key_of(self, request: Request) -> ApiKey | None:
         """Return the key of a request; None if it shows none, or none that is good."""
-        header = request.headers.get("authorization", "")
-        scheme, _, token = header.partition(" ")
-        if scheme.lower() != "bearer":
-            return None
-        key = self.access.find(token.strip())
+        token = token_of(request)
+        key = None if token is None else self.access.find(token)
         if key is not None:
             request.scope["neverseen.key"] = key.name
         return key
@@ -169,6 +168,13 @@ class Service:
         wait = self.public_buckets.take(address)
         if wait:
             raise Refusal("rate_limited", "this address asks too often: wait as long as Retry-After says", wait=wait)
+
+    def may_see(self, request: Request, key: ApiKey, row: RequestRow) -> bool:
+        """Return whether a request may be shown that was carried out: it is of this key, or the key sees all."""
+        if key.may("audit") or row.client == key.name:
+            return True
+        token = token_of(request)
+        return token is not None and row.maker is not None and hmac.compare_digest(row.maker, maker_of(token, row.id))
 
     def count_samples(self, key: ApiKey, samples: int) -> None:
         """Count samples against a key."""
@@ -218,8 +224,14 @@ class Service:
             "samples": row.samples,
             "applied_at": f"{at}.{milliseconds:03d}Z",
             "certificate": None if state == "applied" else row.version,
-            "key": row.client,
+            "key": row.client or None,  # cleared by a seal
         }
+
+
+def token_of(request: Request) -> str | None:
+    """Return the token that a request shows, good or not."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def waiting_view(job: Job) -> dict[str, Any]:

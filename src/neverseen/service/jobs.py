@@ -37,6 +37,8 @@ class Job:
         Keyed digests of the idempotency key and of the request; see `neverseen.service.idempotency`.
     future : concurrent.futures.Future or asyncio.Future
         Gets an `Applied`, what a question returned, or the error.
+    maker : bytes or None
+        Tells who made it once the client's name is gone; see `neverseen.service.access.maker_of`.
     """
 
     kind: str
@@ -49,12 +51,14 @@ class Job:
     body: bytes | None = None
     future: Any = field(default_factory=Future)
     queued: float = field(default_factory=time.monotonic)
+    maker: bytes | None = None
 
     def row(self, samples: int | None = None) -> RequestRow:
         """Return what the ledger notes of it."""
         kind = FORGET if self.kind == FORGET_SAMPLES else self.kind
         count = self.samples if samples is None else samples
-        return RequestRow(self.id, self.tag, self.client, kind, count, self.body, time.time_ns() // 1_000_000)
+        now = time.time_ns() // 1_000_000
+        return RequestRow(self.id, self.tag, self.client, kind, count, self.body, now, maker=self.maker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,10 @@ class LearnSamples:
     owner: str | None
 
     def full_ids(self, request: str) -> list[str]:
-        """Return the ids as they are kept: ``owner/id`` where there is an owner, so that those of two never meet."""
+        """Return the ids as they are kept: ``owner/id`` where there is an owner.
+
+        A store keeps the ids of owners apart by itself; receipts that were given before it did say ``owner/id``.
+        """
         ids = [f"{request}-{row}" if name is None else name for row, name in enumerate(self.ids)]
         return ids if self.owner is None else [f"{self.owner}/{name}" for name in ids]
 

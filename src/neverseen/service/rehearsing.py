@@ -15,7 +15,7 @@ from neverseen.store import Store
 
 def effect_of_receipts(opened: Store, tokens: list[bytes], owner: str | None) -> dict[str, Any]:
     """Return what would go with these receipts, or refuse."""
-    verdicts = opened.verdicts(tokens)
+    verdicts = opened.verdicts(tokens, [owner] * len(tokens))
     refusal = refusal_for(tokens, verdicts, owner)
     if refusal is not None:
         raise refusal

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from neverseen.service.access import OWNER, ApiKey
+from neverseen.service.access import OWNER, ApiKey, maker_of
 from neverseen.service.bodies import FORM, JSON, content_type, form, parsed, parsed_list, receipts_in
-from neverseen.service.core import Service, answer, flag
+from neverseen.service.core import Service, answer, flag, token_of
 from neverseen.service.documented import (
     BELOW_MIN_BATCH,
     CHANGED,
@@ -276,7 +276,9 @@ class Changing:
 def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, tag: bytes | None, digest: bytes) -> Job:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     keyed = digest if tag is not None else None
-    return Job(kind, request.scope["neverseen.id"], key.name, key.owner, samples, payload, tag, keyed, future)
+    made = str(request.scope["neverseen.id"])
+    maker = maker_of(token_of(request) or "", made)
+    return Job(kind, made, key.name, key.owner, samples, payload, tag, keyed, future, maker=maker)
 
 
 def _question(key: ApiKey, question: Any) -> Job:

@@ -156,7 +156,7 @@ class Reading:
         ledger = service.opened()._open_ledger()
         if before:
             row = await service.in_thread(ledger.request, before[0])
-            if row is None or client not in (None, row.client):
+            if row is None or not service.may_see(request, key, row):
                 raise Refusal("not_found", "there is no such request")
         waiting = [] if before else service.writer.waiting()
         found = [waiting_view(job) for job in waiting if client in (None, job.client)][:limit]
@@ -176,6 +176,6 @@ class Reading:
                 if job.id == wanted and client in (None, job.client):
                     return answer({"request": waiting_view(job)})
             row = await service.in_thread(service.opened()._open_ledger().request, wanted)
-            if row is not None and client in (None, row.client):
+            if row is not None and service.may_see(request, key, row):
                 return answer({"request": service.view(row)})
         raise Refusal("not_found", "there is no such request")

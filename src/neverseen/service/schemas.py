@@ -140,7 +140,7 @@ class RequestView(Answer):
     samples: int
     applied_at: str | None
     certificate: int | None
-    key: str
+    key: str | None
 
 
 class LearnAnswer(Answer):

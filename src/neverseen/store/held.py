@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,14 +12,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from neverseen.classifier import AnalyticClassifier
-from neverseen.errors import LedgerError, NeverseenError
+from neverseen.errors import InputError, LedgerError, NeverseenError
+from neverseen.forgetting import ForgettingModel, Prepared
 from neverseen.hardware import Hardware
-from neverseen.keys import Key
-from neverseen.labels import LabelIndex
+from neverseen.keys import Key, Keyring
+from neverseen.labels import LabelIndex, normalise, text
 from neverseen.ledger import Ledger, SampleRow, Writing
 from neverseen.membership import Member, Membership
 from neverseen.model import Configuration, ExactModel
-from neverseen.register import Register, Ticket
+from neverseen.receipts import SALT_SIZE, Receipt, commitment, seal
+from neverseen.register import Register, Ticket, number_for
 from neverseen.statistics import Statistics
 from neverseen.store.journal import FORGET, FORGET_CLASS, LEARN, class_record, samples_record
 
@@ -27,7 +30,11 @@ Note = Callable[[Writing], None]
 
 
 class HeldRows:
-    """The samples in a ledger; for a while, if so limited, those of one owner alone."""
+    """The samples in a ledger; for a while, if so limited, those of one owner alone.
+
+    Rows of other owners are then neither read nor looked at, so that an answer takes as long whether there are any or
+    not.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -35,19 +42,15 @@ class HeldRows:
 
     def by_numbers(self, numbers: Iterable[bytes]) -> dict[bytes, SampleRow]:
         """Return the samples held under these ticket numbers."""
-        return {number: row for number, row in self._ledger.by_numbers(numbers).items() if self._counts(row)}
+        return self._ledger.by_numbers(numbers, self.owner)
 
     def by_members(self, members: Iterable[bytes]) -> dict[bytes, list[SampleRow]]:
         """Return the samples held with these member digests."""
-        found = self._ledger.by_members(members)
-        return {member: [row for row in rows if self._counts(row)] for member, rows in found.items()}
+        return self._ledger.by_members(members, self.owner)
 
     def knows_contents(self, contents: Iterable[bytes]) -> set[bytes]:
         """Return those of these contents that are held; none for an owner, who must not learn of others'."""
         return self._ledger.knows_contents(contents) if self.owner is None else set()
-
-    def _counts(self, row: SampleRow) -> bool:
-        return self.owner is None or row.owner == self.owner
 
 
 class LedgerMembership(Membership):
@@ -83,6 +86,36 @@ class LedgerRegister(Register):
     def known(self, contents: Iterable[bytes]) -> set[bytes]:
         """Return those of these contents that are held."""
         return self._rows.knows_contents(contents)
+
+    def standing(self, tickets: Sequence[Ticket], members: Sequence[Member]) -> list[bool]:
+        """Return, for each ticket, whether the sample beside it is held under it, and by this very receipt if any."""
+        owner = self._rows.owner
+        asked = {ticket.number for ticket in tickets if ticket.number and owner in (None, ticket.owner)}
+        rows = self._rows.by_numbers(asked)
+        found = [rows.get(ticket.number) for ticket in tickets]
+        return [
+            row is not None and row.member == digest and ticket.commitment in (b"", row.commitment)
+            for row, ticket, (_, digest) in zip(found, tickets, members, strict=True)
+        ]
+
+    def resolve(self, members: Sequence[Member], tickets: Sequence[Ticket]) -> list[bytes]:
+        """Return the ticket numbers that go when these samples go; see `Register.resolve`.
+
+        Tickets without a number are of samples whose owners are not known: these are found by content and id.
+        """
+        return super().resolve(members, [*self._numbered(members, tickets)])
+
+    def _numbered(self, members: Sequence[Member], tickets: Sequence[Ticket]) -> Iterator[Ticket]:
+        unknown = {digest for ticket, (_, digest) in zip(tickets, members, strict=True) if not ticket.number}
+        rows = self._rows.by_members(unknown) if unknown else {}
+        for row, (ticket, (_, digest)) in enumerate(zip(tickets, members, strict=True)):
+            held = [] if ticket.number else [found for found in rows.get(digest, ()) if found.id == ticket.id]
+            if len(held) > 1:
+                raise InputError(
+                    f"row {row} was learned for several owners under its id: say whose with owner= or give the "
+                    "receipts. Nothing was changed"
+                )
+            yield ticket._replace(number=held[0].number, owner=held[0].owner) if held else ticket
 
 
 class StoredModel(ExactModel):
@@ -146,7 +179,7 @@ class StoredModel(ExactModel):
             raise TypeError("samples of a store are learned under ids")
         now = int(self._clock())
         rows = [
-            SampleRow(t.number, t.content, digest, name, t.id, t.owner, t.commitment, now, "learned")
+            SampleRow(t.number, t.content, digest, name, t.id, t.owner, t.commitment, t.salt, now, "learned")
             for (name, digest), t in zip(members, tickets, strict=True)
         ]
         record = samples_record(quantised, index)
@@ -194,6 +227,53 @@ class StoredModel(ExactModel):
     def merge(self, other: ExactModel) -> NoReturn:
         """Refuse: the samples of another model would have no receipts here."""
         raise NotImplementedError("a store learns samples, not models")
+
+
+class StoredForgetting(ForgettingModel):
+    """A forgetting model over a stored model: ids are an owner's own, and every receipt has a salt of its own."""
+
+    def _tickets(
+        self,
+        keys: Keyring,
+        ids: Sequence[str],
+        owners: Sequence[str] | None,
+        names: Iterable[str],
+        prints: Iterable[bytes],
+    ) -> list[Ticket]:
+        tickets = super()._tickets(keys, ids, owners, names, prints)
+        if owners is None:
+            return [ticket._replace(number=b"") for ticket in tickets]
+        return [
+            ticket._replace(number=number_for(self._configuration, keys.membership, owner, ticket.id), owner=owner)
+            for ticket, owner in zip(tickets, owners, strict=True)
+        ]
+
+    def _new_salt(self) -> bytes:
+        return secrets.token_bytes(SALT_SIZE)
+
+    def receipts_again(
+        self, ledger: Ledger, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any
+    ) -> list[bytes] | None:
+        """Return the receipts that an owner's samples were given, if all are held under them."""
+        keys = self._require_keys()
+        names = [text(normalise(label)) for label in labels]
+        owners = [text(normalise(owner))] * len(names)
+        tickets = self._tickets(keys, [text(normalise(each)) for each in ids], owners, names, prepared.prints)
+        held = ledger.by_numbers([ticket.number for ticket in tickets])
+        receipts: list[bytes] = []
+        for ticket, name, fingerprint, quantised in zip(
+            tickets, names, prepared.prints, prepared.quantised, strict=True
+        ):
+            row = held.get(ticket.number)
+            if row is None:
+                return None
+            said = Receipt(ticket.id, ticket.owner, name, fingerprint, quantised, row.salt)
+            sealed = (seal(said, key, self._configuration) for key in keys.receipts)
+            found = next((token for token in sealed if commitment(token) == row.commitment), None)
+            if found is None:
+                return None
+            receipts.append(found)
+        return receipts
 
 
 class StoredClassifier(AnalyticClassifier):

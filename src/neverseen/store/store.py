@@ -24,17 +24,18 @@ from neverseen.errors import (
     ReceiptRejectedError,
     StoreDamagedError,
 )
-from neverseen.forgetting import ForgettingModel, Prepared, Verdict, features_of
+from neverseen.forgetting import Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
 from neverseen.keys import Key, Keyring
 from neverseen.labels import normalise, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
 from neverseen.receipts import commitment
+from neverseen.register import number_for
 from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics
 from neverseen.store.absent import checked
 from neverseen.store.description import Description
-from neverseen.store.held import Note, StoredClassifier, StoredModel
+from neverseen.store.held import Note, StoredClassifier, StoredForgetting, StoredModel
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
 from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications
@@ -105,7 +106,7 @@ class Store:
         self._hardware, self._clock = hardware, clock
         self._publications = Publications(folder, self.description)
         self._published: tuple[int, Version] | None = None
-        self._model: ForgettingModel | None = None
+        self._model: StoredForgetting | None = None
         self._ledger: Ledger | None = None
         self._lock = WriterLock(folder / LOCK) if write else None
         try:
@@ -155,6 +156,10 @@ class Store:
     ) -> list[bytes]:
         """Learn samples; return a receipt for each once they are on disk. See `ForgettingModel.learn`.
 
+        Ids are an owner's own: no two samples held of one owner have the same, and the same id of two owners is two
+        samples. Each receipt has a random salt, which the store keeps until the sample is forgotten. So a sample that
+        is learned again has a new receipt, and its old one is used up.
+
         Parameters
         ----------
         samples, labels, ids, owners, deliver
@@ -199,6 +204,10 @@ class Store:
             is forgotten.
         """
         model = self._writer()
+
+        def owner_of(token: bytes) -> str:
+            return _text_of(model.read_receipt(token)["owner"])
+
         tokens = [given] if isinstance(given, bytes) else given
         if labels is not None and not isinstance(given, Prepared):
             tokens = self.prepare(given)
@@ -206,20 +215,33 @@ class Store:
             with self._on_behalf(owner, note):
                 model.forget(tokens, labels, ids=ids, dry_run=dry_run)
         except ReceiptRejectedError as error:
+            used = error.reason == "used"  # and so it can be read
+            if used and owner is not None and owner_of(tokens[error.row]) != _text_of(owner):
+                raise
             raise self._answered([error], [tokens[error.row]])[0] from error
         self._fold_if_due()
 
-    def verdicts(self, receipts: Sequence[bytes]) -> list[Verdict]:
+    def verdicts(self, receipts: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
         """Return what `forget` would say about each receipt by itself; change nothing. See `ForgettingModel.verdicts`.
 
-        Receipts of other owners are not told apart: whose each is, is in its verdict.
+        Parameters
+        ----------
+        receipts : sequence of bytes
+        owners : sequence, optional
+            Whose each must be; None for anybody's. Nothing is looked up for one that is somebody else's.
         """
-        found = self._writer().verdicts(receipts)
+        found = self._writer().verdicts(receipts, owners)
         rows = [row for row, verdict in enumerate(found) if verdict.error is not None]
         errors = [error for verdict in found if (error := verdict.error) is not None]
         for row, error in zip(rows, self._answered(errors, [receipts[row] for row in rows]), strict=True):
             found[row] = found[row]._replace(error=error)
         return found
+
+    def receipts_again(
+        self, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any = None
+    ) -> list[bytes] | None:
+        """Return the receipts that an owner's samples were given when they were learned; None if one is not held."""
+        return self._writer().receipts_again(self._open_ledger(), prepared, labels, ids, owner)
 
     def forget_class(self, label: Any, *, note: Note | None = None, dry_run: bool = False) -> None:
         """Forget every sample of a class, without receipts; needs a store that tracks classes."""
@@ -229,7 +251,7 @@ class Store:
 
     @contextmanager
     def _on_behalf(self, owner: Any, note: Note | None) -> Iterator[None]:
-        limit = None if owner is None else text(normalise(owner))
+        limit = None if owner is None else _text_of(owner)
         with self._writer()._lock, self._exact().on_behalf(limit, note):  # in the order in which the model takes them
             yield
 
@@ -461,7 +483,7 @@ class Store:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _writer(self) -> ForgettingModel:
+    def _writer(self) -> StoredForgetting:
         if self._model is None:
             raise ConfigurationError("this store is closed, or open for reading: open it with write=True to change it")
         return self._model
@@ -516,6 +538,8 @@ class Store:
             known = Keyring.load(self.folder / KEYS)
         if known is not None and ledger.meta("key_check") not in (None, known.membership.check()):
             raise ConfigurationError("the keys are not those that this store was made with")
+        if ledger.is_outdated:
+            self._migrate(known)
         snapshot = self._snapshot()
         stored = self._read_model(snapshot, None if known is None else known.membership)
         held = ledger.counts()
@@ -533,12 +557,22 @@ class Store:
             self.version()  # is what its certificate states; without it, it can be published again
         self._folded = self._clock()
         classifier = StoredClassifier(stored)
-        self._model = ForgettingModel._of(self.backbone, classifier, known)
+        self._model = StoredForgetting._of(self.backbone, classifier, known)
         with ledger.writing() as writing:  # goes over what a process that died had not committed: no state but this
             writing.set_meta("snapshot", snapshot)  # one can come back, and no other's files are needed
             if ahead is not None:
                 _note_published(writing, ahead.number)
         self._tidy()
+
+    def _migrate(self, keys: Keyring | None) -> None:
+        """Bring a ledger of an older format up to date. What was learned before stays held, and its receipts good."""
+        if keys is None:
+            raise ConfigurationError(
+                f"the ledger of {self.folder} is of an older format: open the store once for writing with its keys "
+                "(keys=), which brings it up to date"
+            )
+        key, configuration = keys.membership, self.description.configuration.digest()
+        self._open_ledger().migrate(lambda row: number_for(configuration, key, row.owner, row.id))
 
     def _snapshot(self) -> str:
         name = self._open_ledger().meta("snapshot")
@@ -613,6 +647,10 @@ class Store:
             for path in (self.folder / name).iterdir():
                 if path.name not in keep:
                     path.unlink()
+
+
+def _text_of(owner: Any) -> str:
+    return text(normalise(owner))
 
 
 def _state(statistics: Statistics, version: Version, configuration: str) -> State:

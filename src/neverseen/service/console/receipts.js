@@ -2,7 +2,7 @@
 
 import { fromBase64, toBase64 } from "./hashing.js";
 
-export const MAGIC = [0x4e, 0x53, 0x52, 0x31]; // NSR1
+export const MAGIC = [0x4e, 0x53, 0x52]; // NSR, before 1 or 2
 const LIMIT = 64 * 2 ** 20;
 
 /**

@@ -1,0 +1,134 @@
+"""The promise: ids are private to an owner.
+
+Nobody else can take an id that an owner might use, find out which ids an owner uses, or reach a sample by guessing its
+id. (A key without an owner acts for everybody: it may name an owner outright, and then is in that owner's place. It gets
+there by no other way.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from neverseen import InputError, NotLearnedError, ReceiptRejectedError, store
+from neverseen.store import Store
+from tests.service import BACKBONE, KEYS, LABELS, ROWS, Running, bearer, classifier, never, running, samples, token
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("ids") / "s") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def keys(service: Running) -> dict[str, dict[str, str]]:
+    people = {name: token(service.folder, name, "learn", "forget", owner=name) for name in ("ada", "bob")}
+    people["anybody"] = token(service.folder, "anybody", "learn")
+    people["everybody"] = token(service.folder, "everybody", "forget")
+    return {name: bearer(secret) for name, secret in people.items()}
+
+
+def named(row: int, name: str) -> dict[str, Any]:
+    return samples([row])[0] | {"id": name}
+
+
+def learn(service: Running, headers: dict[str, str], *given: dict[str, Any], **extra: Any) -> httpx.Response:
+    return service.client.post("/v1/samples", json={"samples": list(given), **extra}, headers=headers)
+
+
+def forget(service: Running, headers: dict[str, str], *given: dict[str, Any]) -> httpx.Response:
+    return service.client.post("/v1/forget", json={"samples": list(given)}, headers=headers)
+
+
+def about(answer: httpx.Response) -> tuple[int, Any]:
+    body = answer.json()
+    return answer.status_code, body.get("error") or sorted(body["request"])
+
+
+def test_taking_an_id_before_its_owner_does(service: Running, keys: dict[str, dict[str, str]]) -> None:
+    for thief in ("anybody", "bob"):
+        assert learn(service, keys[thief], named(0, "ada/new")).status_code == 201
+    answer = learn(service, keys["ada"], named(1, "new"))
+    assert answer.status_code == 201, answer.text
+
+
+def test_finding_out_which_ids_an_owner_uses(service: Running, keys: dict[str, dict[str, str]]) -> None:
+    assert learn(service, keys["ada"], named(2, "diary")).status_code == 201
+    for thief in ("anybody", "bob"):
+        used, unused = (learn(service, keys[thief], named(3, name)) for name in ("ada/diary", "ada/other"))
+        assert about(used) == about(unused)
+        assert used.status_code == 201
+        if thief == "bob":
+            for name in ("diary", "ada/diary", "nothing"):
+                assert about(forget(service, keys["bob"], named(2, name))) == about(
+                    forget(service, keys["bob"], named(190, name))
+                )
+
+
+def test_the_same_id_of_two_owners_is_two_samples(service: Running, keys: dict[str, dict[str, str]]) -> None:
+    receipts = {name: learn(service, keys[name], named(10, "twin")).json()["receipts"] for name in ("ada", "bob")}
+    before = service.digest()
+    assert about(learn(service, keys["ada"], named(11, "twin")))[1]["code"] == "id_taken"
+    assert forget(service, keys["bob"], named(11, "twin")).status_code == 404
+    assert service.digest() == before
+    assert forget(service, keys["bob"], named(10, "twin")).status_code == 202
+    assert service.forget(receipts["bob"], keys["bob"]).status_code == 409
+    assert service.forget(receipts["ada"], keys["bob"]).status_code == 404
+    assert service.forget(receipts["ada"], keys["ada"]).status_code == 202
+
+
+def test_a_key_for_everybody_reaches_a_sample_by_the_id_it_is_kept_under(
+    service: Running, keys: dict[str, dict[str, str]]
+) -> None:
+    assert learn(service, keys["anybody"], named(20, "page"), owner="ada").status_code == 201  # named outright
+    assert about(learn(service, keys["ada"], named(21, "page")))[1]["code"] == "id_taken"
+    assert learn(service, keys["anybody"], named(20, "ada/page")).status_code == 201
+    assert about(forget(service, keys["everybody"], named(20, "ada/page")))[1]["code"] == "ambiguous"
+    assert forget(service, keys["ada"], named(20, "page")).status_code == 202
+    assert forget(service, keys["everybody"], named(20, "ada/page")).status_code == 202
+    assert about(forget(service, keys["everybody"], named(20, "ada/page")))[1]["code"] == "not_learned"
+
+
+# -- a store without a service -----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    place: str | None = None if request.param == "sqlite" else request.getfixturevalue("schema")
+    store.create(tmp_path / "s", BACKBONE, classifier(), keys=KEYS, ledger=place).close()
+    with store.open(tmp_path / "s", backbone=BACKBONE, keys=KEYS, hardware="numpy") as opened:
+        yield opened
+
+
+def test_owners_do_not_meet_in_a_store(made: Store) -> None:
+    given = ROWS[:1], LABELS[:1], ["diary"]
+    owners = ["ada", "bob", None, ("ada", "bob"), 3]
+    receipts = [made.learn(*given, [owner]) for owner in owners]
+    made.learn(ROWS[1:3], LABELS[1:3], ["diary", "other"], ["eve", "eve"])
+    for owner in owners:
+        with pytest.raises(InputError, match="the id of row 0 belongs to a sample the model holds"):
+            made.learn(ROWS[5:6], LABELS[5:6], ["diary"], [owner])
+    with pytest.raises(InputError, match="row 0 was learned for several owners under its id: say whose with owner="):
+        made.forget(*given[:2], ids=given[2])
+    with pytest.raises(NotLearnedError, match="under the id of row 0"):
+        made.forget(*given[:2], ids=given[2], owner="eve")  # hers of this id is another sample
+    with pytest.raises(NotLearnedError, match="under the id of row 0"):
+        made.forget(*given[:2], ids=["other"])
+    assert made.digest() == never([0, 0, 0, 0, 0, 1, 2])
+    made.forget(*given[:2], ids=given[2], owner="bob")
+    for receipt, owner in zip(receipts, owners, strict=True):
+        if owner == "bob":
+            with pytest.raises(ReceiptRejectedError, match="used already"):
+                made.forget(receipt)
+        else:
+            with pytest.raises(ReceiptRejectedError, match="used already"):
+                made.forget(receipt, owner="eve")
+            made.forget(receipt)
+    assert made.digest() == never([1, 2])
+    made.forget(ROWS[1:3], LABELS[1:3], ids=["diary", "other"])
+    assert len(made._open_ledger().counts()) == 0
