@@ -149,9 +149,7 @@ def test_a_used_key_with_another_body_is_refused(tmp_path: Path, kind: str, stag
 @restarted
 @every_stage
 @every_kind
-def test_a_used_key_with_its_own_body_is_never_done_twice(
-    tmp_path: Path, kind: str, stage: str, restart: bool
-) -> None:
+def test_a_used_key_with_its_own_body_is_never_done_twice(tmp_path: Path, kind: str, stage: str, restart: bool) -> None:
     with at(tmp_path / "s", kind, stage, restart) as (service, attacked, first):
         before, request = service.digest(), first.json()["request"]["id"]
         path, own, _ = attacked.bodies[kind]

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
+from neverseen.certificates import AuditHead
 from neverseen.errors import ConfigurationError, InputError, NeverseenError, NotLearnedError
 from neverseen.forgetting import Prepared, Verdict
-from neverseen.labels import normalise, text
+from neverseen.labels import canonical_json, normalise, text
 from neverseen.ledger import RequestRow, Writing
 from neverseen.receipts import Receipt, commitment, seal
 from neverseen.register import tickets_of
 from neverseen.service.errors import Refusal, hidden, refusal_of
 from neverseen.service.idempotency import conflict, told_apart
 from neverseen.service.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, LEARN, Applied, Job, LearnSamples, SampleList
-from neverseen.store import Store
+from neverseen.store import AUDIT, Store
 
 Outcome = tuple[Job, Applied | Refusal]
 Note = Callable[[Writing, Sequence[bytes] | None], None]
@@ -26,10 +27,17 @@ Note = Callable[[Writing, Sequence[bytes] | None], None]
 _ROUNDS = 4
 
 
-def apply(store: Store, jobs: Sequence[Job]) -> Iterator[Outcome]:
+def apply(store: Store, jobs: Sequence[Job], audit: AuditHead | None = None) -> Iterator[Outcome]:
     """Carry out jobs of one kind, in order, and yield how each ended. What ends the writer is raised.
 
     A job whose idempotency key is known is not carried out: it is answered, or refused, from what the ledger has.
+
+    Parameters
+    ----------
+    store : Store
+    jobs : sequence of Job
+    audit : AuditHead, optional
+        How far the audit log has come, for the ledger to note with each change.
     """
     known = store._open_ledger().requests_by_tag(job.tag for job in jobs if job.tag is not None)
     taken: set[bytes] = set()
@@ -44,41 +52,41 @@ def apply(store: Store, jobs: Sequence[Job]) -> Iterator[Outcome]:
             new.append(job)
             taken.update([] if job.tag is None else [job.tag])
     if new:
-        yield from _apply(store, new)
+        yield from _apply(store, new, audit)
     for job in later:
-        yield from apply(store, [job])
+        yield from apply(store, [job], audit)
 
 
-def _apply(store: Store, jobs: list[Job]) -> Iterator[Outcome]:
+def _apply(store: Store, jobs: list[Job], audit: AuditHead | None) -> Iterator[Outcome]:
     kind = jobs[0].kind
     if kind == FORGET:
-        yield from _forget(store, jobs)
+        yield from _forget(store, jobs, audit)
     elif kind == LEARN:
-        yield from _together(store, jobs, _learn)
+        yield from _together(store, jobs, _learn, audit)
     elif kind == FORGET_SAMPLES:
         for (_, named), group in groupby(jobs, lambda job: (job.owner, job.payload.ids is not None)):
             # Without ids, how often a request lists a sample says whether it is clear which is meant.
             for part in [list(group)] if named else [[job] for job in group]:
-                yield from _together(store, part, _forget_samples)
+                yield from _together(store, part, _forget_samples, audit)
     elif kind == FORGET_CLASS:
         for job in jobs:
-            yield from _together(store, [job], _forget_class)
+            yield from _together(store, [job], _forget_class, audit)
 
 
 # -- by receipt --------------------------------------------------------------------------------------
 
 
-def _forget(store: Store, jobs: list[Job]) -> Iterator[Outcome]:
+def _forget(store: Store, jobs: list[Job], audit: AuditHead | None) -> Iterator[Outcome]:
     for _ in range(_ROUNDS):
         if not jobs:
             return
         good, jobs, refused = _parted(store, jobs)
         yield from refused
-        yield from _together(store, good, _forget_receipts)
+        yield from _together(store, good, _forget_receipts, audit)
     for job in jobs:  # requests that overlap in turns: each by itself
         good, _, refused = _parted(store, [job])
         yield from refused
-        yield from _together(store, good, _forget_receipts)
+        yield from _together(store, good, _forget_receipts, audit)
 
 
 def _parted(store: Store, jobs: list[Job]) -> tuple[list[Job], list[Job], list[tuple[Job, Refusal]]]:
@@ -162,7 +170,10 @@ def _learn(store: Store, jobs: list[Job], note: Note) -> list[bytes]:
 
 
 def _together(
-    store: Store, jobs: list[Job], change: Callable[[Store, list[Job], Note], list[bytes] | None]
+    store: Store,
+    jobs: list[Job],
+    change: Callable[[Store, list[Job], Note], list[bytes] | None],
+    audit: AuditHead | None,
 ) -> Iterator[Outcome]:
     """Make several changes as one; if that is refused, each by itself."""
     if not jobs:
@@ -173,6 +184,8 @@ def _together(
     def note(writing: Writing, receipts: Sequence[bytes] | None) -> None:
         rows[:] = [job.row(shown) for job, shown in zip(jobs, _shared_out(jobs, receipts), strict=True)]
         writing.note_requests(rows)
+        if audit is not None:
+            writing.set_meta(AUDIT, canonical_json(vars(audit)))
 
     if single is not None and single.kind == FORGET_CLASS:
         single.samples = store._open_ledger().counts().get(text(normalise(single.payload)), 0)
@@ -186,7 +199,7 @@ def _together(
             yield single, refusal
             return
         for job in jobs:
-            yield from _together(store, [job], change)
+            yield from _together(store, [job], change, audit)
         return
     for job, row, given in zip(jobs, rows, _shared_out(jobs, receipts), strict=True):
         yield job, Applied(row, given)

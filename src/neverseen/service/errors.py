@@ -33,7 +33,10 @@ CODES: dict[str, tuple[int, str]] = {
     "id_taken": (409, "An id belongs to a sample that is held, or is given twice."),
     "ambiguous": (409, "A sample was learned several times: say which by its id, or give its receipt."),
     "idempotency_conflict": (409, "The idempotency key was used for another request."),
-    "idempotency_expired": (409, "The idempotency key was used, and what for was cleared with a seal: nothing is done."),
+    "idempotency_expired": (
+        409,
+        "The idempotency key was used before a seal, which cleared what for: nothing is done now.",
+    ),
     "receipts_gone": (409, "The request was made before, and its samples are not held any more."),
     "not_tracked": (409, "The store does not keep sums for each class."),
     "nothing_published": (409, "There is no version to predict with yet."),
