@@ -568,8 +568,12 @@ CHAINS: dict[str, list[list[Certificate]]] = {
         [CHAIN[0], resigned(CHAIN[1], error_bound=(2.0**-21).hex())],
     ],
     "state": [
-        [CHAIN[0], resigned(CHAIN[1], before=replace(STATES[1], **{name: value}))]
-        for name, value in (("model", digest("x")), ("statistics", digest("x")), ("classes", 3))
+        [CHAIN[0], resigned(CHAIN[1], before=other)]
+        for other in (
+            replace(STATES[1], model=digest("x")),
+            replace(STATES[1], statistics=digest("x")),
+            replace(STATES[1], classes=3),
+        )
     ],
     "clock": [[CHAIN[0], resigned(CHAIN[1], time="2025-02-28T23:59:49Z")]],
     "same key": [

@@ -30,8 +30,8 @@ STILL = Settings(min_batch=10**6, max_delay=10**6, seal_after=10**6)
 Lines = list[bytes]
 
 
-def written(folder: Path, count: int = 8, **limits: int) -> Path:
-    log = AuditLog(folder, KEY, **limits)
+def written(folder: Path, count: int = 8, size: int = 2**26, files: int = 100) -> Path:
+    log = AuditLog(folder, KEY, size, files)
     for number in range(count):
         log.append([{"action": "forget", "key": "shop", "outcome": "applied", "samples": number}])
     log.close()

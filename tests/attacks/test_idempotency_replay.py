@@ -70,7 +70,7 @@ class Attacked:
 def prepared(service: Running) -> Attacked:
     secret = bearer(token(service.folder, "shop", "learn", "forget"))
     receipts = service.learn(HELD)
-    bodies = {
+    bodies: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "learn": ("/v1/samples", {"samples": samples([50, 51])}, {"samples": samples([52, 53])}),
         "forget by receipt": ("/v1/forget", {"receipts": receipts[:1]}, {"receipts": receipts[1:2]}),
         "forget by sample": ("/v1/forget", {"samples": samples([2])}, {"samples": samples([3])}),

@@ -173,8 +173,7 @@ def retrain(
 def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     """Check that no line of the service's audit log was changed, dropped or cut off.
 
-    Needs the store's keys, with which the lines are authenticated. Each line that a certificate or the ledger names must
-    be there.
+    Needs the store's keys, which authenticate the lines. Every line that certificates and ledger name must be there.
 
     Example: `neverseen verify audit shop`
     """
@@ -190,18 +189,16 @@ def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     if certificates:
         check_chain(certificates, description.public_key)
     report = check_audit(folder / FOLDER, audit_key(known), certificates, expected)
-    words = (
-        f"{counted(report.last - report.first + 1 if report.last else 0, 'line')} in {counted(report.files, 'file')}"
-    )
+    lines = report.last - report.first + 1 if report.last else 0
+    words = f"{counted(lines, 'line')} in {counted(report.files, 'file')}"
     if report.first > 1:
         words += f", from line {report.first}: the service has removed those before"
     if report.unkeyed:
         words += f"; {counted(report.unkeyed, 'older line')} of version 0.1.0 without a key"
-    _passed(
-        f"{words}; {counted(report.certificates, 'certificate')} found in it",
-        {"check": "audit"} | vars(report),
-        as_json,
-    )
+    words += f"; {counted(report.certificates, 'certificate')} found in it"
+    if not report.files:
+        words = "there is no audit log, and nothing says that there should be one"
+    _passed(words, {"check": "audit"} | vars(report), as_json)
 
 
 def _certificates(places: list[Path]) -> tuple[list[Certificate], str | None]:
