@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,8 @@ ATTACKS: dict[str, Callable[[Lines], Lines]] = {
     "an older version's lines at the end": lambda lines: [*lines[:5], *without_codes(lines[6:])],
     "lines reformatted": lambda lines: [line.replace(b",", b", ", 1) for line in lines],
     "another field": lambda lines: [*lines[:3], lines[3].replace(b"{", b'{"a":1,', 1), *lines[4:]],
+    "a code that is none": lambda lines: [*lines[:3], lines[3].replace(b'"mac":"', b'"mac":"\\u00e9'), *lines[4:]],
+    "no code": lambda lines: [*lines[:3], re.sub(rb'"mac":"[0-9a-f]*",', b"", lines[3]), *lines[4:]],
     "not JSON": lambda lines: [*lines[:3], b"\n", *lines[4:]],
     "the end cut off": lambda lines: lines[:-2],
     "all cut off": lambda lines: [],
@@ -309,6 +313,22 @@ def test_an_older_log_is_closed_and_named(tmp_path: Path) -> None:
     (tmp_path / "audit-00000001.jsonl").unlink()
     with pytest.raises(FileRejectedError, match=r"audit-00000001.jsonl is missing, and the service did not remove it"):
         check_audit(tmp_path, KEY)
+
+
+def test_a_service_takes_over_an_older_log(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with running(folder, STILL) as service:
+        service.learn(range(5))
+        service.learn(range(5, 10))
+    path = log_of(folder) / "audit.jsonl"
+    path.write_bytes(b"".join(without_codes(path.read_bytes().splitlines(keepends=True))))
+    with sqlite3.connect(folder / "ledger.sqlite") as ledger:  # as version 0.1.0 left it
+        ledger.execute("delete from neverseen_meta where key = 'audit'")
+    with running(folder, STILL) as service:
+        service.learn([20])
+    actions = [json.loads(line)["action"] for line in path.read_bytes().splitlines()]
+    assert actions == ["audit_continued", "start", "learn", "stop"]  # and nothing is logged a second time
+    assert checked(folder) == AuditReport(files=2, first=1, last=4, unkeyed=4)
 
 
 def test_unkeyed_files_cannot_be_slipped_in(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class AuditLog:
     def newest(self, requests: set[str]) -> str | None:
         """Return which of these requests was the last to be carried out, as the log has it."""
         applied = (entry for entry in self._backwards(_BACK) if entry.get("outcome") == "applied")
-        return next((entry["request"] for entry in applied if entry.get("request") in requests), None)
+        return next((name for name in (str(entry.get("request")) for entry in applied) if name in requests), None)
 
     def close(self) -> None:
         """Write what waits, and let go of the file."""
@@ -260,8 +260,8 @@ def _code(entry: dict[str, Any], key: Key) -> str:
 def fits(entry: dict[str, Any], key: Key) -> bool:
     """Return whether a line was written with this key."""
     rest = {name: value for name, value in entry.items() if name != "mac"}
-    stated = entry.get("mac")
-    return isinstance(stated, str) and type(entry.get("line")) is int and hmac.compare_digest(stated, _code(rest, key))
+    stated, expected = str(entry.get("mac")).encode(), _code(rest, key).encode()
+    return type(entry.get("line")) is int and hmac.compare_digest(stated, expected)
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

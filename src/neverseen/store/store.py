@@ -334,7 +334,10 @@ class Store:
         """How far the audit log of a service must have come, as the ledger and the newest certificate say."""
         noted = self._open_ledger().meta(AUDIT)
         number = self.published_number
-        found = [] if noted is None else [AuditHead(**json.loads(noted))]
+        try:
+            found = [] if noted is None else [AuditHead(**json.loads(noted))]
+        except (ValueError, TypeError):
+            raise StoreDamagedError(f"the ledger of {self.folder} is damaged: its note {AUDIT!r} is none") from None
         certified = self.certificate(number).audit if number else None
         return max(found + ([] if certified is None else [certified]), key=lambda head: head.lines, default=None)
 
