@@ -121,7 +121,7 @@ def load(folder: Path, log: Path, seed: int) -> None:
                 made.forget_class(label)
                 held -= chosen
             else:
-                {"publish": made.publish, "seal": made.seal, "fold": made._fold}[step]()
+                getattr(made, "_fold" if step == "fold" else step)()
             note("end")
 
 

@@ -135,7 +135,8 @@ class Target:
         found: Matrix = (self.estimate if attacker == "estimate" else self.sums) @ (self.before - after)
         own = self.lineup[learned]
         wanted = (self.data.other_labels[learned][:, None] == self.classes).astype(float)
-        return found + own.T @ (wanted - own @ after)
+        found += own.T @ (wanted - own @ after)
+        return found
 
     def scored(self, attacker: str, rows: NDArray[np.intp], injected: NDArray[np.intp]) -> Scores:
         """Return how near an attacker comes to the codes of forgotten rows."""
@@ -187,8 +188,7 @@ def attack(target: Target, attacker: str, batch: int, samples: int, rng: np.rand
         rows = rng.choice(len(target.codes), victims, replace=False)
         injected = rng.choice(len(target.lineup), batch - victims, replace=False)
         scores = target.scored(attacker, rows, injected)
-        for kept, new in zip(out, scores, strict=True):
-            kept.extend(new)  # type: ignore[arg-type]
+        out = Scores(out.cosine + scores.cosine, out.individual + scores.individual, out.found + scores.found)
     return {
         "attacker": attacker,
         "batch": batch,

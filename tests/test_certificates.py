@@ -26,6 +26,8 @@ from neverseen import (
     certificates,
 )
 from neverseen.certificates import (
+    FORMATS,
+    AuditHead,
     Certificate,
     State,
     check_chain,
@@ -45,6 +47,7 @@ CONFIGURATION = SETTINGS.digest().hex()
 KEY, OTHER = SigningKey(bytes(range(32))), SigningKey(bytes(range(1, 33)))
 RECEIPTS = [f"receipt {number}".encode() for number in range(6)]
 SCHEMA = Path(__file__).parents[1] / "docs" / "certificate.schema.json"
+SPECIFICATION = Path(__file__).parents[1] / "docs" / "specification.md"
 
 
 def digest(name: str) -> str:
@@ -75,6 +78,7 @@ def certificate_after(previous: Certificate | None, key: SigningKey = KEY, **cha
         "grid_bits": 40,
         "previous": previous,
         "signing_key": key,
+        "audit": None if place % 2 else AuditHead(7 * place, digest(f"line {place}")),
     }
     return issue(**fields | changes)
 
@@ -131,7 +135,7 @@ def test_the_signature_is_over_all_the_rest() -> None:
 
     fields = fields_of(CHAIN[1])
     signature = bytes.fromhex(fields.pop("signature"))
-    message = b"neverseen:certificate:1" + canonical_json(fields).encode()
+    message = b"neverseen:certificate:2" + canonical_json(fields).encode()
     Ed25519PublicKey.from_public_bytes(bytes.fromhex(KEY.public)).verify(signature, message)
 
 
@@ -291,7 +295,11 @@ UNSOUND: list[tuple[dict[str, Any], str]] = [
     ({"number": 2.0}, "number is '2.0'"),
     ({"number": True}, "number is 'True'"),
     ({"number": "2"}, "number is '2'"),
-    ({"number": 2**53 + 1}, "must be 1 or more"),
+    ({"number": 2**53}, "must be 1 or more"),
+    ({"audit": AuditHead(-1, digest("x"))}, "audit is not a number of lines"),
+    ({"audit": AuditHead(2**53, digest("x"))}, "audit is not a number of lines"),
+    ({"audit": AuditHead(True, digest("x"))}, "audit is not a number of lines"),
+    ({"audit": AuditHead(1, "x")}, "audit is not a number of lines"),
     ({"number": 1}, "null in certificate 1 alone"),
     ({"previous": None}, "null in certificate 1 alone"),
     ({"previous": digest("x").upper()}, "previous must be 64 hex digits"),
@@ -368,9 +376,13 @@ def test_what_is_unsound_is_not_issued() -> None:
         (b"[" * 100_000, "not JSON"),
         (b"9" * 5000, "not JSON"),
         (b"NaN\n", "not JSON"),
-        (b"[]\n", "not a certificate of format neverseen-certificate-1"),
+        (b"[]\n", "not a certificate of format neverseen-certificate-1 or neverseen-certificate-2"),
         (b"{}\n", "not a certificate of format"),
-        (FILES[0].replace(b"certificate-1", b"certificate-2"), "not a certificate of format"),
+        (FILES[0].replace(b"certificate-2", b"certificate-3"), "not a certificate of format"),
+        (FILES[0].replace(b"certificate-2", b"certificate-1"), "does not have the fields of a certificate: see audit"),
+        (as_file(fields_of(CHAIN[0]) | {"format": []}), "not a certificate of format"),
+        (as_file(fields_of(CHAIN[0]) | {"audit": 1}), "audit does not have the fields of the head of a log"),
+        (as_file(fields_of(CHAIN[0]) | {"audit": {"lines": 1}}), "audit does not have the fields of the head"),
         (FILES[0].rstrip(b"\n"), "not in canonical form"),
         (FILES[0] + b"\n", "not in canonical form"),
         (FILES[0].replace(b":", b": "), "not in canonical form"),
@@ -401,38 +413,219 @@ def test_large_files_are_neither_read_nor_written(monkeypatch: pytest.MonkeyPatc
         certificate_after(CHAIN[0])
 
 
-# -- the schema -----------------------------------------------------------------------------------------
+# -- format 1 -------------------------------------------------------------------------------------------
 
 
-def test_certificates_follow_the_published_schema() -> None:
+def of_format_1(certificate: Certificate, **changes: Any) -> Certificate:
+    """A certificate as version 0.1.0 issued it."""
+    return resigned(certificate, format=FORMATS[0], audit=None, **changes)
+
+
+WRITTEN_BY_0_1_0 = [
+    "ecbf3ef7bf08a88ef24c19905aafd5fb0b31d74ad0f51278c6c53ded247a827d",
+    "4df4a7bbc3e2be131633729dbb5fc15ac0ddb3129d6fccdcc9e94b2bb0f4a984",
+]
+"""Digests of the files that version 0.1.0 wrote for the first two certificates."""
+
+
+def test_certificates_of_format_1_are_read_and_checked() -> None:
+    first = of_format_1(CHAIN[0])
+    raw = first.to_json()
+    assert b'"audit"' not in raw
+    assert Certificate.from_json(raw) == first
+    fields = fields_of(first)
+    signature = bytes.fromhex(fields.pop("signature"))
+    assert signature == KEY.sign(b"neverseen:certificate:1" + canonical_json(fields).encode())
+    second = of_format_1(CHAIN[1], previous=first.digest())
+    assert [first.digest(), second.digest()] == WRITTEN_BY_0_1_0
+    check_chain([first, second], KEY.public)
+    with pytest.raises(CertificateRejectedError, match="its signature is wrong"):
+        check_signature(replace(first, format=FORMATS[1]))  # a signature is for one format
+
+
+def test_a_chain_begins_in_format_1_and_never_goes_back() -> None:
+    first = of_format_1(CHAIN[0])
+    second = of_format_1(CHAIN[1], previous=first.digest())
+    third = certificate_after(second)
+    check_chain([first, second, third], KEY.public)
+    back = of_format_1(CHAIN[3], previous=third.digest())
+    check_signature(back)
+    with pytest.raises(CertificateRejectedError, match="certificate 4: its format .* is older than that of .* 3"):
+        check_chain([first, second, third, back])
+
+
+# -- the specification and the schema -------------------------------------------------------------------
+
+
+def validator() -> Any:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(SCHEMA.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
-    validator = jsonschema.Draft202012Validator(schema)
-    for raw in FILES:
-        validator.validate(json.loads(raw))
-    assert set(schema["properties"]) == set(schema["required"]) == set(fields_of(CHAIN[0]))
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_certificates_follow_the_published_schema() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    for certificate in (*CHAIN, *map(of_format_1, CHAIN)):
+        validator().validate(fields_of(certificate))
+    assert set(schema["properties"]) == {*schema["required"], "audit"} == set(fields_of(CHAIN[0]))
     assert set(schema["$defs"]["state"]["properties"]) == set(fields_of(CHAIN[0])["before"])
+    assert set(schema["$defs"]["head"]["properties"]) == set(fields_of(CHAIN[0])["audit"])
     for bits in (1, 8, 9, 18, 19, 20, 39, 48, 49, 52):
-        validator.validate(fields_of(CHAIN[0]) | {"error_bound": (2.0 ** -(bits + 1)).hex()})
-    # What a schema can express, it refuses like `from_json` does.
-    refused: list[dict[str, Any]] = [
-        {"number": 0},
-        {"number": "1"},
-        {"previous": digest("x")},
-        {"error_bound": (2.0**-1).hex()},
-        {"error_bound": (2.0**-54).hex()},
-        {"time": "yesterday"},
-        {"key": KEY.public.upper()},
-        {"commitments": [digest("x"), digest("x")]},
-        {"format": "neverseen-certificate-2"},
-        {"note": ""},
-        {"learned": -1},
-        {"after": {}},
-    ]
-    for changes in refused:
-        assert not validator.is_valid(fields_of(CHAIN[0]) | changes), changes
-    assert not validator.is_valid(fields_of(CHAIN[1]) | {"previous": None})
+        validator().validate(fields_of(CHAIN[0]) | {"error_bound": (2.0 ** -(bits + 1)).hex()})
+
+
+def rules() -> dict[str, str]:
+    """What the specification says is refused, and whether the schema alone refuses it."""
+    text = SPECIFICATION.read_text().partition("**What is refused.**")[2].partition("\n#")[0]
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    return {row[0].strip(" `"): row[2].strip() for row in rows}
+
+
+def with_fields(certificate: Certificate = CHAIN[1], **changes: Any) -> bytes:
+    return as_file(fields_of(certificate) | changes)
+
+
+def with_state(side: str = "after", certificate: Certificate = CHAIN[1], **changes: Any) -> bytes:
+    fields = fields_of(certificate)
+    return as_file(fields | {side: fields[side] | changes})
+
+
+ALONE: dict[str, list[bytes]] = {
+    "canonical": [
+        FILES[1][:-1],
+        FILES[1].replace(b",", b", "),
+        FILES[1].replace(b'"learned"', b'"learned":2,"learned"'),
+    ],
+    "format": [with_fields(format="neverseen-certificate-3"), with_fields(format=None)],
+    "fields": [
+        with_fields(note=""),
+        with_state(note=""),
+        with_fields(audit={"head": digest("x"), "lines": 1, "note": ""}),
+        with_fields(of_format_1(CHAIN[1]), audit=None),
+        with_fields(of_format_1(CHAIN[1]), format=FORMATS[1]),
+        with_fields(audit=3),
+        with_fields(commitments="x"),
+        as_file({name: value for name, value in fields_of(CHAIN[1]).items() if name != "time"}),
+    ],
+    "number": [with_fields(number=value) for value in (0, -1, 2**53, "2", True, 2.5, None)],
+    "previous": [with_fields(previous=None), with_fields(CHAIN[0], previous=digest("x"))],
+    "hex": [
+        with_fields(configuration="ab"),
+        with_fields(key=KEY.public.upper()),
+        with_fields(signature="0" * 127),
+        with_fields(previous=digest("x")[:-1]),
+        with_fields(commitments=["x" * 64] * 3),
+        with_fields(audit={"head": "0", "lines": 1}),
+        with_state(model=""),
+        with_state("before", statistics=digest("x").upper()),
+    ],
+    "time": [
+        with_fields(time=f"{value}Z")
+        for value in (
+            "2025-02-30T00:00:00",
+            "2025-02-29T00:00:00",
+            "2025-04-31T00:00:00",
+            "2025-13-01T00:00:00",
+            "2025-02-28T24:00:00",
+            "2025-02-28T23:59:60",
+            "0000-02-28T23:59:59",
+            "2025-02-28T23:59:59.0",
+        )
+    ],
+    "error_bound": [with_fields(error_bound=value) for value in ("0x1.8p-41", (2.0**-1).hex(), (2.0**-54).hex(), 1)],
+    "audit": [with_fields(audit={"head": digest("x"), "lines": value}) for value in (-1, 2**53, "1", True, 1.5)],
+    "counts": [
+        with_fields(learned=-1),
+        with_fields(learned=2**48 + 1),
+        with_fields(forgotten=True),
+        with_state(samples=2**48 + 1),
+        with_state("before", classes=-1),
+    ],
+    "classes": [with_state(classes=0), with_state(classes=10), with_state("before", classes=11)],
+    "empty": [
+        with_state("before", CHAIN[0], model=digest("x")),
+        with_state("before", CHAIN[0], statistics=digest("x")),
+        with_state("after", CHAIN[4], model=digest("x")),
+        with_state("after", CHAIN[4], classes=1),
+    ],
+    "sum": [with_fields(learned=3), with_state(samples=8)],
+    "listed": [with_fields(forgotten=2, learned=1), with_fields(CHAIN[0], commitments=[digest("x")])],
+    "sorted": [
+        with_fields(commitments=list(CHAIN[1].commitments[::-1])),
+        with_fields(commitments=[*CHAIN[1].commitments[:2], CHAIN[1].commitments[1]]),
+    ],
+    "unmoved": [with_state(certificate=CHAIN[2], model=digest("x"), statistics=digest("y"))],
+    "sums": [with_state(statistics=STATES[1].statistics)],
+    "signature": [with_fields(signature="0" * 128), resigned(CHAIN[1], key="02" + "0" * 62).to_json()],
+}
+CHAINS: dict[str, list[list[Certificate]]] = {
+    "beginning": [[], [CHAIN[1]], [resigned(CHAIN[0], before=STATES[1], learned=0, forgotten=0)]],
+    "order": [[CHAIN[0], CHAIN[2]], [CHAIN[0], CHAIN[0]], [CHAIN[0], CHAIN[1], CHAIN[0]]],
+    "link": [[CHAIN[0], resigned(CHAIN[1], previous=digest("x"))]],
+    "same model": [
+        [CHAIN[0], resigned(CHAIN[1], configuration=digest("x"))],
+        [CHAIN[0], resigned(CHAIN[1], error_bound=(2.0**-21).hex())],
+    ],
+    "state": [
+        [CHAIN[0], resigned(CHAIN[1], before=other)]
+        for other in (
+            replace(STATES[1], model=digest("x")),
+            replace(STATES[1], statistics=digest("x")),
+            replace(STATES[1], classes=3),
+        )
+    ],
+    "clock": [[CHAIN[0], resigned(CHAIN[1], time="2025-02-28T23:59:49Z")]],
+    "same key": [
+        [CHAIN[0], replace(chain(OTHER)[1], previous=CHAIN[0].digest())],
+        [replace(CHAIN[0], signature=OTHER.sign(CHAIN[0]._signed()).hex())],
+    ],
+    "newer": [[CHAIN[0], of_format_1(CHAIN[1])]],
+}
+
+
+def test_every_refusal_is_in_the_specification() -> None:
+    assert set(rules()) == {*ALONE, *CHAINS, "size"}  # the size is tried above
+
+
+@pytest.mark.parametrize("rule", ALONE)
+def test_what_the_specification_refuses_is_refused(rule: str) -> None:
+    by_schema = []
+    for raw in ALONE[rule]:
+        with pytest.raises(CertificateRejectedError):
+            check_signature(Certificate.from_json(raw))
+        by_schema.append(not validator().is_valid(json.loads(raw)))
+    said = "yes" if all(by_schema) else "part" if any(by_schema) else "no"
+    assert said == rules()[rule]
+
+
+@pytest.mark.parametrize("rule", CHAINS)
+def test_chains_that_the_specification_refuses_are_refused(rule: str) -> None:
+    by_schema = []
+    for certificates_ in CHAINS[rule]:
+        with pytest.raises(CertificateRejectedError):
+            check_chain(certificates_)
+        by_schema.append(not all(validator().is_valid(fields_of(certificate)) for certificate in certificates_))
+    said = "yes" if all(by_schema) else "part" if any(by_schema) else "no"
+    assert said == rules()[rule]
+
+
+def test_what_the_specification_allows_is_accepted() -> None:
+    same = certificate_after(CHAIN[1], time=CHAIN[1].time)  # no rule asks for a later time
+    check_chain([*CHAIN[:2], same])
+    for changes in (
+        {"time": "0001-01-01T00:00:00Z"},
+        {"time": "9999-12-31T23:59:59Z"},
+        {"time": "2024-02-29T00:00:00Z"},
+        {"audit": AuditHead(2**53 - 1, digest("x"))},
+        {"audit": AuditHead(0, "0" * 64)},
+        {"number": 2**53 - 1},
+        {"error_bound": (2.0**-53).hex()},
+        {"after": replace(STATES[2], classes=9)},
+    ):
+        allowed = resigned(CHAIN[1], **changes)
+        check_signature(Certificate.from_json(allowed.to_json()))
+        validator().validate(fields_of(allowed))
 
 
 # -- signing keys ---------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from neverseen.labels import canonical_json
 from neverseen.service.access import KeyFile
 from neverseen.service.settings import service_folder
 from tests import chromium
+from tests.test_certificates import ALONE, CHAIN, CHAINS, certificate_after, of_format_1
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FilePayload, Page, Route
@@ -493,6 +494,42 @@ def test_the_browser_computes_as_python_does(page: Page) -> None:
         value,
     )
     assert same == [canonical_json(value), True]
+
+
+def test_the_browser_refuses_the_certificates_that_python_refuses(page: Page) -> None:
+    old = of_format_1(CHAIN[0])
+    good = [[each.to_json() for each in chain] for chain in (CHAIN, [old], [old, certificate_after(old)])]
+    bad = [[raw] for raws in ALONE.values() for raw in raws]
+    bad += [[each.to_json() for each in chain] for chains in CHAINS.values() for chain in chains if chain]
+    coded = [[base64.b64encode(raw).decode() for raw in files] for files in (*good, *bad)]
+    refused = page.evaluate(
+        """async (chains) => {
+            const { Rejected, checkLink, checkSignature, parsed } = await import("/console/checks.js");
+            const { fromBase64 } = await import("/console/hashing.js");
+            const refused = [];
+            for (const files of chains) {
+                try {
+                    let earlier = null;
+                    for (const text of files) {
+                        const bytes = fromBase64(text);
+                        const certificate = await parsed(bytes);
+                        if (earlier || files.length > 1) await checkLink(earlier, certificate);
+                        if (!(await checkSignature(certificate))) throw new Error("no Ed25519");
+                        if (files.length === 1 && certificate.number === 1) await checkLink(null, certificate);
+                        earlier = { bytes, certificate };
+                    }
+                    refused.push(false);
+                } catch (error) {
+                    if (!(error instanceof Rejected)) throw error;
+                    refused.push(true);
+                }
+            }
+            return refused;
+        }""",
+        coded,
+    )
+    alone = [[CHAIN[1].to_json()]]  # refused as the beginning of a chain, and sound by itself
+    assert refused == [False] * len(good) + [files not in alone for files in bad]
 
 
 # -- hostile and unlucky -----------------------------------------------------------------------------

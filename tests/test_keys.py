@@ -205,3 +205,9 @@ def test_what_a_keyring_is_made_of_is_checked() -> None:
         Keyring(key, [key])
     assert Keyring(key, [other]).receipts == (other,)
     assert Keyring.generate(key).membership == key
+
+
+def test_keys_for_a_purpose_are_made_from_others() -> None:
+    key = Key(bytes(32))
+    assert key.derive(b"one") == Key(bytes(32)).derive(b"one")
+    assert len({key, key.derive(b"one"), key.derive(b"two"), key.derive(b"one").derive(b"one")}) == 4

@@ -1,9 +1,9 @@
 """Certificates: what a published version says of itself to people who need not trust who published it.
 
 Each version of a model has one: a small JSON file with digests of the sums and of the weights before and after, what
-was forgotten in between, the proven error bound, the time, and the SHA-256 of the certificate before it, signed with
-Ed25519. So the certificates form a chain. Nobody can change, drop or swap one without breaking it; and who remembers
-the newest one's digest also sees if the end was cut off.
+was forgotten in between, the proven error bound, the time, the head of the service's audit log, and the SHA-256 of the
+certificate before it, signed with Ed25519. So the certificates form a chain. Nobody can change, drop or swap one
+without breaking it; and who remembers the newest one's digest also sees if the end was cut off.
 
 What was forgotten is listed as *commitments*: a hash of each sample's receipt (`neverseen.receipts`). A receipt is
 sealed under a secret key, so whoever has it recognises its commitment, and to everybody else the commitment is 32
@@ -33,11 +33,17 @@ from neverseen.labels import canonical_json
 from neverseen.receipts import commitment
 from neverseen.signing import SigningKey, ed25519_keys
 
-FORMAT = "neverseen-certificate-1"
+FORMATS = ("neverseen-certificate-1", "neverseen-certificate-2")
+"""What is read, the oldest first. Along a chain the format never goes back."""
+FORMAT = FORMATS[-1]
+"""What is issued."""
 SIZE_LIMIT = 2**30
 """Bytes of a certificate: room for some sixteen million commitments."""
-_CONTEXT = b"neverseen:certificate:1"
-_MAX_NUMBER = 2**53  # what every JSON reader holds exactly
+_CONTEXTS = {
+    "neverseen-certificate-1": b"neverseen:certificate:1",
+    "neverseen-certificate-2": b"neverseen:certificate:2",
+}
+_MAX_NUMBER = 2**53 - 1  # what every JSON reader holds exactly
 _MAX_SAMPLES = 2**48
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SIGNATURE = re.compile(r"[0-9a-f]{128}", re.ASCII)
@@ -77,6 +83,22 @@ class State:
 
 
 @dataclass(frozen=True)
+class AuditHead:
+    """How far an audit log had come at one moment.
+
+    Attributes
+    ----------
+    lines : int
+        Number of its last line; 0 if there was none.
+    head : str
+        The authentication code of that line, in hex; zeros if there was none.
+    """
+
+    lines: int
+    head: str
+
+
+@dataclass(frozen=True)
 class Certificate:
     """A signed statement about one published version. Made by `issue` or `from_json`; both check that it is sound.
 
@@ -101,7 +123,12 @@ class Certificate:
     key : str
         Ed25519 public key, in hex.
     signature : str
-        Of everything above, in hex.
+        Of everything else, in hex.
+    audit : AuditHead or None
+        Of the service's audit log, which must hold this line ever after; None where no service published it, and in
+        format 1.
+    format : str
+        Of `FORMATS`.
     """
 
     number: int
@@ -116,6 +143,8 @@ class Certificate:
     previous: str | None
     key: str
     signature: str
+    audit: AuditHead | None = None
+    format: str = FORMAT
 
     @property
     def grid_bits(self) -> int:
@@ -150,11 +179,11 @@ class Certificate:
             canonical = canonical_json(fields).encode() + b"\n" == raw
         except (ValueError, RecursionError) as error:
             raise CertificateRejectedError(f"{source} is not JSON: it is damaged, or something else") from error
-        if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
-            raise CertificateRejectedError(f"{source} is not a certificate of format {FORMAT}")
+        if not isinstance(fields, dict) or fields.get("format") not in FORMATS:
+            raise CertificateRejectedError(f"{source} is not a certificate of format {' or '.join(FORMATS)}")
         if not canonical:
             raise CertificateRejectedError(f"{source} is not in canonical form: it was altered or reformatted")
-        names = set(cls.__dataclass_fields__)
+        names = set(cls.__dataclass_fields__) - ({"audit"} if fields["format"] == FORMATS[0] else set())
         if set(fields) != names:
             odd = ", ".join(sorted(names ^ set(fields)))
             raise CertificateRejectedError(f"{source} does not have the fields of a certificate: see {odd[:200]}")
@@ -163,6 +192,11 @@ class Certificate:
             if not isinstance(state, dict) or set(state) != set(State.__dataclass_fields__):
                 raise CertificateRejectedError(f"{source}: {side} does not have the fields of a state")
             fields[side] = State(**state)
+        audit = fields.get("audit")
+        if audit is not None:
+            if not isinstance(audit, dict) or set(audit) != set(AuditHead.__dataclass_fields__):
+                raise CertificateRejectedError(f"{source}: audit does not have the fields of the head of a log")
+            fields["audit"] = AuditHead(**audit)
         if not isinstance(fields["commitments"], list):
             raise CertificateRejectedError(f"{source}: commitments is not a list")
         certificate = cls(**fields | {"commitments": tuple(fields["commitments"])})
@@ -176,13 +210,17 @@ class Certificate:
             return cls.from_json(file.read(SIZE_LIMIT + 1), str(path))
 
     def _fields(self) -> dict[str, Any]:
-        return vars(self) | {"after": vars(self.after), "before": vars(self.before), "format": FORMAT}
+        fields = vars(self) | {"after": vars(self.after), "before": vars(self.before)}
+        fields["audit"] = None if self.audit is None else vars(self.audit)
+        if self.format == FORMATS[0]:
+            del fields["audit"]
+        return fields
 
     def _signed(self) -> bytes:
         """Return what is signed: all but the signature."""
         fields = self._fields()
         del fields["signature"]
-        return _CONTEXT + canonical_json(fields).encode()
+        return _CONTEXTS[self.format] + canonical_json(fields).encode()
 
 
 def is_mine(certificate: Certificate, receipt: bytes) -> bool:
@@ -204,6 +242,7 @@ def issue(
     grid_bits: int,
     previous: Certificate | None,
     signing_key: SigningKey,
+    audit: AuditHead | None = None,
 ) -> Certificate:
     """Return a new certificate, signed; raise `CertificateRejectedError` if it would not continue the chain.
 
@@ -247,6 +286,7 @@ def issue(
         previous=None if previous is None else previous.digest(),
         key=signing_key.public,
         signature="0" * 128,
+        audit=audit,
     )
     _require_sound(unsigned)
     _require_link(previous, unsigned)
@@ -354,6 +394,11 @@ def _require_sound(certificate: Certificate) -> None:
         isinstance(certificate.error_bound, str) and certificate.error_bound in _BOUNDS,
         "its error bound is not half a grid step, in hex",
     )
+    audit = certificate.audit
+    demand(
+        audit is None or (_is_count(audit.lines, _MAX_NUMBER) and _matches(_DIGEST, audit.head)),
+        "audit is not a number of lines, and 64 hex digits in lower case",
+    )
     for side in ("before", "after"):
         state: State = getattr(certificate, side)
         demand(
@@ -406,6 +451,10 @@ def _require_link(previous: Certificate | None, certificate: Certificate) -> Non
         raise _rejected(certificate, f"its time {certificate.time} is before that of certificate {previous.number}")
     if certificate.key != previous.key:
         raise _rejected(certificate, f"it is signed with another key than certificate {previous.number}")
+    if FORMATS.index(certificate.format) < FORMATS.index(previous.format):
+        raise _rejected(
+            certificate, f"its format {certificate.format} is older than that of certificate {previous.number}"
+        )
 
 
 def _rejected(certificate: Certificate, why: str) -> CertificateRejectedError:
@@ -416,8 +465,8 @@ def _matches(pattern: re.Pattern[str], value: object) -> bool:
     return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_SAMPLES
+def _is_count(value: object, most: int = _MAX_SAMPLES) -> bool:
+    return type(value) is int and 0 <= value <= most
 
 
 def _is_time(value: object) -> bool:

@@ -50,6 +50,10 @@ class Key:
         """Return the secret itself."""
         return self._secret
 
+    def derive(self, purpose: bytes) -> Key:
+        """Return another key, for one purpose: at most 16 bytes that name it. It tells nothing about this one."""
+        return Key(hashlib.blake2b(key=self._secret, digest_size=KEY_SIZE, person=purpose).digest())
+
     def check(self) -> str:
         """Return eight bytes in hex that tell this key from others and nothing about it."""
         return hashlib.blake2b(key=self._secret, digest_size=8, person=b"neverseen:key-id").hexdigest()

@@ -147,7 +147,9 @@ def test_a_ledger_that_is_ours_opens_however_it_was_written(folder: Path) -> Non
     """White space and quotes in a definition are up to the version of SQLAlchemy that wrote it."""
     with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("UPDATE sqlite_master SET sql = replace(replace(sql, ', \n\t', ','), 'owner TEXT', '\"owner\" TEXT')")
+        connection.execute(
+            "UPDATE sqlite_master SET sql = replace(replace(sql, ', \n\t', ','), 'owner TEXT', '\"owner\" TEXT')"
+        )
         connection.execute("PRAGMA writable_schema = RESET")
         connection.execute("VACUUM")
     with opened(folder) as again:

@@ -1,4 +1,4 @@
-"""``neverseen verify``: the checks that outsiders make, each its own command. None needs a secret."""
+"""``neverseen verify``: the checks that outsiders make, each its own command. None needs a secret but `audit`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from neverseen.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
 from neverseen.cli.opening import backbone_of, described, opened
-from neverseen.cli.options import Folder, Ids, Json, Label, Labels, Owners, PublicKey, Receipts, Source
+from neverseen.cli.options import Folder, Ids, Json, Keys, Label, Labels, Owners, PublicKey, Receipts, Source
 from neverseen.cli.printing import counted, print_json
 from neverseen.cli.receipt_files import read_receipts
 from neverseen.cli.sources import Columns, read_source
@@ -28,7 +28,7 @@ Places = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     verify = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
-    for command in (chain, mine, weights, retrain):
+    for command in (chain, mine, weights, retrain, audit):
         verify.command()(command)
     app.add_typer(
         verify,
@@ -168,6 +168,37 @@ def retrain(
         {"certificate": certificate.number, "check": "retrain", "model": state.model, "samples": len(found)},
         as_json,
     )
+
+
+def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
+    """Check that no line of the service's audit log was changed, dropped or cut off.
+
+    Needs the store's keys, which authenticate the lines. Every line that certificates and ledger name must be there.
+
+    Example: `neverseen verify audit shop`
+    """
+    from neverseen.keys import Keyring
+    from neverseen.service import audit_key, check_audit
+    from neverseen.service.settings import FOLDER
+    from neverseen.store.store import KEYS
+
+    description = described(folder)
+    known = Keyring.load(folder / KEYS if keys is None else keys)
+    with opened(folder, write=False) as model:
+        certificates, expected = model.certificates(), model.audit_head
+    if certificates:
+        check_chain(certificates, description.public_key)
+    report = check_audit(folder / FOLDER, audit_key(known), certificates, expected)
+    lines = report.last - report.first + 1 if report.last else 0
+    words = f"{counted(lines, 'line')} in {counted(report.files, 'file')}"
+    if report.first > 1:
+        words += f", from line {report.first}: the service has removed those before"
+    if report.unkeyed:
+        words += f"; {counted(report.unkeyed, 'older line')} of version 0.1.0 without a key"
+    words += f"; {counted(report.certificates, 'certificate')} found in it"
+    if not report.files:
+        words = "there is no audit log, and nothing says that there should be one"
+    _passed(words, {"check": "audit"} | vars(report), as_json)
 
 
 def _certificates(places: list[Path]) -> tuple[list[Certificate], str | None]:

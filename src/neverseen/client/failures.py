@@ -39,6 +39,8 @@ class ServiceError(NeverseenError):
         Seconds to wait before trying again, where the service said so.
     request_id : str or None
         What the service's log calls this exchange.
+    request : str or None
+        Id of the earlier request that used the idempotency key: ask with it what became of that one.
     """
 
     def __init__(
@@ -49,9 +51,10 @@ class ServiceError(NeverseenError):
         row: int | None = None,
         retry_after: float | None = None,
         request_id: str | None = None,
+        request: str | None = None,
     ) -> None:
         super().__init__(message)
-        self._describe(message, code, status, row, retry_after, request_id)
+        self._describe(message, code, status, row, retry_after, request_id, request)
 
     def _describe(
         self,
@@ -61,8 +64,9 @@ class ServiceError(NeverseenError):
         row: int | None,
         retry_after: float | None,
         request_id: str | None,
+        request: str | None = None,
     ) -> None:
-        self.message, self.code, self.status = message, code, status
+        self.message, self.code, self.status, self.request = message, code, status, request
         self.row, self.retry_after, self.request_id = row, retry_after, request_id
 
     def __str__(self) -> str:
@@ -132,6 +136,7 @@ def from_answer(
         "status": status,
         "retry_after": retry_after,
         "request_id": request_id,
+        "request": said["request"] if isinstance(said.get("request"), str) else None,
     }
     if code == "already_forgotten" and certificate is not None:
         return ForgottenAlreadyError(message, row or 0, certificate, **known)

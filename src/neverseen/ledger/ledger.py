@@ -16,6 +16,7 @@ from neverseen.ledger.database import Transaction, open_database
 from neverseen.ledger.tables import (
     CHUNK,
     FORMAT,
+    LASTING,
     MIGRATIONS,
     OLD_FORMAT,
     JournalRow,
@@ -285,9 +286,14 @@ class Ledger:
         """Return the request of an id."""
         return self._request(requests.c.id == request_id)
 
-    def request_by_tag(self, tag: bytes) -> RequestRow | None:
-        """Return the request of a tag."""
-        return self._request(requests.c.tag == tag)
+    def requests_by_tag(self, tags: Iterable[bytes]) -> dict[bytes, RequestRow]:
+        """Return the requests of these tags."""
+        found: dict[bytes, RequestRow] = {}
+        with self._reading() as transaction:
+            for chunk in chunks(sorted(set(tags))):
+                rows = transaction.rows(sa.select(*_REQUEST).where(requests.c.tag.in_(chunk)))
+                found |= {row.tag: row for row in map(_request, rows) if row.tag is not None}
+        return found
 
     def requests(self, limit: int, before: str | None = None, client: str | None = None) -> list[RequestRow]:
         """Return some requests, the latest first.
@@ -379,7 +385,8 @@ class Ledger:
             passed = samples.c.version.between(1, published)
             transaction.run(sa.update(samples).where(passed).values(version=0))  # by which certificate does not matter
             done = requests.c.version <= published
-            transaction.run(sa.update(requests).where(done).values(body=None, client=""))
+            lasting = sa.case((sa.func.length(requests.c.body) >= LASTING, sa.func.substr(requests.c.body, 1, LASTING)))
+            transaction.run(sa.update(requests).where(done).values(body=lasting, client=""))
             if not transaction.rows(sa.select(journal.c.sequence).limit(1)):  # how much there was does not show
                 transaction.run(sa.delete(meta).where(meta.c.key == "sequence"))
         self._database.scrub()

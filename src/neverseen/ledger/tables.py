@@ -26,6 +26,8 @@ CHUNK = 450
 """Values in one statement, at most. Some statements bind each twice, and the smallest limit about is 999."""
 NAME_LIMIT = 2000
 """Bytes of a class's text: what the indexes of PostgreSQL take, with room to spare."""
+LASTING = 33
+"""Bytes of a request's body that outlast a seal, if it has so many. A shorter one is cleared."""
 _DIGEST_SIZE, _COMMITMENT_SIZE, _SALT_SIZE = 16, 32, 16
 
 Number = TypeVar("Number")
@@ -54,7 +56,7 @@ class RequestRow(NamedTuple):
     client: str  # name of the API key; `Ledger.scrub` clears it
     kind: str
     samples: int  # how many came or went
-    body: bytes | None  # keyed digest of the request; `Ledger.scrub` clears it
+    body: bytes | None  # digests of the request; `Ledger.scrub` keeps the first `LASTING` bytes of a longer one
     applied: int  # Unix time in milliseconds
     version: int = 0  # of the certificate that publishes it; set by the ledger
     maker: bytes | None = None  # by which the client is known once its name is cleared

@@ -15,8 +15,9 @@ except ImportError as error:
 
 from neverseen.service.access import ApiKey, KeyFile
 from neverseen.service.app import create_app
-from neverseen.service.audit import check_audit
+from neverseen.service.audit import audit_key
+from neverseen.service.audit_check import AuditReport, check_audit
 from neverseen.service.run import serve
 from neverseen.service.settings import Settings
 
-__all__ = ["ApiKey", "KeyFile", "Settings", "check_audit", "create_app", "serve"]
+__all__ = ["ApiKey", "AuditReport", "KeyFile", "Settings", "audit_key", "check_audit", "create_app", "serve"]

@@ -9,52 +9,82 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from neverseen.errors import ConfigurationError, InputError, LedgerError, NeverseenError, NotLearnedError
+from neverseen.certificates import AuditHead
+from neverseen.errors import ConfigurationError, InputError, NeverseenError, NotLearnedError
 from neverseen.forgetting import Prepared, Verdict
-from neverseen.labels import normalise, text
+from neverseen.labels import canonical_json, normalise, text
 from neverseen.ledger import RequestRow, Writing
 from neverseen.service.errors import Refusal, hidden, refusal_of
+from neverseen.service.idempotency import conflict, told_apart
 from neverseen.service.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, LEARN, Applied, Job, LearnSamples, SampleList
-from neverseen.store import Store
+from neverseen.store import AUDIT, Store
 
 Outcome = tuple[Job, Applied | Refusal]
-Note = Callable[[Writing], None]
+Note = Callable[[Writing, Sequence[bytes] | None], None]
+"""Notes requests in the transaction that carries them out, given the receipts that all of them show or are given."""
 _ROUNDS = 4
 
 
-def apply(store: Store, jobs: Sequence[Job]) -> Iterator[Outcome]:
-    """Carry out jobs of one kind, in order, and yield how each ended. What ends the writer is raised."""
+def apply(store: Store, jobs: Sequence[Job], audit: AuditHead | None = None) -> Iterator[Outcome]:
+    """Carry out jobs of one kind, in order, and yield how each ended. What ends the writer is raised.
+
+    A job whose idempotency key is known is not carried out: it is answered, or refused, from what the ledger has.
+
+    Parameters
+    ----------
+    store : Store
+    jobs : sequence of Job
+    audit : AuditHead, optional
+        How far the audit log has come, for the ledger to note with each change.
+    """
+    known = store._open_ledger().requests_by_tag(job.tag for job in jobs if job.tag is not None)
+    taken: set[bytes] = set()
+    new: list[Job] = []
+    later: list[Job] = []
+    for job in jobs:
+        if job.tag in known:
+            yield job, _repeated(store, job, known[job.tag])
+        elif job.tag in taken:
+            later.append(job)
+        else:
+            new.append(job)
+            taken.update([] if job.tag is None else [job.tag])
+    if new:
+        yield from _apply(store, new, audit)
+    for job in later:
+        yield from apply(store, [job], audit)
+
+
+def _apply(store: Store, jobs: list[Job], audit: AuditHead | None) -> Iterator[Outcome]:
     kind = jobs[0].kind
     if kind == FORGET:
-        yield from _forget(store, list(jobs))
+        yield from _forget(store, jobs, audit)
     elif kind == LEARN:
-        yield from _together(store, list(jobs), _learn)
+        yield from _together(store, jobs, _learn, audit)
     elif kind == FORGET_SAMPLES:
         for (_, named), group in groupby(jobs, lambda job: (job.owner, job.payload.ids is not None)):
             # Without ids, how often a request lists a sample says whether it is clear which is meant.
             for part in [list(group)] if named else [[job] for job in group]:
-                yield from _together(store, part, _forget_samples)
+                yield from _together(store, part, _forget_samples, audit)
     elif kind == FORGET_CLASS:
         for job in jobs:
-            yield from _together(store, [job], _forget_class)
+            yield from _together(store, [job], _forget_class, audit)
 
 
 # -- by receipt --------------------------------------------------------------------------------------
 
 
-def _forget(store: Store, jobs: list[Job]) -> Iterator[Outcome]:
+def _forget(store: Store, jobs: list[Job], audit: AuditHead | None) -> Iterator[Outcome]:
     for _ in range(_ROUNDS):
         if not jobs:
             return
         good, jobs, refused = _parted(store, jobs)
-        for job, refusal in refused:
-            found = _replayed(store, job)
-            yield job, refusal if found is None else found
-        yield from _together(store, good, _forget_receipts)
+        yield from refused
+        yield from _together(store, good, _forget_receipts, audit)
     for job in jobs:  # requests that overlap in turns: each by itself
         good, _, refused = _parted(store, [job])
         yield from refused
-        yield from _together(store, good, _forget_receipts)
+        yield from _together(store, good, _forget_receipts, audit)
 
 
 def _parted(store: Store, jobs: list[Job]) -> tuple[list[Job], list[Job], list[tuple[Job, Refusal]]]:
@@ -102,7 +132,8 @@ def refusal_for(tokens: Sequence[bytes], verdicts: Sequence[Verdict], owner: str
 
 
 def _forget_receipts(store: Store, jobs: list[Job], note: Note) -> None:
-    store.forget([token for job in jobs for token in job.payload], note=note)
+    tokens = [token for job in jobs for token in job.payload]
+    store.forget(tokens, note=lambda writing: note(writing, tokens))
 
 
 # -- by sample, by class, learning -------------------------------------------------------------------
@@ -116,41 +147,43 @@ def _forget_samples(store: Store, jobs: list[Job], note: Note) -> None:
         ids = [name if owner is None else f"{owner}/{name}" for listed in lists for name in listed.ids or ()]
     prepared = Prepared.joined([listed.prepared for listed in lists])
     labels = [label for listed in lists for label in listed.labels]
-    store.forget(prepared, labels, ids=ids, owner=owner, note=note)
+    store.forget(prepared, labels, ids=ids, owner=owner, note=lambda writing: note(writing, None))
 
 
 def _forget_class(store: Store, jobs: list[Job], note: Note) -> None:
-    store.forget_class(jobs[0].payload, note=note)
+    store.forget_class(jobs[0].payload, note=lambda writing: note(writing, None))
 
 
 def _learn(store: Store, jobs: list[Job], note: Note) -> list[bytes]:
     lists: list[LearnSamples] = [job.payload for job in jobs]
+    given: list[bytes] = []
     return store.learn(
         Prepared.joined([listed.prepared for listed in lists]),
         [label for listed in lists for label in listed.labels],
         [name for job, listed in zip(jobs, lists, strict=True) for name in listed.full_ids(job.id)],
         [listed.owner for listed in lists for _ in listed.labels],
-        note=note,
+        deliver=given.extend,
+        note=lambda writing: note(writing, given),
     )
 
 
 def _together(
-    store: Store, jobs: list[Job], change: Callable[[Store, list[Job], Note], list[bytes] | None]
+    store: Store,
+    jobs: list[Job],
+    change: Callable[[Store, list[Job], Note], list[bytes] | None],
+    audit: AuditHead | None,
 ) -> Iterator[Outcome]:
     """Make several changes as one; if that is refused, each by itself."""
     if not jobs:
         return
     single = jobs[0] if len(jobs) == 1 else None
-    if single is not None and single.kind != FORGET:  # of these a repetition is not told by its being refused
-        found = _replayed(store, single)
-        if found is not None:
-            yield single, found
-            return
     rows: list[RequestRow] = []
 
-    def note(writing: Writing) -> None:
-        rows[:] = [job.row() for job in jobs]
+    def note(writing: Writing, receipts: Sequence[bytes] | None) -> None:
+        rows[:] = [job.row(shown) for job, shown in zip(jobs, _shared_out(jobs, receipts), strict=True)]
         writing.note_requests(rows)
+        if audit is not None:
+            writing.set_meta(AUDIT, canonical_json(vars(audit)))
 
     if single is not None and single.kind == FORGET_CLASS:
         single.samples = store._open_ledger().counts().get(text(normalise(single.payload)), 0)
@@ -158,26 +191,24 @@ def _together(
         receipts = change(store, jobs, note)
     except NeverseenError as error:
         refusal = _own_fault(error, jobs)
-        if isinstance(error, LedgerError) and not error.uncertain and any(job.tag for job in jobs):
-            replays = [(job, _replayed(store, job)) for job in jobs]
-            if not any(found for _, found in replays):
-                raise
-            yield from ((job, found) for job, found in replays if found is not None)
-            yield from _together(store, [job for job, found in replays if found is None], change)
-            return
         if refusal is None:
             raise
         if single is not None:
             yield single, refusal
             return
         for job in jobs:
-            yield from _together(store, [job], change)
+            yield from _together(store, [job], change, audit)
         return
-    start = 0
-    for job, row in zip(jobs, rows, strict=True):
-        given = None if receipts is None else receipts[start : start + job.samples]
-        start += job.samples
+    for job, row, given in zip(jobs, rows, _shared_out(jobs, receipts), strict=True):
         yield job, Applied(row, given)
+
+
+def _shared_out(jobs: list[Job], receipts: Sequence[bytes] | None) -> Iterator[list[bytes] | None]:
+    """Yield the part of each job in the receipts of all."""
+    start = 0
+    for job in jobs:
+        yield None if receipts is None else list(receipts[start : start + job.samples])
+        start += job.samples
 
 
 def _own_fault(error: NeverseenError, jobs: list[Job]) -> Refusal | None:
@@ -205,24 +236,28 @@ def class_refusal(error: Exception) -> Refusal | None:
 # -- repetitions -------------------------------------------------------------------------------------
 
 
-def _replayed(store: Store, job: Job) -> Applied | Refusal | None:
-    """Return the answer to a request that was carried out before under its idempotency key."""
-    if job.tag is None:
-        return None
-    row = store._open_ledger().request_by_tag(job.tag)
-    if row is None:
-        return None
-    if row.kind != job.row().kind or row.body not in (None, job.body):
-        return Refusal(
-            "idempotency_conflict", "this idempotency key was used for another request: use a new key for each request"
-        )
-    if job.kind != LEARN:
-        return Applied(row, replayed=True)
-    learned: LearnSamples = job.payload
-    receipts = store.receipts_again(learned.prepared, learned.labels, learned.full_ids(row.id), learned.owner)
+def reused(store: Store, job: Job) -> Refusal | None:
+    """Return why a job cannot be carried out under its idempotency key; None if it can, or was."""
+    row = None if job.tag is None else store._open_ledger().requests_by_tag([job.tag]).get(job.tag)
+    found = None if row is None else _repeated(store, job, row)
+    return found if isinstance(found, Refusal) else None
+
+
+def _repeated(store: Store, job: Job, row: RequestRow) -> Applied | Refusal:
+    """Return the answer to a job whose idempotency key the ledger knows."""
+    if row.kind != job.row().kind:
+        return conflict(row.id)
+    receipts: list[bytes] | None = job.payload if job.kind == FORGET else []
+    if job.kind == LEARN:
+        learned: LearnSamples = job.payload
+        receipts = store.receipts_again(learned.prepared, learned.labels, learned.full_ids(row.id), learned.owner)
+    refusal = told_apart(row, job.body or b"", receipts)
+    if refusal is not None:
+        return refusal
     if receipts is None:
         return Refusal(
             "receipts_gone",
             "this request was carried out before, and its samples are not held any more: their receipts are of no use",
+            request=row.id,
         )
-    return Applied(row, receipts, replayed=True)
+    return Applied(row, receipts if job.kind == LEARN else None, replayed=True)

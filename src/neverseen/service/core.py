@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -24,7 +25,7 @@ from neverseen.backbones import Backbone
 from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
 from neverseen.service.access import ApiKey, KeyFile, maker_of
-from neverseen.service.audit import AuditLog
+from neverseen.service.audit import AuditLog, audit_key
 from neverseen.service.bodies import Bodies
 from neverseen.service.errors import Refusal
 from neverseen.service.history import History, Probe
@@ -92,28 +93,33 @@ class Service:
         self.access.all()  # a file that cannot be used is told now
         self.history = History(place, self.settings.history_points)
         self.repetitions = Repetitions(place)
-        self.audit = AuditLog(place)
-        publisher = Publisher(self.history, self.metrics, lambda size: Probe(place, size))
-        self.writer = Writer(self._open, self.settings, self.audit, self.metrics, publisher, self._clock)
-        try:
-            self.writer.start()
-            opened = self.opened()
-            opened._writer()._require_keys()
-            known = self.audit.known("request")
-            # One whose name is cleared is sealed, and was in the log long before.
-            lost = [row for row in opened._open_ledger().requests(20_000) if row.client and row.id not in known]
-            self.audit.append([entry | {"recovered": True} for entry in audited(reversed(lost))])
+        publisher = Publisher(self.history, self.metrics, lambda size: Probe(place, size), lambda: self.audit.head)
+        self.writer = Writer(self._open, self.settings, self.metrics, publisher, self._clock)
+        with ExitStack() as undone:
+            undone.callback(self.writer.stop, self.settings.stop_timeout)
+            opened = self.writer.open()  # before the log is touched: only one process may write to either
+            key = audit_key(opened._writer()._require_keys())
+            limits = self.settings.audit_bytes, self.settings.audit_files
+            self.audit = AuditLog(place, key, *limits, expected=opened.audit_head)
+            undone.callback(self.audit.close)
+            self.audit.append([entry | {"recovered": True} for entry in audited(self._without_line(opened))])
             self.audit.append([{"action": "start", "version": self.writer.published.number}])
             self.reader = Reader(opened.backbone, self.settings)
             self.predictor = Predictor(
                 opened.backbone, lambda: self.writer.published, self.settings, self.metrics, self.history
             )
             self.pool = ThreadPoolExecutor(4, "service")
-        except BaseException:
-            self.writer.stop(self.settings.stop_timeout)
-            self.audit.close()
-            raise
+            self.writer.start(self.audit)
+            undone.pop_all()
         self.started = True
+
+    def _without_line(self, opened: Store) -> list[RequestRow]:
+        """Return the last changes, oldest first, whose lines a process that died had not written."""
+        rows = {row.id: row for row in reversed(opened._open_ledger().requests(20_000))}
+        newest = self.audit.newest(set(rows))
+        ids = list(rows)
+        later = ids[0 if newest is None else ids.index(newest) + 1 :]
+        return [rows[name] for name in later if rows[name].client]  # one without a name is sealed: it has its line
 
     def stop(self) -> bool:
         """Finish what is queued within a limit, and let go of the store; return whether all was done."""

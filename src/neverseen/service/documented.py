@@ -26,7 +26,7 @@ _BODIES: tuple[type[BaseModel], ...] = (LearnBody, ForgetBody, ClassBody, Predic
 _ALWAYS = ("internal",)
 KEYED = ("unauthorized", "forbidden", "rate_limited")
 SENT = ("invalid_json", "timeout", "too_large", "wrong_content_type", "invalid_request", "busy")
-CHANGED = ("queue_full", "unavailable", "stopping", "idempotency_conflict")
+CHANGED = ("queue_full", "unavailable", "stopping", "idempotency_conflict", "idempotency_expired")
 SECURED: list[dict[str, list[str]]] = [{"key": []}]
 DRY_RUN = {
     "name": "dry_run",

@@ -33,6 +33,10 @@ CODES: dict[str, tuple[int, str]] = {
     "id_taken": (409, "An id belongs to a sample that is held, or is given twice."),
     "ambiguous": (409, "A sample was learned several times: say which by its id, or give its receipt."),
     "idempotency_conflict": (409, "The idempotency key was used for another request."),
+    "idempotency_expired": (
+        409,
+        "The idempotency key was used before a seal, which cleared what for: nothing is done now.",
+    ),
     "receipts_gone": (409, "The request was made before, and its samples are not held any more."),
     "not_tracked": (409, "The store does not keep sums for each class."),
     "batch_too_small": (409, "Fewer samples have changed than the policy publishes together."),
@@ -67,6 +71,8 @@ class Refusal(Exception):  # noqa: N818
         Of a receipt that is rejected; see `ReceiptRejectedError`.
     wait : float, optional
         Seconds after which to try again.
+    request : str, optional
+        Id of the earlier request that this one is taken for.
     """
 
     def __init__(
@@ -78,10 +84,11 @@ class Refusal(Exception):  # noqa: N818
         certificate: int | None = None,
         reason: str | None = None,
         wait: float | None = None,
+        request: str | None = None,
     ) -> None:
         super().__init__(message)
         self.code, self.message, self.row = code, message, row
-        self.certificate, self.reason, self.wait = certificate, reason, wait
+        self.certificate, self.reason, self.wait, self.request = certificate, reason, wait, request
 
     @property
     def status(self) -> int:
@@ -91,7 +98,7 @@ class Refusal(Exception):  # noqa: N818
     def response(self, close: bool = False) -> Response:
         """Return the answer; `close` says that the connection is not used again."""
         about: dict[str, Any] = {"code": self.code, "message": self.message}
-        for name in ("row", "certificate", "reason"):
+        for name in ("row", "certificate", "reason", "request"):
             if getattr(self, name) is not None:
                 about[name] = getattr(self, name)
         headers = {} if self.wait is None else {"Retry-After": whole_seconds(self.wait)}

@@ -1,8 +1,14 @@
 """Requests that are sent again: done once, answered each time.
 
-A request with an idempotency key is known by a *tag*, a keyed digest of the API key's name and the idempotency key,
-which the ledger keeps with the change, in one transaction. So a repetition is recognised also after a crash. One that
-comes while the first is under way waits for it.
+A request with an idempotency key is known by a *tag*, a keyed digest of the API key's name and the idempotency key.
+The ledger keeps it with the change, in one transaction, and beside it digests of the request's body. So a repetition
+is recognised after a crash too, and told from another request under the same key. One that comes while the first is
+under way waits for it.
+
+A seal clears what a thief with every key could test a guess with. One digest of a body can stay: the *lasting* one,
+which is made of receipts too, those that the request showed or was given, if each carries a random salt. Nobody can
+guess a salt, and it goes with its sample. Where it is gone, a repetition cannot be told from another request: both are
+refused.
 """
 
 from __future__ import annotations
@@ -10,15 +16,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from neverseen.errors import FileRejectedError
 from neverseen.files import create_file, read_secret
+from neverseen.ledger import LASTING, RequestRow
 from neverseen.service.errors import Refusal
 
 NAME = "secret"
+_SALTED = b"NSR2"  # the first letters of a receipt that carries a random salt
 
 
 class Repetitions:
@@ -67,10 +75,7 @@ class Repetitions:
             if not failed:
                 if first_body == body:
                     return result
-                raise Refusal(
-                    "idempotency_conflict",
-                    "this idempotency key was used for another request: use a new key for each request",
-                )
+                raise conflict(result.row.id)
         task = asyncio.ensure_future(work())
         self._running[tag] = (body, task)
         task.add_done_callback(lambda done: self._finished(tag, done))
@@ -83,3 +88,56 @@ class Repetitions:
 
     def _digest(self, person: bytes, content: bytes) -> bytes:
         return hashlib.blake2b(content, key=self._secret, digest_size=32, person=person).digest()
+
+
+def to_keep(body: bytes, receipts: Sequence[bytes]) -> bytes:
+    """Return what the ledger keeps of a body: the lasting digest, if there is one, and the body's own.
+
+    Parameters
+    ----------
+    body : bytes
+        Of `Repetitions.body`.
+    receipts : sequence of bytes
+        Those that the request shows or is given; none if it has to do with none.
+    """
+    return _lasting(body, receipts) + body
+
+
+def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -> Refusal | None:
+    """Return the refusal of a request whose tag is known, unless it is a repetition.
+
+    Parameters
+    ----------
+    row : RequestRow
+        What the ledger has under the tag.
+    body : bytes
+        Of the request that came now.
+    receipts : sequence of bytes or None
+        Its receipts, as for `to_keep`; None if they are not known any more.
+    """
+    kept = row.body or b""
+    lasting, own = (kept[:LASTING], kept[LASTING:]) if len(kept) >= LASTING else (b"", kept)
+    if own:
+        return None if own == body else conflict(row.id)
+    if not lasting or receipts is None:
+        return Refusal(
+            "idempotency_expired",
+            f"this idempotency key was used for {row.id}, and what that request said is not kept any more: nothing was "
+            f"done now. Ask GET /v1/requests/{row.id} what became of it, and use a new key for a new request",
+            request=row.id,
+        )
+    return None if lasting == _lasting(body, receipts) else conflict(row.id)
+
+
+def conflict(request: str | None = None) -> Refusal:
+    """Return the refusal of a request under the idempotency key of another one."""
+    words = "this idempotency key was used for another request: use a new key for each request"
+    return Refusal("idempotency_conflict", words, request=request)
+
+
+def _lasting(body: bytes, receipts: Sequence[bytes]) -> bytes:
+    """Return a digest of `LASTING` bytes that a seal need not clear, or nothing."""
+    if not receipts or not all(token.startswith(_SALTED) for token in receipts):
+        return b""
+    joined = b"".join(len(part).to_bytes(8) + part for part in (body, *receipts))
+    return b"\1" + hashlib.blake2b(joined, digest_size=LASTING - 1, person=b"neverseen:lasts").digest()

@@ -11,6 +11,7 @@ from typing import Any
 
 from neverseen.forgetting import Prepared
 from neverseen.ledger import RequestRow
+from neverseen.service.idempotency import to_keep
 from neverseen.store import Store
 
 LEARN, FORGET, FORGET_SAMPLES, FORGET_CLASS, ASK = "learn", "forget", "forget_samples", "forget_class", "ask"
@@ -53,12 +54,18 @@ class Job:
     queued: float = field(default_factory=time.monotonic)
     maker: bytes | None = None
 
-    def row(self, samples: int | None = None) -> RequestRow:
-        """Return what the ledger notes of it."""
+    def row(self, receipts: Sequence[bytes] | None = None) -> RequestRow:
+        """Return what the ledger notes of it.
+
+        Parameters
+        ----------
+        receipts : sequence of bytes, optional
+            That it shows or is given.
+        """
         kind = FORGET if self.kind == FORGET_SAMPLES else self.kind
-        count = self.samples if samples is None else samples
+        body = None if self.body is None else to_keep(self.body, receipts or ())
         now = time.time_ns() // 1_000_000
-        return RequestRow(self.id, self.tag, self.client, kind, count, self.body, now, maker=self.maker)
+        return RequestRow(self.id, self.tag, self.client, kind, self.samples, body, now, maker=self.maker)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neverseen.certificates import Certificate
+from neverseen.certificates import AuditHead, Certificate
 from neverseen.encoding import quantise
 from neverseen.errors import HardwareError, IllConditionedError, LimitError
 from neverseen.service.history import History, Probe
@@ -54,10 +54,14 @@ class Publisher:
     metrics : Metrics
     probe : callable
         Returns the probe set for a number of features.
+    audit : callable
+        Returns how far the audit log has come, for certificates to say.
     """
 
-    def __init__(self, history: History, metrics: Metrics, probe: Callable[[int], Probe]) -> None:
-        self._history, self._metrics, self._probe_of = history, metrics, probe
+    def __init__(
+        self, history: History, metrics: Metrics, probe: Callable[[int], Probe], audit: Callable[[], AuditHead]
+    ) -> None:
+        self._history, self._metrics, self._probe_of, self._audit = history, metrics, probe, audit
         self._probe: Probe | None = None
         self._published: Published | None = None
         self._apply_seconds = 0.0
@@ -104,7 +108,7 @@ class Publisher:
         """Publish what is held now: one solve for all that changed."""
         started = time.monotonic()
         before = self.published.number
-        certificate = store.publish(always=always and policy.unpublished > 0)
+        certificate = store.publish(always=always and policy.unpublished > 0, audit=self._audit())
         seconds = time.monotonic() - started
         policy.published(seconds)
         if certificate.number > before:

@@ -36,7 +36,6 @@ class Writer:
     open_store : callable
         Opens the store for writing.
     settings : Settings
-    audit : AuditLog
     metrics : Metrics
     publisher : Publisher
     clock : callable
@@ -53,13 +52,13 @@ class Writer:
         self,
         open_store: Callable[[], Store],
         settings: Settings,
-        audit: AuditLog,
         metrics: Metrics,
         publisher: Publisher,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._open, self._settings, self._audit, self._metrics = open_store, settings, audit, metrics
+        self._open, self._settings, self._metrics = open_store, settings, metrics
         self._publisher = publisher
+        self._audit: AuditLog
         self.policy = Policy(settings, clock)
         self.store: Store | None = None
         self._jobs: deque[Job] = deque()
@@ -71,9 +70,14 @@ class Writer:
 
     # -- for everybody -----------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Open the store, and begin."""
+    def open(self) -> Store:
+        """Open the store, which nobody else can write from now on."""
         self._open_again()
+        return self._opened()
+
+    def start(self, audit: AuditLog) -> None:
+        """Begin. What is done has its line in the log."""
+        self._audit = audit
         self._thread.start()
 
     @property
@@ -147,6 +151,7 @@ class Writer:
             self._stopping = True
             self._wake.notify()
         if self._thread.ident is None:
+            self._close()
             return True
         self._thread.join(timeout)
         done = not self._thread.is_alive()
@@ -224,7 +229,7 @@ class Writer:
     def _applied(self, kind: str, jobs: list[Job]) -> Settled:
         outcomes: Settled = []
         try:
-            for job, outcome in apply(self._opened(), jobs):
+            for job, outcome in apply(self._opened(), jobs, self._audit.head):
                 outcomes.append((job, outcome))
                 if not isinstance(outcome, Refusal) and not outcome.replayed:
                     self.policy.changed(outcome.row.samples, forgotten=kind != LEARN)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.service.access import OWNER, ApiKey, maker_of
+from neverseen.service.applying import reused
 from neverseen.service.bodies import FORM, JSON, content_type, form, parsed, parsed_list, receipts_in
 from neverseen.service.core import Service, answer, flag, token_of
 from neverseen.service.documented import (
@@ -27,7 +30,17 @@ from neverseen.service.documented import (
 )
 from neverseen.service.documented import form as documented_form
 from neverseen.service.errors import Refusal, refusal_of
-from neverseen.service.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, LEARN, Applied, Job, LearnSamples, SampleList
+from neverseen.service.jobs import (
+    ASK,
+    FORGET,
+    FORGET_CLASS,
+    FORGET_SAMPLES,
+    LEARN,
+    Applied,
+    Job,
+    LearnSamples,
+    SampleList,
+)
 from neverseen.service.rehearsing import effect_of_class, effect_of_receipts, effect_of_samples
 from neverseen.service.samples import from_base64
 from neverseen.service.schemas import (
@@ -198,9 +211,9 @@ class Changing:
             service.reader.require_few(len(words))
             service.count_samples(key, len(words))
             tokens = [from_base64(word, "receipt", row) for row, word in enumerate(words)]
-        if dry_run:
-            return await self._rehearse(key, lambda opened: effect_of_receipts(opened, tokens, key.owner))
         job = _job(FORGET, request, key, len(tokens), tokens, tag, digest)
+        if dry_run:
+            return await self._rehearse(job, lambda opened: effect_of_receipts(opened, tokens, key.owner))
         return await self._do(job)
 
     async def _forget_samples(
@@ -219,9 +232,10 @@ class Changing:
         samples = await service.in_thread(service.reader.samples, given)
         prepared = await service.in_thread(_prepared, service.opened(), samples)
         payload = SampleList(prepared, labels, ids)
+        job = _job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest)
         if dry_run:
-            return await self._rehearse(key, lambda opened: effect_of_samples(opened, payload, key.owner))
-        return await self._do(_job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest))
+            return await self._rehearse(job, lambda opened: effect_of_samples(opened, payload, key.owner))
+        return await self._do(job)
 
     async def forget_class(self, request: Request) -> Response:
         """Forget a class."""
@@ -235,9 +249,10 @@ class Changing:
         async with service.bodies.reading(request) as content:
             label = parsed(ClassBody, content).label
             digest = service.repetitions.body("forget_class", content)
+        job = _job(FORGET_CLASS, request, key, 1, label, tag, digest)
         if dry_run:
-            return await self._rehearse(key, lambda opened: effect_of_class(opened, label))
-        return await self._do(_job(FORGET_CLASS, request, key, 1, label, tag, digest))
+            return await self._rehearse(job, lambda opened: effect_of_class(opened, label))
+        return await self._do(job)
 
     async def _do(self, job: Job) -> Response:
         """Have a job done, once."""
@@ -249,8 +264,16 @@ class Changing:
             done = await service.untold(job, once)
         return answer({"request": service.view(done.row)}, 202)
 
-    async def _rehearse(self, key: ApiKey, question: Any) -> Response:
-        effect = await self._service.change(_question(key, question))
+    async def _rehearse(self, job: Job, question: Callable[[Store], Any]) -> Response:
+        """Say what a job would do. An idempotency key that it cannot be done under is refused now, too."""
+
+        def asked(opened: Store) -> Any:
+            refusal = reused(opened, job)
+            if refusal is not None:
+                raise refusal
+            return question(opened)
+
+        effect = await self._service.change(replace(job, kind=ASK, samples=0, payload=asked))
         return answer({"effect": effect})
 
     # -- operators ---------------------------------------------------------------------------------
@@ -279,10 +302,6 @@ def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, t
     made = str(request.scope["neverseen.id"])
     maker = maker_of(token_of(request) or "", made)
     return Job(kind, made, key.name, key.owner, samples, payload, tag, keyed, future, maker=maker)
-
-
-def _question(key: ApiKey, question: Any) -> Job:
-    return Job("ask", "", key.name, key.owner, 0, question, future=asyncio.get_running_loop().create_future())
 
 
 def _prepared(opened: Store, samples: list[Any]) -> Any:

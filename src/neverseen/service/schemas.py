@@ -123,6 +123,7 @@ class Problem(Answer):
     row: int | None = None
     certificate: int | None = None
     reason: str | None = None
+    request: str | None = None
 
 
 class ErrorAnswer(Answer):

@@ -52,6 +52,8 @@ class Settings:
         Seconds that a stop waits for what is queued.
     history_points : int
         Publications that are kept for charts.
+    audit_bytes, audit_files : int
+        Of the audit log: bytes after which a file is closed and another begun, and closed files to keep.
 
     Examples
     --------
@@ -85,6 +87,8 @@ class Settings:
     public_burst: float = 200.0
     stop_timeout: float = 30.0
     history_points: int = 10_000
+    audit_bytes: int = 2**26
+    audit_files: int = 100
 
     def __post_init__(self) -> None:
         for field in fields(self):

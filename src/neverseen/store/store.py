@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import warnings
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones import Backbone
-from neverseen.certificates import Certificate, State, issue
+from neverseen.certificates import AuditHead, Certificate, State, issue
 from neverseen.encoding import quantise
 from neverseen.errors import (
     AlreadyForgottenError,
@@ -44,6 +45,8 @@ from neverseen.versions import Version
 
 KEYS, SIGNING_KEY, LOCK, LEDGER = "keys.json", "signing.json", "lock", "ledger.sqlite"
 SUMS = "sums"
+AUDIT = "audit"
+"""Key of the ledger's notes: the head of a service's audit log, as canonical JSON."""
 FOLD_BYTES = 2**26
 """A journal of more bytes is folded into a snapshot."""
 FOLD_SECONDS = 3600.0
@@ -277,11 +280,17 @@ class Store:
 
     # -- publishing --------------------------------------------------------------------------------
 
-    def publish(self, *, always: bool = False) -> Certificate:
+    def publish(self, *, always: bool = False, audit: AuditHead | None = None) -> Certificate:
         """Make what is held now visible to readers, and return the certificate that says what changed.
 
         If nothing changed since the last version, that one's certificate is returned, unless there must `always` be
         a new one: then it says that nothing did.
+
+        Parameters
+        ----------
+        always : bool
+        audit : AuditHead, optional
+            How far the log of a service has come, for the certificate to say. That line must be on disk.
         """
         ledger, exact, publications = self._open_ledger(), self._exact(), self._publications
         with exact.locked():
@@ -309,6 +318,7 @@ class Store:
                 configuration.grid_bits,
                 previous,
                 self._signing_key(),
+                audit,
             )
             publications.write_version(number + 1, version)
             self._commit(certificate)
@@ -345,13 +355,18 @@ class Store:
             raise StoreDamagedError(f"{path} is not the key that this store signs with: restore it from a copy")
         return found
 
-    def seal(self) -> Certificate:
+    def seal(self, *, audit: AuditHead | None = None) -> Certificate:
         """Publish, and clear the disk of what was forgotten; return the certificate once both are done.
 
         Afterwards no file of the store holds the features, the code, the id or a digest of a forgotten sample, beyond
         what certificates say. The sums, and the ledger's content, are those of a store that never learned it.
+
+        Parameters
+        ----------
+        audit : AuditHead, optional
+            As for `publish`.
         """
-        certificate = self.publish()
+        certificate = self.publish(audit=audit)
         self.scrub()
         return certificate
 
@@ -387,6 +402,18 @@ class Store:
     def sealed_number(self) -> int:
         """The number of the certificate up to which all that was forgotten is off the disk; 0 if there is none."""
         return int(self._open_ledger().meta("sealed") or 0)
+
+    @property
+    def audit_head(self) -> AuditHead | None:
+        """How far the audit log of a service must have come, as the ledger and the newest certificate say."""
+        noted = self._open_ledger().meta(AUDIT)
+        number = self.published_number
+        try:
+            found = [] if noted is None else [AuditHead(**json.loads(noted))]
+        except (ValueError, TypeError):
+            raise StoreDamagedError(f"the ledger of {self.folder} is damaged: its note {AUDIT!r} is none") from None
+        certified = self.certificate(number).audit if number else None
+        return max(found + ([] if certified is None else [certified]), key=lambda head: head.lines, default=None)
 
     @property
     def published_number(self) -> int:

@@ -8,9 +8,10 @@ import { ascii, fromHex, joined, sha256 } from "./hashing.js";
 
 export class Rejected extends Error {}
 
-const FORMAT = "neverseen-certificate-1";
+const FORMATS = ["neverseen-certificate-1", "neverseen-certificate-2"]; // along a chain it never goes back
 const FIELDS = [
   "after",
+  "audit",
   "before",
   "commitments",
   "configuration",
@@ -25,6 +26,7 @@ const FIELDS = [
   "time",
 ];
 const STATE = ["classes", "model", "samples", "statistics"];
+const HEAD = ["head", "lines"];
 const DIGEST = /^[0-9a-f]{64}$/;
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/;
 const BOUND = /^0x1\.0000000000000p-([2-9]|[1-4]\d|5[0-3])$/;
@@ -59,8 +61,10 @@ export async function parsed(bytes) {
   } catch {
     throw new Rejected("The file is not JSON: it is damaged, or something else.");
   }
-  demand(certificate?.format === FORMAT, `The file is not a certificate of format ${FORMAT}.`);
-  demand(sameNames(certificate, FIELDS), "The file does not have the fields of a certificate.");
+  const place = FORMATS.indexOf(certificate?.format);
+  demand(place >= 0, `The file is not a certificate of format ${FORMATS.join(" or ")}.`);
+  const fields = place === 0 ? FIELDS.filter((name) => name !== "audit") : FIELDS;
+  demand(sameNames(certificate, fields), "The file does not have the fields of a certificate.");
   demand(text === `${canonical(certificate)}\n`, "The file is not in canonical form: it was altered or reformatted.");
   await demandSound(certificate);
   return certificate;
@@ -69,7 +73,12 @@ export async function parsed(bytes) {
 async function demandSound(certificate) {
   const { number, before, after, learned, forgotten, commitments } = certificate;
   demand(Number.isSafeInteger(number) && number >= 1, "Its number is not 1 or more.");
-  demand(TIME.test(certificate.time) && !Number.isNaN(Date.parse(certificate.time)), "Its time is not a time in UTC.");
+  demand(isTime(certificate.time), "Its time is not a time in UTC.");
+  const audit = certificate.audit ?? null;
+  demand(
+    audit === null || (sameNames(audit, HEAD) && isCount(audit.lines, Number.MAX_SAFE_INTEGER) && DIGEST.test(audit.head)),
+    "It does not name a line of the audit log.",
+  );
   demand(DIGEST.test(certificate.configuration), "Its configuration is not a digest.");
   demand(DIGEST.test(certificate.key), "Its key is not an Ed25519 public key in hex.");
   demand(/^[0-9a-f]{128}$/.test(certificate.signature), "Its signature is not 128 hex digits.");
@@ -125,7 +134,7 @@ async function emptyState(configuration) {
 /** Return the bytes that are signed. */
 export function signedBytes(certificate) {
   const { signature: _, ...rest } = certificate;
-  return ascii(`neverseen:certificate:1${canonical(rest)}`);
+  return ascii(`neverseen:certificate:${FORMATS.indexOf(certificate.format) + 1}${canonical(rest)}`);
 }
 
 /**
@@ -179,6 +188,10 @@ export async function checkLink(earlier, later) {
   demand(sameState(later.before, certificate.after), `${name} does not begin where the one before ended.`);
   demand(later.time >= certificate.time, `${name} has an earlier time than the one before.`);
   demand(later.key === certificate.key, `${name} is signed with another key than the one before.`);
+  demand(
+    FORMATS.indexOf(later.format) >= FORMATS.indexOf(certificate.format),
+    `${name} is of an older format than the one before.`,
+  );
 }
 
 /** Return what stands for a receipt in public: its SHA-256, after a fixed word. @param {Uint8Array} receipt */
@@ -198,6 +211,13 @@ function sameState(one, other) {
   return STATE.every((name) => one[name] === other[name]);
 }
 
-function isCount(value) {
-  return Number.isInteger(value) && value >= 0 && value <= MOST;
+function isCount(value, most = MOST) {
+  return Number.isInteger(value) && value >= 0 && value <= most;
+}
+
+/** Return whether a text is a moment of the calendar; a browser alone takes 30 February for 2 March. */
+function isTime(value) {
+  if (!TIME.test(value) || value.startsWith("0000")) return false;
+  const moment = new Date(value);
+  return !Number.isNaN(moment.getTime()) && moment.toISOString() === value.replace("Z", ".000Z");
 }

@@ -68,6 +68,7 @@ export async function render(place, { left }) {
         said.scrollIntoView();
         announce(`Learned ${many(size, "sample")}. The receipts are on the page.`);
       } catch (error) {
+        if (error.code?.startsWith("idempotency_")) key = keyed = null; // this key is used up
         show(said, notice("bad", make("p", {}, error.message)));
       }
     });

@@ -1,0 +1,360 @@
+"""The promise: whoever can write to the audit log, but has no key, cannot change, drop, add or cut off a line unseen.
+
+A cut end shows up to the last change or certificate, whichever came later. The log's files are bounded; what the
+service itself has removed is told apart from what somebody else has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from neverseen import Key, store
+from neverseen.certificates import AuditHead
+from neverseen.cli.program import app
+from neverseen.errors import FileRejectedError
+from neverseen.labels import canonical_json
+from neverseen.service import AuditReport, Settings, audit_key, check_audit
+from neverseen.service.audit import AuditLog
+from tests.service import KEYS, Running, running
+
+KEY = audit_key(KEYS)
+STILL = Settings(min_batch=10**6, max_delay=10**6, seal_after=10**6)
+Lines = list[bytes]
+
+
+def written(folder: Path, count: int = 8, size: int = 2**26, files: int = 100) -> Path:
+    log = AuditLog(folder, KEY, size, files)
+    for number in range(count):
+        log.append([{"action": "forget", "key": "shop", "outcome": "applied", "samples": number}])
+    log.close()
+    return folder / "audit.jsonl"
+
+
+def unkeyed(folder: Path, count: int) -> Path:
+    """A log as version 0.1.0 wrote it."""
+    previous, lines = "0" * 64, []
+    for number in range(count):
+        entry = {"action": "learn", "outcome": "applied", "previous": previous, "samples": number, "time": "t"}
+        lines.append(canonical_json(entry).encode() + b"\n")
+        previous = hashlib.sha256(lines[-1]).hexdigest()
+    path = folder / "audit.jsonl"
+    path.write_bytes(b"".join(lines))
+    path.chmod(0o600)
+    return path
+
+
+def recoded(lines: Lines, key: Key | None = None, numbered: bool = True) -> Lines:
+    """Lines chained anew, by somebody who knows how it is done: without the key, or with another."""
+    previous, made = "0" * 64, []
+    for number, line in enumerate(lines, 1):
+        entry = {name: value for name, value in json.loads(line).items() if name != "mac"}
+        entry |= {"previous": previous} | ({"line": number} if numbered else {})
+        said = canonical_json(entry).encode()
+        secret = key.reveal() if key else b""
+        previous = hashlib.blake2b(said, key=secret, digest_size=32, person=b"neverseen:line").hexdigest()
+        made.append(canonical_json(entry | {"mac": previous}).encode() + b"\n")
+    return made
+
+
+def without_codes(lines: Lines) -> Lines:
+    """Lines as version 0.1.0 chained them, with hashes that anybody can work out."""
+    previous, made = "0" * 64, []
+    for line in lines:
+        entry = {name: value for name, value in json.loads(line).items() if name not in ("mac", "line")}
+        made.append(canonical_json(entry | {"previous": previous}).encode() + b"\n")
+        previous = hashlib.sha256(made[-1]).hexdigest()
+    return made
+
+
+def changed(lines: Lines) -> Lines:
+    return [*lines[:2], lines[2].replace(b'"samples":2', b'"samples":9'), *lines[3:]]
+
+
+ATTACKS: dict[str, Callable[[Lines], Lines]] = {
+    "a line changed": changed,
+    "a line dropped": lambda lines: lines[:1] + lines[2:],
+    "the first line dropped": lambda lines: lines[1:],
+    "two lines swapped": lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+    "a line repeated": lambda lines: [*lines[:4], lines[3], *lines[4:]],
+    "a line put in": lambda lines: [*lines[:4], recoded(lines[:5])[4], *lines[4:]],
+    "a line changed, all hashes recomputed": lambda lines: recoded(changed(lines)),
+    "a line dropped, all hashes recomputed": lambda lines: recoded(lines[:1] + lines[2:]),
+    "recomputed with another key": lambda lines: recoded(lines[:1] + lines[2:], Key(bytes([1] * 32))),
+    "recomputed without numbers": lambda lines: recoded(lines[:1] + lines[2:], numbered=False),
+    "recomputed as an older version": lambda lines: without_codes(lines[:1] + lines[2:]),
+    "an older version's lines at the end": lambda lines: [*lines[:5], *without_codes(lines[6:])],
+    "lines reformatted": lambda lines: [line.replace(b",", b", ", 1) for line in lines],
+    "another field": lambda lines: [*lines[:3], lines[3].replace(b"{", b'{"a":1,', 1), *lines[4:]],
+    "a code that is none": lambda lines: [*lines[:3], lines[3].replace(b'"mac":"', b'"mac":"\\u00e9'), *lines[4:]],
+    "no code": lambda lines: [*lines[:3], re.sub(rb'"mac":"[0-9a-f]*",', b"", lines[3]), *lines[4:]],
+    "not JSON": lambda lines: [*lines[:3], b"\n", *lines[4:]],
+    "the end cut off": lambda lines: lines[:-2],
+    "all cut off": lambda lines: [],
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_tampering_without_the_key_shows(tmp_path: Path, attack: str) -> None:
+    path = written(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    head = AuditHead(8, json.loads(lines[-1])["mac"])
+    assert check_audit(tmp_path, KEY, expected=head) == AuditReport(files=1, first=1, last=8)
+    path.write_bytes(b"".join(ATTACKS[attack](lines)))
+    with pytest.raises(FileRejectedError):
+        check_audit(tmp_path, KEY, expected=head)
+
+
+def test_the_log_of_another_store_does_not_pass(tmp_path: Path) -> None:
+    written(tmp_path)
+    with pytest.raises(FileRejectedError, match="written with another key"):
+        check_audit(tmp_path, Key(bytes([9] * 32)))
+
+
+def test_a_line_that_is_not_whole_is_no_damage(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"action":')
+    assert check_audit(tmp_path, KEY) == AuditReport(files=1, first=1, last=8, torn=10)
+
+
+# -- against a service --------------------------------------------------------------------------------------
+
+
+def log_of(service: Running | Path) -> Path:
+    folder = service if isinstance(service, Path) else service.folder
+    return folder / "service"
+
+
+def checked(folder: Path) -> AuditReport:
+    with store.open(folder, write=False) as opened:
+        return check_audit(log_of(folder), KEY, opened.certificates(), opened.audit_head)
+
+
+def served(folder: Path, first: int = 0) -> None:
+    with running(folder, STILL) as service:
+        for row in (first, first + 5):
+            service.learn(range(row, row + 5))
+            service.client.post("/v1/publish", headers=service.admin)
+        service.learn(range(first + 10, first + 15))  # and a change after the last certificate
+
+
+def cut(folder: Path, keep: int) -> None:
+    path = log_of(folder) / "audit.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:keep]))
+
+
+def test_each_certificate_names_the_head_of_the_log(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    served(folder)
+    entries = [json.loads(line) for line in (log_of(folder) / "audit.jsonl").read_bytes().splitlines()]
+    with store.open(folder, write=False) as opened:
+        heads = [certificate.audit for certificate in opened.certificates()]
+        noted = opened.audit_head
+    assert [head.lines for head in heads if head] == [2, 4]  # start, learn; publish, learn
+    for head in (*heads, noted):
+        assert head is not None
+        assert entries[head.lines - 1]["mac"] == head.head
+    assert noted is not None
+    assert noted.lines == 5
+    assert checked(folder).certificates == 2
+
+
+@pytest.mark.parametrize(("keep", "words"), [(1, "certificate 1 names line 2"), (3, "certificate 2 names line 4")])
+def test_an_end_cut_before_a_certificate_shows(tmp_path: Path, keep: int, words: str) -> None:
+    served(tmp_path / "s")
+    cut(tmp_path / "s", keep)
+    with pytest.raises(FileRejectedError, match=f"{words}, and the log ends with line {keep}: its end was cut off"):
+        checked(tmp_path / "s")
+
+
+def test_an_end_cut_after_the_last_certificate_shows(tmp_path: Path) -> None:
+    served(tmp_path / "s")
+    cut(tmp_path / "s", 4)
+    with pytest.raises(FileRejectedError, match="the ledger names line 5, and the log ends with line 4"):
+        checked(tmp_path / "s")
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "replaced by an older copy", "replaced by an unkeyed log"])
+def test_a_service_that_starts_on_a_cut_log_says_so_for_good(tmp_path: Path, how: str) -> None:
+    folder = tmp_path / "s"
+    served(folder)
+    older = (log_of(folder) / "audit.jsonl").read_bytes()
+    served(folder, 50)
+    if how == "gone":
+        (log_of(folder) / "audit.jsonl").unlink()
+    elif how == "cut":
+        cut(folder, 3)
+    elif how == "replaced by an older copy":
+        (log_of(folder) / "audit.jsonl").write_bytes(older)
+    else:
+        unkeyed(log_of(folder), 5)
+    with running(folder, STILL) as service:
+        service.learn([120])
+        service.client.post("/v1/publish", headers=service.admin)
+    lines = [json.loads(line) for line in (log_of(folder) / "audit.jsonl").read_bytes().splitlines()]
+    (told,) = [line for line in lines if line["action"] == "audit_missing"]
+    assert told["found"] < told["expected"] < told["line"]
+    with pytest.raises(FileRejectedError, match=rf"line {told['expected']} should have been there, and the log ended"):
+        checked(folder)
+
+
+def test_a_log_that_was_tampered_with_is_set_aside_and_not_continued(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    served(folder)
+    path = log_of(folder) / "audit.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"action":"stop"', b'"action":"stip"'))
+    served(folder, 50)
+    with pytest.raises(FileRejectedError, match=r"audit-00000001.jsonl, line [0-9]+: its code is wrong"):
+        checked(folder)
+    (log_of(folder) / "audit-00000001.jsonl").unlink()
+    with pytest.raises(FileRejectedError, match="are missing, and the service did not remove them"):
+        checked(folder)
+
+
+def test_a_whole_log_passes_over_restarts_and_seals(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    for start in range(3):
+        with running(folder, STILL) as service:
+            receipts = service.learn(range(10 * start, 10 * start + 5))
+            service.forget(receipts[:1])
+            service.client.post("/v1/seal", headers=service.admin)
+            checked(folder)  # while the service runs
+    report = checked(folder)
+    assert (report.first, report.last, report.certificates) == (1, 15, 3)
+
+
+# -- files --------------------------------------------------------------------------------------------------
+
+
+def test_the_log_is_bounded_and_the_chain_goes_on(tmp_path: Path) -> None:
+    written(tmp_path, 100, size=1000, files=4)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert len(files) == 5
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 10_000
+    report = check_audit(tmp_path, KEY)
+    assert report.files == 5
+    assert 1 < report.first < report.last
+    written(tmp_path, 100, size=1000, files=4)  # after a restart
+    assert check_audit(tmp_path, KEY).last > report.last + 100
+
+
+def test_a_closed_file_that_somebody_removed_shows(tmp_path: Path) -> None:
+    written(tmp_path, 60, size=1000, files=50)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert check_audit(tmp_path, KEY).first == 1
+    for name, words in (
+        (names[0], "are missing, and the service did not remove them"),
+        (names[3], "the chain is broken here"),
+    ):
+        copy = tmp_path / f"without {name}"
+        copy.mkdir()
+        for other in names:
+            if other != name:
+                shutil.copy(tmp_path / other, copy / other)
+        with pytest.raises(FileRejectedError, match=words):
+            check_audit(copy, KEY)
+    swapped = tmp_path / "swapped"
+    swapped.mkdir()
+    for name, other in zip(names, [names[0], names[2], names[1], *names[3:]], strict=True):
+        shutil.copy(tmp_path / name, swapped / other)
+    with pytest.raises(FileRejectedError, match="the chain is broken here"):
+        check_audit(swapped, KEY)
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["file not made", "line not written"])
+def test_killed_while_a_file_is_closed(tmp_path: Path, left: bool) -> None:
+    path = written(tmp_path, 10)
+    path.rename(tmp_path / "audit-00000001.jsonl")
+    if not left:
+        path.touch(0o600)
+    written(tmp_path, 3)
+    assert check_audit(tmp_path, KEY) == AuditReport(files=2, first=1, last=13)
+
+
+def test_lines_are_put_back_from_the_file_before(tmp_path: Path) -> None:
+    """A restart right after a file was closed does not log old changes a second time."""
+    folder = tmp_path / "s"
+    settings = Settings(min_batch=10**6, max_delay=10**6, audit_bytes=1500, audit_files=2)
+    for start in range(6):
+        with running(folder, settings) as service:
+            for row in range(6):
+                service.learn([20 * start + row])
+    entries = [
+        json.loads(line) for path in sorted(log_of(folder).glob("audit*")) for line in path.read_bytes().splitlines()
+    ]
+    assert not [entry for entry in entries if entry.get("recovered")]
+    assert checked(folder).files == 3
+
+
+# -- logs of version 0.1.0 ----------------------------------------------------------------------------------
+
+
+def test_an_older_log_is_closed_and_named(tmp_path: Path) -> None:
+    unkeyed(tmp_path, 5)
+    written(tmp_path, 3)
+    assert check_audit(tmp_path, KEY) == AuditReport(files=2, first=1, last=4, unkeyed=5)
+    first = json.loads((tmp_path / "audit.jsonl").read_bytes().splitlines()[0])
+    assert (first["action"], first["file"]) == ("audit_continued", "audit-00000001.jsonl")
+    lines = (tmp_path / "audit-00000001.jsonl").read_bytes().splitlines(keepends=True)
+    for attack in (without_codes(lines[1:]), lines[:-1], lines[1:], []):
+        (tmp_path / "audit-00000001.jsonl").write_bytes(b"".join(attack))
+        with pytest.raises(FileRejectedError):
+            check_audit(tmp_path, KEY)
+    (tmp_path / "audit-00000001.jsonl").unlink()
+    with pytest.raises(FileRejectedError, match=r"audit-00000001.jsonl is missing, and the service did not remove it"):
+        check_audit(tmp_path, KEY)
+
+
+def test_a_service_takes_over_an_older_log(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with running(folder, STILL) as service:
+        service.learn(range(5))
+        service.learn(range(5, 10))
+    path = log_of(folder) / "audit.jsonl"
+    path.write_bytes(b"".join(without_codes(path.read_bytes().splitlines(keepends=True))))
+    with sqlite3.connect(folder / "ledger.sqlite") as ledger:  # as version 0.1.0 left it
+        ledger.execute("delete from neverseen_meta where key = 'audit'")
+    with running(folder, STILL) as service:
+        service.learn([20])
+    actions = [json.loads(line)["action"] for line in path.read_bytes().splitlines()]
+    assert actions == ["audit_continued", "start", "learn", "stop"]  # and nothing is logged a second time
+    assert checked(folder) == AuditReport(files=2, first=1, last=4, unkeyed=4)
+
+
+def test_unkeyed_files_cannot_be_slipped_in(tmp_path: Path) -> None:
+    written(tmp_path, 3)
+    (tmp_path / "audit.jsonl").rename(tmp_path / "audit-00000002.jsonl")
+    unkeyed(tmp_path, 5).rename(tmp_path / "audit-00000001.jsonl")
+    with pytest.raises(FileRejectedError, match="no line of the log names audit-00000001.jsonl"):
+        check_audit(tmp_path, KEY)
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
+
+def verify(*words: object) -> Any:
+    return CliRunner().invoke(app, ["verify", "audit", *map(str, words)])
+
+
+def test_the_command(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    served(folder)
+    KEYS.save(tmp_path / "keys.json")
+    good = verify(folder, "--keys", tmp_path / "keys.json", "--json")
+    assert good.exit_code == 0, good.output
+    facts = json.loads(good.output)
+    assert (facts["passed"], facts["certificates"], facts["last"]) == (True, 2, 7)
+    assert "7 lines in 1 file; 2 certificates found in it" in verify(folder, "--keys", tmp_path / "keys.json").output
+    cut(folder, 3)
+    bad = verify(folder, "--keys", tmp_path / "keys.json")
+    assert bad.exit_code == 1

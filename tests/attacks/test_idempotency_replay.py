@@ -1,0 +1,412 @@
+"""The promise: no 2xx is sent for something that is not done, whatever an idempotency key was used for before.
+
+A key replayed with another body is refused, for every kind of request, at every stage. Replayed with its own body it is
+answered as before, as far as that can be known without keeping what was forgotten; else it is refused as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from neverseen import store
+from neverseen.client import Client, ServiceError
+from neverseen.ledger import LASTING, RequestRow
+from neverseen.service import Settings
+from neverseen.service.applying import apply
+from neverseen.service.idempotency import to_keep, told_apart
+from neverseen.service.jobs import FORGET, Applied, Job
+from tests.service import (
+    BACKBONE,
+    KEYS,
+    LABELS,
+    ROWS,
+    Process,
+    Running,
+    bearer,
+    never,
+    new_store,
+    running,
+    samples,
+    token,
+)
+
+STILL = Settings(min_batch=10**6, max_delay=10**6, seal_after=10**6)
+HELD = range(30)
+KINDS = ("learn", "forget by receipt", "forget by sample", "forget by class")
+STAGES = ("before publishing", "after publishing", "after a seal", "after two seals")
+KEY = {kind: kind.replace(" ", "-") for kind in KINDS}
+USED = ("idempotency_conflict", "idempotency_expired")
+
+
+@dataclass
+class Attacked:
+    """A service on which one request was made under the idempotency key ``k``."""
+
+    folder: Path
+    secret: dict[str, str]
+    bodies: dict[str, tuple[str, dict[str, Any], dict[str, Any]]]  # of each kind: path, own body, another body
+    salted: bool
+
+    def send(self, service: Running, path: str, body: Any, key: str = "k", **query: Any) -> httpx.Response:
+        headers = self.secret | {"Idempotency-Key": key}
+        return service.client.post(path, json=body, headers=headers, params=query)
+
+
+def prepared(service: Running) -> Attacked:
+    secret = bearer(token(service.folder, "shop", "learn", "forget"))
+    receipts = service.learn(HELD)
+    bodies: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+        "learn": ("/v1/samples", {"samples": samples([50, 51])}, {"samples": samples([52, 53])}),
+        "forget by receipt": ("/v1/forget", {"receipts": receipts[:1]}, {"receipts": receipts[1:2]}),
+        "forget by sample": ("/v1/forget", {"samples": samples([2])}, {"samples": samples([3])}),
+        "forget by class": ("/v1/forget/class", {"label": "dog"}, {"label": "cat"}),
+    }
+    salted = base64.urlsafe_b64decode(receipts[0]).startswith(b"NSR2")
+    return Attacked(service.folder, secret, bodies, salted)
+
+
+def brought(service: Running, stage: str) -> None:
+    verbs = {"after publishing": ["publish"], "after a seal": ["seal"], "after two seals": ["seal", "seal"]}
+    for verb in verbs.get(stage, []):
+        assert service.client.post(f"/v1/{verb}", headers=service.admin).status_code == 200
+
+
+@contextmanager
+def held_up(service: Running) -> Iterator[threading.Event]:
+    """The writer waits, and takes nothing more, until the event is set."""
+    entered, gate = threading.Event(), threading.Event()
+
+    def wait(_: Any) -> None:
+        entered.set()
+        gate.wait(120)
+
+    service.service.writer.ask(wait)
+    try:
+        assert entered.wait(60)
+        yield gate
+    finally:
+        gate.set()
+
+
+@contextmanager
+def at(folder: Path, kind: str, stage: str, restart: bool) -> Iterator[tuple[Running, Attacked, httpx.Response]]:
+    with running(folder, STILL) as service:
+        attacked = prepared(service)
+        path, own, _ = attacked.bodies[kind]
+        first = attacked.send(service, path, own)
+        assert first.is_success, first.text
+        brought(service, stage)
+        if not restart:
+            yield service, attacked, first
+    if restart:
+        with running(folder, STILL) as service:
+            yield service, attacked, first
+
+
+every_stage = pytest.mark.parametrize("stage", STAGES)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+restarted = pytest.mark.parametrize("restart", [False, True], ids=["same run", "after a restart"])
+
+
+@restarted
+@every_stage
+@every_kind
+def test_a_used_key_with_another_body_is_refused(tmp_path: Path, kind: str, stage: str, restart: bool) -> None:
+    with at(tmp_path / "s", kind, stage, restart) as (service, attacked, first):
+        before = service.digest()
+        for other, (path, own, another) in attacked.bodies.items():
+            for body in (another,) if other == kind else (own, another):
+                for query in {}, {"dry_run": "true"}:
+                    if query and path == "/v1/samples":
+                        continue
+                    answer = attacked.send(service, path, body, **query)
+                    assert answer.status_code == 409, (other, query, answer.text)
+                    error = answer.json()["error"]
+                    assert error["code"] in USED, (other, error)
+                    assert error["request"] == first.json()["request"]["id"]
+        assert service.digest() == before
+        # Under keys of their own, the same bodies are good.
+        path, _, another = attacked.bodies[kind]
+        assert attacked.send(service, path, another, key="new").is_success
+        assert service.digest() != before
+
+
+@restarted
+@every_stage
+@every_kind
+def test_a_used_key_with_its_own_body_is_never_done_twice(tmp_path: Path, kind: str, stage: str, restart: bool) -> None:
+    with at(tmp_path / "s", kind, stage, restart) as (service, attacked, first):
+        before, request = service.digest(), first.json()["request"]["id"]
+        path, own, _ = attacked.bodies[kind]
+        again = attacked.send(service, path, own)
+        lasts = attacked.salted and kind in ("learn", "forget by receipt")
+        if "seal" not in stage or lasts:  # answered as before
+            assert again.status_code == first.status_code, again.text
+            assert again.json()["request"]["id"] == request
+            assert again.json().get("receipts") == first.json().get("receipts")
+        else:
+            error = again.json()["error"]
+            assert (again.status_code, error["code"], error["request"]) == (409, "idempotency_expired", request)
+            assert f"GET /v1/requests/{request}" in error["message"]
+            assert "nothing was done" in error["message"]
+            assert service.state(request) == "sealed"  # what became of it can be asked for
+        assert service.digest() == before
+
+
+def test_a_forget_of_what_is_held_is_not_acknowledged_for_another(tmp_path: Path) -> None:
+    """The shortest way: forget A, seal, forget B under the same key. B was acknowledged, and stayed."""
+    with running(tmp_path / "s", STILL) as service:
+        receipts = service.learn(range(4))
+        headers = service.admin | {"Idempotency-Key": "k"}
+        assert service.client.post("/v1/forget", json={"receipts": receipts[:1]}, headers=headers).status_code == 202
+        assert service.client.post("/v1/seal", headers=service.admin).status_code == 200
+        answer = service.client.post("/v1/forget", json={"receipts": receipts[1:2]}, headers=headers)
+        assert answer.status_code == 409, "B was acknowledged"
+        assert service.digest() == never(range(1, 4))
+        assert service.forget(receipts[1:2]).status_code == 202
+        assert service.digest() == never(range(2, 4))
+
+
+def test_a_replay_among_overlapping_requests_is_told(tmp_path: Path) -> None:
+    """Requests that list each other's receipts in turns are taken one by one; a replay among them is still one."""
+    with store.open(new_store(tmp_path / "s"), backbone=BACKBONE, keys=KEYS, hardware="numpy") as opened:
+        receipts = opened.learn(ROWS[:12], LABELS[:12], [f"s{row}" for row in range(12)])
+
+        def forget(number: int, tokens: list[bytes], tag: bytes | None = None, body: bytes = b"b" * 32) -> Job:
+            return Job(FORGET, f"req {number}", "key", None, len(tokens), tokens, tag=tag, body=body if tag else None)
+
+        tag = b"t" * 32
+        assert [type(found) for _, found in apply(opened, [forget(0, receipts[:1], tag)])] == [Applied]
+        crowd = [forget(1 + row, receipts[row : row + 2]) for row in range(1, 9)]
+        replay, other = forget(98, receipts[:1], tag), forget(99, receipts[11:12], tag, b"o" * 32)
+        found = {job.id: outcome for job, outcome in apply(opened, [*crowd, replay, other])}
+        assert isinstance(found["req 98"], Applied)
+        assert found["req 98"].replayed
+        assert getattr(found["req 99"], "code", None) == "idempotency_conflict"
+        # Two new requests with one tag, in one change: the second is told like any other.
+        tag = b"u" * 32
+        pair = [forget(200, receipts[10:11], tag), forget(201, receipts[11:12], tag, b"o" * 32)]
+        found = {job.id: outcome for job, outcome in apply(opened, pair)}
+        assert isinstance(found["req 200"], Applied)
+        assert getattr(found["req 201"], "code", None) == "idempotency_conflict"
+
+
+@every_kind
+def test_two_bodies_race_under_one_key(tmp_path: Path, kind: str) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        attacked = prepared(service)
+        path, own, another = attacked.bodies[kind]
+        with held_up(service) as gate, ThreadPoolExecutor(8) as pool:
+            both = [pool.submit(attacked.send, service, path, body) for body in [own, another] * 4]
+            gate.set()
+            answers = [future.result() for future in both]
+        won = {answer.json()["request"]["id"] for answer in answers if answer.is_success}
+        assert len(won) == 1
+        sides = [{answer.is_success for answer in answers[side::2]} for side in (0, 1)]
+        assert sorted(map(sorted, sides)) == [[False], [True]]  # all of one body, none of the other
+        refused = [answer.json()["error"] for answer in answers if not answer.is_success]
+        assert {(error["code"], error["request"]) for error in refused} == {("idempotency_conflict", won.pop())}
+        mine = own if sides[0] == {True} else another
+        once = service.digest()
+        assert attacked.send(service, path, mine).is_success
+        assert service.digest() == once
+        rest = another if mine is own else own  # it was not done: under a key of its own it can be
+        assert attacked.send(service, path, rest, key="new").is_success
+        assert service.digest() != once
+
+
+def test_a_key_whose_request_was_refused_is_free_again(tmp_path: Path) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        attacked = prepared(service)
+        path, own, _ = attacked.bodies["forget by receipt"]
+        with held_up(service) as gate, ThreadPoolExecutor(2) as pool:
+            bad = pool.submit(attacked.send, service, path, {"receipts": ["TlNSMQAB"]})
+            while not service.service.writer.waiting():
+                time.sleep(0.01)
+            good = pool.submit(attacked.send, service, path, own)
+            gate.set()
+            assert bad.result().status_code == 404
+            assert good.result().status_code == 202
+        assert service.digest() == never(range(1, 30))
+
+
+def test_a_key_spelled_by_another_content_type_is_still_used(tmp_path: Path) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        attacked = prepared(service)
+        path, own, another = attacked.bodies["forget by receipt"]
+        assert attacked.send(service, path, own).status_code == 202
+        before = service.digest()
+        line = json.dumps({"receipt": another["receipts"][0]}).encode()
+        raw = base64.urlsafe_b64decode(another["receipts"][0])
+        for content in (line, line + b"\n", raw):
+            headers = attacked.secret | {"Idempotency-Key": "k"}
+            answer = service.client.post(path, files={"receipts": ("r", content)}, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "idempotency_conflict")
+        assert service.digest() == before
+
+
+def test_a_rehearsal_does_not_use_up_a_key(tmp_path: Path) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        attacked = prepared(service)
+        for kind in KINDS[1:]:
+            path, own, another = attacked.bodies[kind]
+            for body in (another, own):
+                assert attacked.send(service, path, body, key=KEY[kind], dry_run="true").status_code == 200
+            assert attacked.send(service, path, own, key=KEY[kind]).status_code == 202
+            assert attacked.send(service, path, another, key=KEY[kind], dry_run="true").status_code == 409
+
+
+def test_killed_after_the_answer(tmp_path: Path) -> None:
+    folder = new_store(tmp_path / "s")
+    secret = bearer(token(folder, "shop", "learn", "forget")) | {"Idempotency-Key": "k"}
+    process = Process(folder, "Settings(min_batch=10**6, max_delay=10**6)")
+    try:
+        learned = httpx.post(
+            f"{process.url}/v1/samples",
+            json={"samples": samples(range(5))},
+            headers=secret | {"Idempotency-Key": "l"},
+            timeout=60,
+        )
+        receipts = learned.json()["receipts"]
+        first = httpx.post(f"{process.url}/v1/forget", json={"receipts": receipts[:1]}, headers=secret, timeout=60)
+        assert first.status_code == 202
+    finally:
+        process.stop(signal.SIGKILL)
+    with running(folder, STILL) as service:
+        other = service.client.post("/v1/forget", json={"receipts": receipts[1:2]}, headers=secret)
+        assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_conflict")
+        again = service.client.post("/v1/forget", json={"receipts": receipts[:1]}, headers=secret)
+        assert again.json()["request"]["id"] == first.json()["request"]["id"]
+        assert service.digest() == never(range(1, 5))
+
+
+def noted(folder: Path) -> set[str]:
+    """The requests that the ledger has on disk, read by somebody else."""
+    with sqlite3.connect(f"file:{folder / 'ledger.sqlite'}?mode=ro", uri=True) as connection:
+        return {row[0] for row in connection.execute("select id from neverseen_requests")}
+
+
+def full(handle: int, content: bytes, offset: int) -> int:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("log", ["good", "full"])
+def test_every_2xx_of_a_change_is_on_disk(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "s"
+    told: list[str] = []
+    with running(folder, STILL) as service:
+        attacked = prepared(service)
+        for kind in KINDS:
+            path, own, another = attacked.bodies[kind]
+            for key, body in (("a", own), ("a", own), ("b", another)):
+                with monkeypatch.context() as patched:
+                    if log == "full":
+                        patched.setattr(os, "pwrite", full)
+                    answer = attacked.send(service, path, body, key=KEY[kind] + key)
+                if answer.is_success:
+                    told.append(answer.json()["request"]["id"])
+                    assert told[-1] in noted(folder)
+                else:
+                    assert answer.status_code == 503, answer.text  # the log cannot be written: nothing is taken
+        digest = service.digest()
+    assert told
+    with running(folder, STILL) as service:
+        assert service.digest() == digest
+        for request in told:
+            assert service.state(request) == "applied"
+
+
+def test_a_stop_that_takes_too_long_acknowledges_nothing(tmp_path: Path) -> None:
+    settings = Settings(min_batch=10**6, max_delay=10**6, stop_timeout=1)
+    with running(tmp_path / "s", settings) as service:
+        attacked = prepared(service)
+        before = service.digest()
+        path, own, _ = attacked.bodies["forget by receipt"]
+        with held_up(service) as gate, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(attacked.send, service, path, own)
+            while not service.service.writer.waiting():
+                time.sleep(0.01)
+            stopping = threading.Thread(target=service.service.writer.stop, args=(0.2,))
+            stopping.start()
+            answer = waiting.result()
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "stopping"
+            gate.set()
+            stopping.join()
+    with running(tmp_path / "s", STILL) as service:
+        assert service.digest() == before
+
+
+# -- what outlasts a seal -----------------------------------------------------------------------------------
+
+
+SALTED, PLAIN = [b"NSR2" + bytes([row]) * 40 for row in range(3)], [b"NSR1" + bytes([row]) * 40 for row in range(3)]
+
+
+def kept(body: bytes, receipts: list[bytes], sealed: bool) -> RequestRow:
+    """A row as the ledger has it, before or after a seal."""
+    value: bytes | None = to_keep(body, receipts)
+    if sealed and value is not None:
+        value = value[:LASTING] if len(value) >= LASTING else None
+    return RequestRow("req 1", b"t" * 32, "key", "forget", 1, value, 0)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_salted_receipts_are_told_apart_after_a_seal(sealed: bool) -> None:
+    own, other = b"a" * 32, b"b" * 32
+    row = kept(own, SALTED, sealed)
+    assert told_apart(row, own, SALTED) is None
+    attacks: list[tuple[bytes, list[bytes] | None]] = [
+        (other, SALTED),
+        (other, SALTED[:1]),
+        (other, []),
+        (other, PLAIN),
+        (other, None),
+    ]
+    attacks += [(own, SALTED[::-1]), (own, SALTED[:2]), (own, [])] if sealed else []
+    for body, receipts in attacks:
+        refusal = told_apart(row, body, receipts)
+        assert refusal is not None
+        assert refusal.code in USED
+
+
+@pytest.mark.parametrize("receipts", [PLAIN, [], [*SALTED, PLAIN[0]]])
+def test_what_could_be_guessed_is_cleared_with_a_seal(receipts: list[bytes]) -> None:
+    row = kept(b"a" * 32, receipts, sealed=True)
+    assert row.body is None
+    refusal = told_apart(row, b"a" * 32, receipts)
+    assert refusal is not None
+    assert refusal.code == "idempotency_expired"
+
+
+def test_the_client_names_the_request(tmp_path: Path) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        secret = service.admin["Authorization"].partition(" ")[2]
+        service.learn(range(10))
+        with Client(service.url, token=secret) as client:
+
+            def ask(row: int) -> Any:
+                return client.forget(samples=ROWS[row : row + 1], labels=LABELS[row : row + 1], idempotency_key="k")
+
+            first = ask(0)
+            client.seal()
+            with pytest.raises(ServiceError, match="idempotency_expired") as caught:
+                ask(1)
+            assert caught.value.request == first.id
+            assert client.request(first.id).state == "sealed"
+            assert service.digest() == never(range(1, 10))
