@@ -199,18 +199,26 @@ def flood(connection: socket.socket, line: bytes) -> None:
         time.sleep(0.001)
 
 
-def test_heads_without_end(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_without_end(service: Running) -> None:
     host, port = service.client.base_url.host, service.client.base_url.port or 0
     for line in (b"X-Odd: %s\r\n" % (b"x" * 10_000), b"x" * 10_000):  # many, and one
         with closing(socket.create_connection((host, port), timeout=5)) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-First: ")
             with pytest.raises(OSError, match="reset|pipe"):
                 flood(connection, line)
-    monkeypatch.setattr("neverseen.service.protocol.HEAD_SECONDS", 0.2)
-    for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"):
-        with closing(socket.create_connection((host, port), timeout=5)) as connection:
-            connection.sendall(begun)
-            assert connection.recv(100) == b""  # cut
+
+
+def test_heads_that_do_not_come(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(idle_timeout=0.2)) as impatient:
+        place = (impatient.client.base_url.host, impatient.client.base_url.port or 0)
+        unread = b"POST /v1/forget HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+        for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", unread):
+            with closing(socket.create_connection(place, timeout=60)) as connection:
+                connection.sendall(begun)
+                received = b""
+                while part := connection.recv(1000):
+                    received += part  # an answer to what is refused at once, and then the end
+                assert received.startswith(b"HTTP/1.1 401 ") == (begun is unread)
 
 
 def test_what_is_not_http(service: Running) -> None:

@@ -29,11 +29,12 @@ from neverseen.service.errors import Refusal
 from neverseen.service.history import History, Probe
 from neverseen.service.idempotency import Repetitions
 from neverseen.service.jobs import FORGET, FORGET_SAMPLES, Job
-from neverseen.service.limits import Buckets
+from neverseen.service.limits import Buckets, origin
 from neverseen.service.metrics import Metrics
 from neverseen.service.predicting import Predictor
 from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, audited
+from neverseen.service.refusals import Refusals
 from neverseen.service.samples import Reader
 from neverseen.service.settings import Settings, service_folder
 from neverseen.store import Store
@@ -76,6 +77,7 @@ class Service:
         self.bodies = Bodies(settings)
         self.access: KeyFile
         self.audit: AuditLog
+        self.refusals: Refusals
         self.history: History
         self.repetitions: Repetitions
         self.writer: Writer
@@ -92,6 +94,7 @@ class Service:
         self.history = History(place, self.settings.history_points)
         self.repetitions = Repetitions(place)
         self.audit = AuditLog(place)
+        self.refusals = Refusals(self.audit.soon, self.settings.refusal_seconds)
         publisher = Publisher(self.history, self.metrics, lambda size: Probe(place, size))
         self.writer = Writer(self._open, self.settings, self.audit, self.metrics, publisher, self._clock)
         try:
@@ -118,6 +121,7 @@ class Service:
         self.started = False
         self.predictor.stop()
         done = self.writer.stop(self.settings.stop_timeout)
+        self.refusals.write()
         self.audit.soon({"action": "stop", "finished": done})
         self.audit.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -139,44 +143,44 @@ class Service:
 
     # -- who asks ----------------------------------------------------------------------------------
 
-    def key_of(self, request: Request) -> ApiKey | None:
-        """Return the key of a request; None if it shows none, or none that is good."""
-        header = request.headers.get("authorization", "")
-        scheme, _, token = header.partition(" ")
-        if scheme.lower() != "bearer":
-            return None
-        key = self.access.find(token.strip())
-        if key is not None:
-            request.scope["neverseen.key"] = key.name
-        return key
-
     def require(self, request: Request, *scopes: str) -> ApiKey:
-        """Return the key of a request if it has one of these scopes, or refuse; without a scope, any will do."""
-        key = self.key_of(request)
+        """Return the key of a request if it has one of these scopes, or refuse; without a scope, any will do.
+
+        The buckets come first: whatever a request is refused for, it counts, and one too many costs next to nothing.
+        """
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        token = given.strip() if scheme.lower() == "bearer" else ""
+        key = self.access.find(token, look=False)
         if key is None:
             self.public(request)  # who guesses is slowed down
+            key = self.access.find(token)
+        if key is None:
             raise Refusal("unauthorized", "send an API key that is good: Authorization: Bearer nsk_...")
-        if scopes and not any(map(key.may, scopes)):
-            raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
+        request.scope["neverseen.key"] = key.name
         wait = self.buckets.take(key.name)
         if wait:
-            raise Refusal("rate_limited", "this key asks too often: wait as long as Retry-After says", wait=wait)
+            limit = f"requests_per_second = {self.settings.requests_per_second:g}"
+            words = f"this key asks too often ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
+        if scopes and not any(map(key.may, scopes)):
+            raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
         return key
 
     def public(self, request: Request) -> None:
         """Count a request without a key against its address."""
-        address = request.client.host if request.client else ""
-        wait = self.public_buckets.take(address)
+        wait = self.public_buckets.take(origin(request.client.host if request.client else ""))
         if wait:
-            raise Refusal("rate_limited", "this address asks too often: wait as long as Retry-After says", wait=wait)
+            limit = f"public_per_second = {self.settings.public_per_second:g}"
+            words = f"this address asks too often ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
 
     def count_samples(self, key: ApiKey, samples: int) -> None:
         """Count samples against a key."""
         wait = self.sample_buckets.take(key.name, samples)
         if wait:
-            raise Refusal(
-                "rate_limited", "this key sends too many samples: wait as long as Retry-After says", wait=wait
-            )
+            limit = f"samples_per_second = {self.settings.samples_per_second:g}"
+            words = f"this key sends too many samples ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
 
     # -- changes -----------------------------------------------------------------------------------
 

@@ -46,6 +46,12 @@ class Settings:
         Token buckets of each key.
     public_per_second, public_burst : float
         Requests without a key, by address.
+    refusal_seconds : float
+        Refusals of one kind in so many seconds are one line of the audit log, with a count.
+    max_connections, connections_per_address : int
+        Connections at a time. Fewer, if the process may not open so many files.
+    idle_timeout : float
+        Seconds that a connection may wait for its next request, or for a client that does not read.
     stop_timeout : float
         Seconds that a stop waits for what is queued.
     history_points : int
@@ -80,6 +86,10 @@ class Settings:
     sample_burst: float = 100_000.0
     public_per_second: float = 50.0
     public_burst: float = 200.0
+    refusal_seconds: float = 60.0
+    max_connections: int = 1000
+    connections_per_address: int = 500
+    idle_timeout: float = 30.0
     stop_timeout: float = 30.0
     history_points: int = 10_000
 

@@ -38,7 +38,7 @@ from neverseen.store.description import Description
 from neverseen.store.held import Note, StoredClassifier, StoredModel
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
-from neverseen.store.snapshots import files_of, read_snapshot, write_snapshot
+from neverseen.store.snapshots import files_of, read_snapshot, release_classes, write_snapshot
 from neverseen.versions import Version, read_version, write_version
 
 KEYS, SIGNING_KEY, LOCK, LEDGER = "keys.json", "signing.json", "lock", "ledger.sqlite"
@@ -508,6 +508,7 @@ class Store:
                 writing.set_meta("snapshot", name)
                 writing.drop_journal(stored.last_record)
             stored.journal_bytes = 0
+            release_classes(self.folder / SUMS, name, stored.statistics)
             self._folded = self._clock()
             self._tidy()
 
