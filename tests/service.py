@@ -97,7 +97,7 @@ class Running:
         found: str = self.client.get(f"/v1/requests/{request}", headers=self.admin).json()["request"]["state"]
         return found
 
-    def wait(self, request: str, state: str = "published", seconds: float = 10) -> None:
+    def wait(self, request: str, state: str = "published", seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while self.state(request) != state:
             assert time.monotonic() < end, f"{request} is {self.state(request)}, not {state}"
@@ -126,7 +126,7 @@ def running(folder: Path, settings: Settings = QUICK, **options: Any) -> Iterato
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not server.started:
             assert thread.is_alive(), "the service did not start"
             assert time.monotonic() < end, "the service did not get ready"
@@ -173,7 +173,7 @@ class Process:
         here = str(Path(__file__).parents[1])
         environment["PYTHONPATH"] = os.pathsep.join([here, str(Path(here) / "src"), environment.get("PYTHONPATH", "")])
         self.process = subprocess.Popen([sys.executable, "-c", SCRIPT, *words], env=environment, cwd=here)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         with httpx.Client(base_url=self.url, verify=False, timeout=5) as client:  # noqa: S501
             while True:
                 try:

@@ -8,7 +8,8 @@ import select
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,12 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pro
     """A service that may open 300 files."""
     folder = new_store(tmp_path / "s")
     secret = token(folder, "good", "admin")
-    context, files = None, (None, None)
     if request.param == "https":
-        files = certificate(tmp_path)
-        context = ssl.create_default_context(cafile=files[0])
-    process = Process(folder, SEALING, *files, first=FILES)
+        chain, key = certificate(tmp_path)
+        context = ssl.create_default_context(cafile=chain)
+        process = Process(folder, SEALING, chain, key, first=FILES)
+    else:
+        context, process = None, Process(folder, SEALING, first=FILES)
     yield process, secret, context
     assert process.stop() in (0, -15)
 
@@ -74,14 +76,12 @@ def test_idle_connections_do_not_close_the_store(served: tuple[Process, str, ssl
     with ExitStack() as stack:
         good = stack.enter_context(closing(Good(process.port, secret, context)))
         good.goes_on(0)
-        for number in range(400):
+        for number in range(600):
             idle = socket.create_connection(("127.0.0.1", process.port), timeout=60)
             stack.enter_context(closing(idle))
             if number % 3 == 1:
-                try:
+                with suppress(ConnectionError):
                     idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")  # and never more
-                except ConnectionError:
-                    pass
             if number % 50 == 49:
                 good.goes_on(number // 50)
         new = stack.enter_context(closing(Good(process.port, secret, context)))
@@ -107,7 +107,9 @@ def test_connections_that_were_used_once_make_room_too(served: tuple[Process, st
 def slow_body(port: int, secret: str, address: str) -> socket.socket:
     """A connection that sends a request, and never the end of it."""
     found = socket.create_connection(("127.0.0.1", port), 60, (address, 0))
-    head = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\nContent-Type: application/json\r\n"
+    head = (
+        f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\nContent-Type: application/json\r\n"
+    )
     found.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 100\r\n\r\n".encode())
     assert found.recv(1000).startswith(b"HTTP/1.1 100 ")  # it is being read
     found.sendall(b"{")
@@ -159,7 +161,7 @@ def test_who_does_not_read_is_cut(tmp_path: Path) -> None:
 
 
 def test_who_has_most_gives_way() -> None:
-    now, gone = [0.0], []
+    now, gone = [0.0], list[str]()
     connections = Connections(6, 5, 30, lambda: now[0])
 
     def admit(name: str, address: str) -> Any:
@@ -182,10 +184,10 @@ def test_who_has_most_gives_way() -> None:
 
 
 def test_who_waits_too_long_is_cut() -> None:
-    now, gone = [0.0], []
+    now, gone = [0.0], list[str]()
     connections = Connections(10, 10, 30, lambda: now[0])
     for name in ("waits", "works", "stalls"):
-        made = connections.admit("ada", lambda name=name: gone.append(name))
+        made = connections.admit("ada", partial(gone.append, name))
         assert made is not None
         if name != "waits":
             made.works()

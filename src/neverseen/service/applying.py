@@ -7,6 +7,7 @@ itself, all of it or nothing, and one that is refused does not spoil its neighbo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from neverseen.errors import ConfigurationError, InputError, LedgerError, NeverseenError, NotLearnedError
@@ -17,6 +18,7 @@ from neverseen.receipts import Receipt, commitment, seal
 from neverseen.register import tickets_of
 from neverseen.service.errors import Refusal, hidden, refusal_of
 from neverseen.service.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, LEARN, Applied, Job, LearnSamples, SampleList
+from neverseen.service.room import Room, texts_of
 from neverseen.store import Store
 
 Outcome = tuple[Job, Applied | Refusal]
@@ -24,13 +26,16 @@ Note = Callable[[Writing], None]
 _ROUNDS = 4
 
 
-def apply(store: Store, jobs: Sequence[Job]) -> Iterator[Outcome]:
-    """Carry out jobs of one kind, in order, and yield how each ended. What ends the writer is raised."""
+def apply(store: Store, jobs: Sequence[Job], room: Room | None = None) -> Iterator[Outcome]:
+    """Carry out jobs of one kind, in order, and yield how each ended. What ends the writer is raised.
+
+    What `room` refuses is not learned.
+    """
     kind = jobs[0].kind
     if kind == FORGET:
         yield from _forget(store, list(jobs))
     elif kind == LEARN:
-        yield from _together(store, list(jobs), _learn)
+        yield from _together(store, list(jobs), partial(_learn, room))
     elif kind == FORGET_SAMPLES:
         for (_, named), group in groupby(jobs, lambda job: (job.owner, job.payload.ids is not None)):
             # Without ids, how often a request lists a sample says whether it is clear which is meant.
@@ -125,8 +130,10 @@ def _forget_class(store: Store, jobs: list[Job], note: Note) -> None:
     store.forget_class(jobs[0].payload, note=note)
 
 
-def _learn(store: Store, jobs: list[Job], note: Note) -> list[bytes]:
+def _learn(room: Room | None, store: Store, jobs: list[Job], note: Note) -> list[bytes]:
     lists: list[LearnSamples] = [job.payload for job in jobs]
+    if room is not None:
+        room.new_classes(store.statistics(), {name for listed in lists for name in texts_of(listed.labels)})
     return store.learn(
         Prepared.joined([listed.prepared for listed in lists]),
         [label for listed in lists for label in listed.labels],
@@ -158,7 +165,7 @@ def _together(
         single.samples = store._open_ledger().counts().get(text(normalise(single.payload)), 0)
     try:
         receipts = change(store, jobs, note)
-    except NeverseenError as error:
+    except (NeverseenError, Refusal) as error:
         refusal = _own_fault(error, jobs)
         if isinstance(error, LedgerError) and not error.uncertain and any(job.tag for job in jobs):
             replays = [(job, _replayed(store, job)) for job in jobs]
@@ -182,7 +189,7 @@ def _together(
         yield job, Applied(row, given)
 
 
-def _own_fault(error: NeverseenError, jobs: list[Job]) -> Refusal | None:
+def _own_fault(error: NeverseenError | Refusal, jobs: list[Job]) -> Refusal | None:
     """Return the refusal for an error that a request is to blame for."""
     job = jobs[0]
     if isinstance(error, InputError) and job.kind == LEARN and "the id of row" in str(error):

@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from neverseen import store
 from neverseen.backbones import Backbone
+from neverseen.errors import InputError
 from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
 from neverseen.service.access import ApiKey, KeyFile
@@ -35,6 +36,7 @@ from neverseen.service.predicting import Predictor
 from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, audited
 from neverseen.service.refusals import Refusals
+from neverseen.service.room import Room, memory_left, texts_of
 from neverseen.service.samples import Reader
 from neverseen.service.settings import Settings, service_folder
 from neverseen.store import Store
@@ -74,10 +76,12 @@ class Service:
         self.buckets = Buckets(settings.requests_per_second, settings.request_burst)
         self.sample_buckets = Buckets(settings.samples_per_second, settings.sample_burst)
         self.public_buckets = Buckets(settings.public_per_second, settings.public_burst)
+        self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
         self.bodies = Bodies(settings)
         self.access: KeyFile
         self.audit: AuditLog
         self.refusals: Refusals
+        self.room: Room
         self.history: History
         self.repetitions: Repetitions
         self.writer: Writer
@@ -95,8 +99,9 @@ class Service:
         self.repetitions = Repetitions(place)
         self.audit = AuditLog(place)
         self.refusals = Refusals(self.audit.soon, self.settings.refusal_seconds)
+        self.room = Room(self.settings, memory_left(self.settings.memory))
         publisher = Publisher(self.history, self.metrics, lambda size: Probe(place, size))
-        self.writer = Writer(self._open, self.settings, self.audit, self.metrics, publisher, self._clock)
+        self.writer = Writer(self._open, self.settings, self.audit, self.metrics, publisher, self.room, self._clock)
         try:
             self.writer.start()
             opened = self.opened()
@@ -132,6 +137,21 @@ class Service:
         found = self.writer.store
         if found is None:
             raise Refusal("unavailable", "the store cannot be used now: try again in a moment", wait=2)
+        return found
+
+    def wrong(self) -> list[str]:
+        """Return what keeps the service from its work, or from its promises; nothing if all is well."""
+        if not self.started:
+            return ["the service is not running"]
+        found = []
+        if not self.writer.alive:
+            found.append("the store cannot be written now")
+        if not self.audit.healthy:
+            found.append("the audit log cannot be written now")
+        if self.writer.policy.overdue() is not None:
+            unpublished = self.writer.policy.unpublished
+            late = "a publication is later than max_delay" if unpublished else "a seal is later than seal_after"
+            found.append(f"{late}: see the service's log")
         return found
 
     def _open(self) -> Store:
@@ -180,6 +200,22 @@ class Service:
         if wait:
             limit = f"samples_per_second = {self.settings.samples_per_second:g}"
             words = f"this key sends too many samples ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
+
+    def require_room(self, key: ApiKey, labels: list[Any]) -> None:
+        """Refuse labels after which there would be too many classes; new ones count against the key.
+
+        The writer asks again when the request's turn has come: those before it may have brought classes too.
+        """
+        try:
+            names = texts_of(labels)
+        except InputError as error:
+            raise Refusal("invalid_request", str(error)) from None
+        new = self.room.new_classes(self.opened().statistics(), names)
+        wait = self.class_buckets.take(key.name, new) if new else 0.0
+        if wait:
+            limit = f"classes_per_second = {self.settings.classes_per_second:g}"
+            words = f"this key brings too many new classes ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
     # -- changes -----------------------------------------------------------------------------------

@@ -106,9 +106,7 @@ class Frame:
         """Answer with an error; of what might have changed something, or was denied, the audit log is told."""
         service = self._service
         if service.started and (scope["method"] in _AUDITED or refusal.status in (401, 403)):
-            service.refusals.note(
-                scope.get("neverseen.key"), self._action(scope), refusal.code, scope["neverseen.id"]
-            )
+            service.refusals.note(scope.get("neverseen.key"), self._action(scope), refusal.code, scope["neverseen.id"])
         await refusal.response(close=refusal.code in ("too_large", "timeout", "busy"))(scope, receive, send)
 
     def _action(self, scope: Scope) -> str:

@@ -8,6 +8,7 @@ from neverseen.service.settings import Settings
 
 _PATIENCE = 0.2  # share of the time of a publication that it is waited for stragglers
 _RETRY = 5.0  # seconds after a publication that failed
+_GRACE, _GRACE_TIMES = 60.0, 10  # seconds, and usual times, that one under way may take before it is called late
 
 
 class Policy:
@@ -43,6 +44,7 @@ class Policy:
         self._unsealed: float | None = None
         self._not_before = 0.0
         self._quiet = settings.quiet
+        self._usual, self._failing = 0.0, False
 
     @property
     def unpublished(self) -> int:
@@ -80,25 +82,40 @@ class Policy:
 
     def published(self, seconds: float = 0.0) -> None:
         """Note that all is published, and how long that took."""
-        self._changes = 0
+        self._changes, self._failing = 0, False
         self.takes(seconds)
 
     def takes(self, seconds: float) -> None:
         """Note how long a publication takes."""
-        self._quiet = max(self._settings.quiet, _PATIENCE * seconds)
+        self._usual, self._quiet = seconds, max(self._settings.quiet, _PATIENCE * seconds)
 
     def sealed(self) -> None:
         """Note that all is sealed."""
-        self._unsealed = None
+        self._unsealed, self._failing = None, False
 
     def unsealed(self) -> None:
         """Note that something is left to be sealed, from an earlier run."""
         if self._unsealed is None:
             self._unsealed = self._clock()
 
-    def failed(self) -> None:
+    def failed(self, retry: float = _RETRY) -> None:
         """Note that it did not work, and should be tried again after a while."""
-        self._not_before = self._clock() + _RETRY
+        self._not_before, self._failing = self._clock() + retry, True
+
+    def overdue(self) -> float | None:
+        """Return for how many seconds what is due has been kept back, beyond `max_delay` or `seal_after`; None if not.
+
+        What is under way has time to end; what failed has none. May be asked by any thread.
+        """
+        unsealed, now = self._unsealed, self._clock()
+        if self._changes:
+            promised = max(self._due_to_publish(), self._first + self._settings.max_delay)
+        elif unsealed is not None:
+            promised = unsealed + self._settings.seal_after
+        else:
+            return None
+        late = now - promised - (0.0 if self._failing else _GRACE + _GRACE_TIMES * self._usual)
+        return late if late > 0 else None
 
     def _due_to_publish(self) -> float:
         latest = self._first + self._settings.max_delay

@@ -92,11 +92,17 @@ class Publisher:
                 self.publish(store, policy)
             except (HardwareError, IllConditionedError, LimitError, MemoryError) as error:
                 self._not_done("publication", error, policy)
+            except BaseException:
+                policy.failed(retry=0.0)  # the writer opens the store again first
+                raise
         if policy.to_seal():
             try:
                 self.seal(store, policy)
             except MemoryError as error:
                 self._not_done("sealing", error, policy)
+            except BaseException:
+                policy.failed(retry=0.0)
+                raise
 
     def publish(self, store: Store, policy: Policy, always: bool = True) -> Certificate:
         """Publish what is held now: one solve for all that changed."""

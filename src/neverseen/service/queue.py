@@ -20,6 +20,7 @@ from neverseen.service.jobs import ASK, LEARN, Job, new_future, settle
 from neverseen.service.metrics import Metrics
 from neverseen.service.policy import Policy
 from neverseen.service.publishing import Published, Publisher
+from neverseen.service.room import Room
 from neverseen.service.settings import Settings
 from neverseen.store import Store
 
@@ -40,6 +41,7 @@ class Writer:
     audit : AuditLog
     metrics : Metrics
     publisher : Publisher
+    room : Room
     clock : callable
         Seconds, from any start: for the policy.
 
@@ -57,10 +59,11 @@ class Writer:
         audit: AuditLog,
         metrics: Metrics,
         publisher: Publisher,
+        room: Room,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open, self._settings, self._audit, self._metrics = open_store, settings, audit, metrics
-        self._publisher = publisher
+        self._publisher, self._room = publisher, room
         self.policy = Policy(settings, clock)
         self.store: Store | None = None
         self._jobs: deque[Job] = deque()
@@ -212,7 +215,7 @@ class Writer:
     def _applied(self, kind: str, jobs: list[Job]) -> Settled:
         outcomes: Settled = []
         try:
-            for job, outcome in apply(self._opened(), jobs):
+            for job, outcome in apply(self._opened(), jobs, self._room):
                 outcomes.append((job, outcome))
                 if not isinstance(outcome, Refusal) and not outcome.replayed:
                     self.policy.changed(outcome.row.samples, forgotten=kind != LEARN)

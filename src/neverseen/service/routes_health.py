@@ -21,13 +21,15 @@ def router(service: Service) -> APIRouter:
         return answer({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        """Say whether requests can be served: the store is open, the writer and the audit log work."""
-        if not service.started or not service.writer.alive or not service.audit.healthy:
-            raise Refusal("unavailable", "the store or the audit log cannot be written now", wait=2)
+        """Say whether requests can be served and promises are kept: if not, which part fails."""
+        wrong = service.wrong()
+        if wrong:
+            raise Refusal("unavailable", "; ".join(wrong), wait=2)
         return answer({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
         """Return counters for Prometheus."""
+        service.public(request)
         service.metrics.queue.set(len(service.writer))
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
@@ -40,6 +42,6 @@ def router(service: Service) -> APIRouter:
         "/metrics",
         summary="Counters for Prometheus",
         response_class=PlainTextResponse,
-        responses=answers({}) | {200: plain},
+        responses=answers({}, "rate_limited") | {200: plain},
     )(metrics)
     return routes
