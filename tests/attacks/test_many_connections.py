@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import select
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -136,7 +138,7 @@ def test_one_address_at_work_leaves_room_for_others(tmp_path: Path) -> None:
 
 
 def test_who_does_not_read_is_cut(tmp_path: Path) -> None:
-    with running(tmp_path / "s", Settings(idle_timeout=0.5)) as service:
+    with running(tmp_path / "s", Settings(idle_timeout=0.5, public_burst=1e6)) as service:
         place = ("127.0.0.1", service.client.base_url.port or 0)
         with closing(socket.create_connection(place, 60)) as deaf:
             deaf.setblocking(False)
@@ -155,6 +157,27 @@ def test_who_does_not_read_is_cut(tmp_path: Path) -> None:
                     break
             else:
                 pytest.fail("the connection is still open")
+
+
+def test_no_file_left_for_a_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    with running(tmp_path / "s", Settings(max_delay=0, quiet=0), clock=lambda: now[0]) as service:
+        metrics = service.service.metrics
+        with monkeypatch.context() as patched:
+            patched.setattr("neverseen.store.store.write_version", _none_left)
+            service.learn(range(10))
+            while not metrics.publish_failures._value.get():
+                time.sleep(0.01)
+            assert service.forget(service.learn([10])).status_code == 202  # the store is open
+        now[0] += 10
+        service.service.writer.poke()
+        while service.service.writer.published.number == 0:
+            time.sleep(0.01)
+        assert metrics.writer_failures._value.get() == 0
+
+
+def _none_left(*given: Any) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 # -- whom it hits ------------------------------------------------------------------------------------
