@@ -90,7 +90,13 @@ def test_too_many_predictions_that_wait(tmp_path: Path) -> None:
         service.client.post("/v1/publish", headers=service.admin)
         gate, predictor = threading.Event(), service.service.predictor
         real, begun = predictor._published, threading.Event()
-        predictor._published = lambda: (begun.set(), gate.wait(), real())[2]
+
+        def held_up() -> Any:
+            begun.set()
+            gate.wait()
+            return real()
+
+        predictor._published = held_up
         with ThreadPoolExecutor(3) as pool:
             first = pool.submit(predict, service, [0])
             assert begun.wait(60)

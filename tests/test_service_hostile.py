@@ -364,8 +364,14 @@ def test_buckets() -> None:
 
 
 def test_a_key_that_asks_too_often(tmp_path: Path) -> None:
-    never = {"requests_per_second": 1e-6, "samples_per_second": 1e-6, "public_per_second": 1e-6}  # fills again
-    slow = Settings(**never, request_burst=3, sample_burst=5, public_burst=2)
+    slow = Settings(
+        requests_per_second=1e-6,  # never fills again
+        request_burst=3,
+        samples_per_second=1e-6,
+        sample_burst=5,
+        public_per_second=1e-6,
+        public_burst=2,
+    )
     with running(tmp_path / "s", slow) as service:
         greedy, other = (bearer(token(service.folder, name, "learn")) for name in ("greedy", "other"))
         answers = [service.client.get("/v1/model", headers=greedy) for _ in range(5)]
