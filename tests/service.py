@@ -24,6 +24,7 @@ from neverseen.backbones import Precomputed
 from neverseen.service import KeyFile, Settings, create_app
 from neverseen.service.core import Service
 from neverseen.service.protocol import LimitedProtocol
+from neverseen.service.run import Server, connections_of
 from neverseen.service.settings import service_folder
 from tests.samples import clustered
 
@@ -96,7 +97,7 @@ class Running:
         found: str = self.client.get(f"/v1/requests/{request}", headers=self.admin).json()["request"]["state"]
         return found
 
-    def wait(self, request: str, state: str = "published", seconds: float = 10) -> None:
+    def wait(self, request: str, state: str = "published", seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while self.state(request) != state:
             assert time.monotonic() < end, f"{request} is {self.state(request)}, not {state}"
@@ -121,16 +122,16 @@ def running(folder: Path, settings: Settings = QUICK, **options: Any) -> Iterato
         http=LimitedProtocol,
         proxy_headers=False,
     )
-    server = uvicorn.Server(config)
+    server = Server(config, connections_of(settings))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not server.started:
             assert thread.is_alive(), "the service did not start"
             assert time.monotonic() < end, "the service did not get ready"
             time.sleep(0.005)
-        port = server.servers[0].sockets[0].getsockname()[1]
+        port = server.port
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             yield Running(client, folder, admin, app.state.service)
     finally:
@@ -139,7 +140,9 @@ def running(folder: Path, settings: Settings = QUICK, **options: Any) -> Iterato
 
 
 SCRIPT = """
+import resource
 import sys
+exec(sys.argv[6])
 from pathlib import Path
 from neverseen.service import Settings, serve
 from tests.service import BACKBONE, KEYS
@@ -151,21 +154,26 @@ serve(folder, settings, backbone=BACKBONE, keys=KEYS, port=int(port), hardware="
 
 
 class Process:
-    """A service as a process of its own, on loopback."""
+    """A service as a process of its own, on loopback; `first` is Python that it runs before anything else."""
 
     def __init__(
-        self, folder: Path, settings: str = "Settings()", cert: Path | None = None, key: Path | None = None
+        self,
+        folder: Path,
+        settings: str = "Settings()",
+        cert: Path | None = None,
+        key: Path | None = None,
+        first: str = "",
     ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http{'s' if cert else ''}://127.0.0.1:{self.port}"
-        words = [str(folder), str(self.port), str(cert or ""), str(key or ""), settings]
+        words = [str(folder), str(self.port), str(cert or ""), str(key or ""), settings, first]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         here = str(Path(__file__).parents[1])
         environment["PYTHONPATH"] = os.pathsep.join([here, str(Path(here) / "src"), environment.get("PYTHONPATH", "")])
         self.process = subprocess.Popen([sys.executable, "-c", SCRIPT, *words], env=environment, cwd=here)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         with httpx.Client(base_url=self.url, verify=False, timeout=5) as client:  # noqa: S501
             while True:
                 try:

@@ -89,13 +89,20 @@ def test_too_many_predictions_that_wait(tmp_path: Path) -> None:
         service.learn(range(40))
         service.client.post("/v1/publish", headers=service.admin)
         gate, predictor = threading.Event(), service.service.predictor
-        real = predictor._published
-        predictor._published = lambda: (gate.wait(30), real())[1]
+        real, begun = predictor._published, threading.Event()
+
+        def held_up() -> Any:
+            begun.set()
+            gate.wait()
+            return real()
+
+        predictor._published = held_up
         with ThreadPoolExecutor(3) as pool:
             first = pool.submit(predict, service, [0])
-            time.sleep(0.1)
+            assert begun.wait(60)
             second = pool.submit(predict, service, [0, 1, 2])
-            time.sleep(0.1)
+            while predictor._samples < 3:
+                time.sleep(0.01)
             third = predict(service, [0, 1])
             assert third.status_code == 503
             assert third.json()["error"]["code"] == "busy"

@@ -24,7 +24,7 @@ from neverseen.service.limits import Buckets
 from neverseen.service.samples import Reader
 from tests.service import Running, bearer, running, samples, token
 
-LIMITED = Settings(max_body=200_000, max_batch=100, body_timeout=0.5, quiet=0, max_delay=0)
+LIMITED = Settings(max_body=200_000, max_batch=100, body_timeout=2, quiet=0, max_delay=0)
 FEATURES = samples([0])[0]["features"]
 
 
@@ -163,7 +163,7 @@ def test_bodies_without_end(service: Running) -> None:
         assert answer.headers["connection"] == "close"
 
 
-def raw(service: Running, head: str, body: bytes = b"", wait: float = 5) -> bytes:
+def raw(service: Running, head: str, body: bytes = b"", wait: float = 60) -> bytes:
     """Send bytes as they are, and return the answer."""
     host, port = service.client.base_url.host, service.client.base_url.port or 0
     with closing(socket.create_connection((host, port), timeout=wait)) as connection:
@@ -185,9 +185,7 @@ def head(service: Running, *lines: str) -> str:
 def test_lengths_that_lie(service: Running) -> None:
     assert b" 413 " in raw(service, head(service, "Content-Length: 10737418240"))
     assert b" 413 " in raw(service, head(service, "Content-Length: " + "9" * 18))
-    started = time.monotonic()
     assert b" 408 " in raw(service, head(service, "Content-Length: 1000"), b"{}")  # the rest never comes
-    assert time.monotonic() - started < 4
     for odd in ("-1", "abc", "1e3", "5, 6"):
         assert b" 400 " in raw(service, head(service, f"Content-Length: {odd}"))[:20]
     assert b" 400 " in raw(service, "NONSENSE\n\n")[:20]
@@ -199,24 +197,32 @@ def flood(connection: socket.socket, line: bytes) -> None:
         time.sleep(0.001)
 
 
-def test_heads_without_end(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_without_end(service: Running) -> None:
     host, port = service.client.base_url.host, service.client.base_url.port or 0
     for line in (b"X-Odd: %s\r\n" % (b"x" * 10_000), b"x" * 10_000):  # many, and one
-        with closing(socket.create_connection((host, port), timeout=5)) as connection:
+        with closing(socket.create_connection((host, port), timeout=60)) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-First: ")
             with pytest.raises(OSError, match="reset|pipe"):
                 flood(connection, line)
-    monkeypatch.setattr("neverseen.service.protocol.HEAD_SECONDS", 0.2)
-    for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"):
-        with closing(socket.create_connection((host, port), timeout=5)) as connection:
-            connection.sendall(begun)
-            assert connection.recv(100) == b""  # cut
+
+
+def test_heads_that_do_not_come(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(idle_timeout=0.2)) as impatient:
+        place = (impatient.client.base_url.host, impatient.client.base_url.port or 0)
+        unread = b"POST /v1/forget HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+        for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", unread):
+            with closing(socket.create_connection(place, timeout=60)) as connection:
+                connection.sendall(begun)
+                received = b""
+                while part := connection.recv(1000):
+                    received += part  # an answer to what is refused at once, and then the end
+                assert received.startswith(b"HTTP/1.1 401 ") == (begun is unread)
 
 
 def test_what_is_not_http(service: Running) -> None:
     host, port = service.client.base_url.host, service.client.base_url.port or 0
     for line in (b"this is not HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"):
-        with closing(socket.create_connection((host, port), timeout=5)) as connection:
+        with closing(socket.create_connection((host, port), timeout=60)) as connection:
             connection.sendall(line)
             head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 400 ")
@@ -358,7 +364,14 @@ def test_buckets() -> None:
 
 
 def test_a_key_that_asks_too_often(tmp_path: Path) -> None:
-    slow = Settings(requests_per_second=0.5, request_burst=3, samples_per_second=1, sample_burst=5, public_burst=2)
+    slow = Settings(
+        requests_per_second=1e-6,  # never fills again
+        request_burst=3,
+        samples_per_second=1e-6,
+        sample_burst=5,
+        public_per_second=1e-6,
+        public_burst=2,
+    )
     with running(tmp_path / "s", slow) as service:
         greedy, other = (bearer(token(service.folder, name, "learn")) for name in ("greedy", "other"))
         answers = [service.client.get("/v1/model", headers=greedy) for _ in range(5)]
@@ -371,5 +384,4 @@ def test_a_key_that_asks_too_often(tmp_path: Path) -> None:
         again = {"samples": samples(range(4, 8))}
         assert service.client.post("/v1/samples", json=again, headers=other).status_code == 429
         codes = [service.client.get("/v1/certificates/key").status_code for _ in range(4)]
-        assert codes[:2] == [200, 200]
-        assert codes[-1] == 429
+        assert codes == [200, 200, 429, 429]

@@ -156,13 +156,15 @@ def test_concurrent_duplicates_share_one_answer(tmp_path: Path) -> None:
     with running(tmp_path / "s", STILL) as service:
         receipts = service.learn(range(30))
         gate = threading.Event()
-        service.service.writer.ask(lambda _: gate.wait(30))
+        service.service.writer.ask(lambda _: gate.wait(120))
         body = {"receipts": receipts[:3]}
         with ThreadPoolExecutor(12) as pool:
-            same = [pool.submit(send, service, "/v1/forget", body, "same") for _ in range(8)]
-            time.sleep(0.2)
+            same = [pool.submit(send, service, "/v1/forget", body, "same")]
+            while not service.service.writer.waiting():
+                time.sleep(0.01)
+            same += [pool.submit(send, service, "/v1/forget", body, "same") for _ in range(7)]
             other = pool.submit(send, service, "/v1/forget", {"receipts": receipts[3:4]}, "same")
-            time.sleep(0.1)
+            time.sleep(0.1)  # for most of them to come
             assert len(service.service.writer.waiting()) == 1
             gate.set()
             answers = [future.result() for future in same]
@@ -176,7 +178,7 @@ def test_who_hangs_up_does_not_spoil_it_for_others(tmp_path: Path) -> None:
     with running(tmp_path / "s", STILL) as service:
         receipts = service.learn(range(10))
         gate = threading.Event()
-        service.service.writer.ask(lambda _: gate.wait(30))
+        service.service.writer.ask(lambda _: gate.wait(120))
         body = {"receipts": receipts[:1]}
         with pytest.raises(httpx.ReadTimeout):
             service.client.post("/v1/forget", json=body, headers=service.admin | {"Idempotency-Key": "k"}, timeout=0.3)

@@ -150,7 +150,7 @@ def test_many_requests_at_a_time_over_http(tmp_path: Path, monkeypatch: pytest.M
         assert begun.wait(10)
         with ThreadPoolExecutor(40) as pool:
             waiting = [pool.submit(service.forget, [word]) for word in receipts[:40]]
-            end = time.monotonic() + 20
+            end = time.monotonic() + 120
             while len(writer.waiting()) < 40 and time.monotonic() < end:
                 time.sleep(0.005)
             queued = service.client.get("/v1/requests", headers=service.admin).json()["requests"]
@@ -235,7 +235,7 @@ def test_an_operator_may_have_small_batches_published_after_the_delay(tmp_path: 
     policy = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0, publish_below_min_batch=True)
     with running(tmp_path / "s", policy, clock=lambda: now[0]) as service:
         receipts = service.learn(range(20))
-        end = time.monotonic() + 10
+        end = time.monotonic() + 120
         while service.service.writer.published.number < 1 and time.monotonic() < end:
             time.sleep(0.01)
         request = service.forget(receipts[:2]).json()["request"]
@@ -256,7 +256,7 @@ def test_the_history_has_the_probe_set(tmp_path: Path) -> None:
     np.savez(folder / "service" / "probe.npz", features=ROWS[100:].astype(np.float32), labels=np.array(LABELS[100:]))
     with running(folder) as service:
         service.learn(range(100))
-        end = time.monotonic() + 10
+        end = time.monotonic() + 120
         while not (points := service.client.get("/v1/history", headers=service.admin).json()["points"]):
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -272,7 +272,7 @@ def test_a_full_queue_says_when_to_come_again(tmp_path: Path) -> None:
         gate = threading.Event()
         writer = service.service.writer
         writer.ask(lambda _: gate.wait(30))
-        end = time.monotonic() + 10
+        end = time.monotonic() + 120
         while writer._jobs and time.monotonic() < end:
             time.sleep(0.005)
         with ThreadPoolExecutor(2) as pool:
@@ -301,7 +301,7 @@ def test_a_store_that_fails_is_opened_again(tmp_path: Path, monkeypatch: pytest.
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "unavailable"
         assert "retry-after" in answer.headers
-        end = time.monotonic() + 10
+        end = time.monotonic() + 120
         while service.client.get("/readyz").status_code != 200:
             assert time.monotonic() < end
             time.sleep(0.02)

@@ -87,15 +87,21 @@ class KeyFile:
         self._looked = -_FRESH
         self._keys: dict[str, ApiKey] = {}
 
-    def find(self, token: str) -> ApiKey | None:
-        """Return the key of a token, or None if there is none that is good."""
+    def find(self, token: str, look: bool = True) -> ApiKey | None:
+        """Return the key of a token, or None if there is none that is good.
+
+        Parameters
+        ----------
+        look : bool
+            Whether to look at the file for a token that is not known: it may be new.
+        """
         if time.monotonic() - self._looked > _FRESH:
             self._refresh()
         if not _TOKEN.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).hexdigest()
-        if digest not in self._keys:
-            self._refresh()  # it may be new
+        if look and digest not in self._keys:
+            self._refresh()
         found = self._keys.get(digest)
         if found is None or not hmac.compare_digest(found.sha256, digest) or found.revoked is not None:
             return None

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -23,7 +22,7 @@ from neverseen.service import (
     routes_health,
     routes_reading,
 )
-from neverseen.service.core import Service
+from neverseen.service.core import Service, answer
 from neverseen.service.documented import document
 from neverseen.service.errors import Refusal
 from neverseen.service.frame import Frame, Handler, front
@@ -66,7 +65,9 @@ def create_app(
         finally:
             service.stop()
 
-    app = FastAPI(title="neverseen", docs_url=None, redoc_url=None, lifespan=running, redirect_slashes=False)
+    app = FastAPI(
+        title="neverseen", openapi_url=None, docs_url=None, redoc_url=None, lifespan=running, redirect_slashes=False
+    )
     app.state.service = service
     changing, reading = Changing(service), Reading(service)
     app.include_router(routes_changing.router(changing))
@@ -78,14 +79,16 @@ def create_app(
     app.add_middleware(Frame, service=service, direct=direct)
     app.state.front = front(app, Frame(app, service, direct))
     app.add_exception_handler(HTTPException, _http_error)
-    made: dict[str, Any] = {}
+    made: list[Response] = []
 
-    def openapi() -> dict[str, Any]:
+    async def openapi(request: Request) -> Response:
+        service.public(request)
         if not made:
-            made.update(document(app, service.reader.kind, service.reader.n_features, service.settings.max_batch))
-        return made
+            reader = service.reader
+            made.append(answer(document(app, reader.kind, reader.n_features, service.settings.max_batch)))
+        return made[0]
 
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
     return app
 
 

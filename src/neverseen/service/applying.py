@@ -7,6 +7,7 @@ itself, all of it or nothing, and one that is refused does not spoil its neighbo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from neverseen.certificates import AuditHead
@@ -17,6 +18,7 @@ from neverseen.ledger import RequestRow, Writing
 from neverseen.service.errors import Refusal, hidden, refusal_of
 from neverseen.service.idempotency import conflict, told_apart
 from neverseen.service.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, LEARN, Applied, Job, LearnSamples, SampleList
+from neverseen.service.room import Room, texts_of
 from neverseen.store import AUDIT, Store
 
 Outcome = tuple[Job, Applied | Refusal]
@@ -25,7 +27,9 @@ Note = Callable[[Writing, Sequence[bytes] | None], None]
 _ROUNDS = 4
 
 
-def apply(store: Store, jobs: Sequence[Job], audit: AuditHead | None = None) -> Iterator[Outcome]:
+def apply(
+    store: Store, jobs: Sequence[Job], audit: AuditHead | None = None, room: Room | None = None
+) -> Iterator[Outcome]:
     """Carry out jobs of one kind, in order, and yield how each ended. What ends the writer is raised.
 
     A job whose idempotency key is known is not carried out: it is answered, or refused, from what the ledger has.
@@ -36,6 +40,8 @@ def apply(store: Store, jobs: Sequence[Job], audit: AuditHead | None = None) -> 
     jobs : sequence of Job
     audit : AuditHead, optional
         How far the audit log has come, for the ledger to note with each change.
+    room : Room, optional
+        What it refuses is not learned.
     """
     known = store._open_ledger().requests_by_tag(job.tag for job in jobs if job.tag is not None)
     taken: set[bytes] = set()
@@ -50,17 +56,17 @@ def apply(store: Store, jobs: Sequence[Job], audit: AuditHead | None = None) -> 
             new.append(job)
             taken.update([] if job.tag is None else [job.tag])
     if new:
-        yield from _apply(store, new, audit)
+        yield from _apply(store, new, audit, room)
     for job in later:
-        yield from apply(store, [job], audit)
+        yield from apply(store, [job], audit, room)
 
 
-def _apply(store: Store, jobs: list[Job], audit: AuditHead | None) -> Iterator[Outcome]:
+def _apply(store: Store, jobs: list[Job], audit: AuditHead | None, room: Room | None) -> Iterator[Outcome]:
     kind = jobs[0].kind
     if kind == FORGET:
         yield from _forget(store, jobs, audit)
     elif kind == LEARN:
-        yield from _together(store, jobs, _learn, audit)
+        yield from _together(store, jobs, partial(_learn, room), audit)
     elif kind == FORGET_SAMPLES:
         for (_, named), group in groupby(jobs, lambda job: (job.owner, job.payload.ids is not None)):
             # Without ids, how often a request lists a sample says whether it is clear which is meant.
@@ -154,8 +160,10 @@ def _forget_class(store: Store, jobs: list[Job], note: Note) -> None:
     store.forget_class(jobs[0].payload, note=lambda writing: note(writing, None))
 
 
-def _learn(store: Store, jobs: list[Job], note: Note) -> list[bytes]:
+def _learn(room: Room | None, store: Store, jobs: list[Job], note: Note) -> list[bytes]:
     lists: list[LearnSamples] = [job.payload for job in jobs]
+    if room is not None:
+        room.new_classes(store.statistics(), {name for listed in lists for name in texts_of(listed.labels)})
     given: list[bytes] = []
     return store.learn(
         Prepared.joined([listed.prepared for listed in lists]),
@@ -189,7 +197,7 @@ def _together(
         single.samples = store._open_ledger().counts().get(text(normalise(single.payload)), 0)
     try:
         receipts = change(store, jobs, note)
-    except NeverseenError as error:
+    except (NeverseenError, Refusal) as error:
         refusal = _own_fault(error, jobs)
         if refusal is None:
             raise
@@ -211,7 +219,7 @@ def _shared_out(jobs: list[Job], receipts: Sequence[bytes] | None) -> Iterator[l
         start += job.samples
 
 
-def _own_fault(error: NeverseenError, jobs: list[Job]) -> Refusal | None:
+def _own_fault(error: NeverseenError | Refusal, jobs: list[Job]) -> Refusal | None:
     """Return the refusal for an error that a request is to blame for."""
     job = jobs[0]
     if isinstance(error, InputError) and job.kind == LEARN and "the id of row" in str(error):

@@ -22,6 +22,7 @@ from starlette.responses import Response
 
 from neverseen import store
 from neverseen.backbones import Backbone
+from neverseen.errors import InputError
 from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
 from neverseen.service.access import ApiKey, KeyFile, maker_of
@@ -31,11 +32,13 @@ from neverseen.service.errors import Refusal
 from neverseen.service.history import History, Probe
 from neverseen.service.idempotency import Repetitions
 from neverseen.service.jobs import FORGET, FORGET_SAMPLES, Job
-from neverseen.service.limits import Buckets
+from neverseen.service.limits import Buckets, origin
 from neverseen.service.metrics import Metrics
 from neverseen.service.predicting import Predictor
 from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, audited
+from neverseen.service.refusals import Refusals
+from neverseen.service.room import Room, memory_left, texts_of
 from neverseen.service.samples import Reader
 from neverseen.service.settings import Settings, service_folder
 from neverseen.store import Store
@@ -75,9 +78,12 @@ class Service:
         self.buckets = Buckets(settings.requests_per_second, settings.request_burst)
         self.sample_buckets = Buckets(settings.samples_per_second, settings.sample_burst)
         self.public_buckets = Buckets(settings.public_per_second, settings.public_burst)
+        self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
         self.bodies = Bodies(settings)
         self.access: KeyFile
         self.audit: AuditLog
+        self.refusals: Refusals
+        self.room: Room
         self.history: History
         self.repetitions: Repetitions
         self.writer: Writer
@@ -93,8 +99,9 @@ class Service:
         self.access.all()  # a file that cannot be used is told now
         self.history = History(place, self.settings.history_points)
         self.repetitions = Repetitions(place)
+        self.room = Room(self.settings, memory_left(self.settings.memory))
         publisher = Publisher(self.history, self.metrics, lambda size: Probe(place, size), lambda: self.audit.head)
-        self.writer = Writer(self._open, self.settings, self.metrics, publisher, self._clock)
+        self.writer = Writer(self._open, self.settings, self.metrics, publisher, self.room, self._clock)
         with ExitStack() as undone:
             undone.callback(self.writer.stop, self.settings.stop_timeout)
             opened = self.writer.open()  # before the log is touched: only one process may write to either
@@ -102,6 +109,7 @@ class Service:
             limits = self.settings.audit_bytes, self.settings.audit_files
             self.audit = AuditLog(place, key, *limits, expected=opened.audit_head)
             undone.callback(self.audit.close)
+            self.refusals = Refusals(self.audit.soon, self.settings.refusal_seconds)
             self.audit.append([entry | {"recovered": True} for entry in audited(self._without_line(opened))])
             self.audit.append([{"action": "start", "version": self.writer.published.number}])
             self.reader = Reader(opened.backbone, self.settings)
@@ -126,6 +134,7 @@ class Service:
         self.started = False
         self.predictor.stop()
         done = self.writer.stop(self.settings.stop_timeout)
+        self.refusals.write()
         self.audit.soon({"action": "stop", "finished": done})
         self.audit.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -138,6 +147,21 @@ class Service:
             raise Refusal("unavailable", "the store cannot be used now: try again in a moment", wait=2)
         return found
 
+    def wrong(self) -> list[str]:
+        """Return what keeps the service from its work, or from its promises; nothing if all is well."""
+        if not self.started:
+            return ["the service is not running"]
+        found = []
+        if not self.writer.alive:
+            found.append("the store cannot be written now")
+        if not self.audit.healthy:
+            found.append("the audit log cannot be written now")
+        if self.writer.policy.overdue() is not None:
+            unpublished = self.writer.policy.unpublished
+            late = "a publication is later than max_delay" if unpublished else "a seal is later than seal_after"
+            found.append(f"{late}: see the service's log")
+        return found
+
     def _open(self) -> Store:
         return store.open(self.folder, backbone=self._backbone, keys=self._keys, hardware=self._hardware)
 
@@ -147,33 +171,35 @@ class Service:
 
     # -- who asks ----------------------------------------------------------------------------------
 
-    def key_of(self, request: Request) -> ApiKey | None:
-        """Return the key of a request; None if it shows none, or none that is good."""
-        token = token_of(request)
-        key = None if token is None else self.access.find(token)
-        if key is not None:
-            request.scope["neverseen.key"] = key.name
-        return key
-
     def require(self, request: Request, *scopes: str) -> ApiKey:
-        """Return the key of a request if it has one of these scopes, or refuse; without a scope, any will do."""
-        key = self.key_of(request)
+        """Return the key of a request if it has one of these scopes, or refuse; without a scope, any will do.
+
+        The buckets come first: whatever a request is refused for, it counts, and one too many costs next to nothing.
+        """
+        token = token_of(request) or ""
+        key = self.access.find(token, look=False)
         if key is None:
             self.public(request)  # who guesses is slowed down
+            key = self.access.find(token)
+        if key is None:
             raise Refusal("unauthorized", "send an API key that is good: Authorization: Bearer nsk_...")
-        if scopes and not any(map(key.may, scopes)):
-            raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
+        request.scope["neverseen.key"] = key.name
         wait = self.buckets.take(key.name)
         if wait:
-            raise Refusal("rate_limited", "this key asks too often: wait as long as Retry-After says", wait=wait)
+            limit = f"requests_per_second = {self.settings.requests_per_second:g}"
+            words = f"this key asks too often ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
+        if scopes and not any(map(key.may, scopes)):
+            raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
         return key
 
     def public(self, request: Request) -> None:
         """Count a request without a key against its address."""
-        address = request.client.host if request.client else ""
-        wait = self.public_buckets.take(address)
+        wait = self.public_buckets.take(origin(request.client.host if request.client else ""))
         if wait:
-            raise Refusal("rate_limited", "this address asks too often: wait as long as Retry-After says", wait=wait)
+            limit = f"public_per_second = {self.settings.public_per_second:g}"
+            words = f"this address asks too often ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
 
     def may_see(self, request: Request, key: ApiKey, row: RequestRow) -> bool:
         """Return whether a request may be shown that was carried out: it is of this key, or the key sees all."""
@@ -186,9 +212,25 @@ class Service:
         """Count samples against a key."""
         wait = self.sample_buckets.take(key.name, samples)
         if wait:
-            raise Refusal(
-                "rate_limited", "this key sends too many samples: wait as long as Retry-After says", wait=wait
-            )
+            limit = f"samples_per_second = {self.settings.samples_per_second:g}"
+            words = f"this key sends too many samples ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
+
+    def require_room(self, key: ApiKey, labels: list[Any]) -> None:
+        """Refuse labels after which there would be too many classes; new ones count against the key.
+
+        The writer asks again when the request's turn has come: those before it may have brought classes too.
+        """
+        try:
+            names = texts_of(labels)
+        except InputError as error:
+            raise Refusal("invalid_request", str(error)) from None
+        new = self.room.new_classes(self.opened().statistics(), names)
+        wait = self.class_buckets.take(key.name, new) if new else 0.0
+        if wait:
+            limit = f"classes_per_second = {self.settings.classes_per_second:g}"
+            words = f"this key brings too many new classes ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
 
     # -- changes -----------------------------------------------------------------------------------
 

@@ -45,12 +45,14 @@ CODES: dict[str, tuple[int, str]] = {
     "wrong_content_type": (415, "The body is neither JSON nor a form."),
     "invalid_request": (422, "The body, the query or a header does not have its form."),
     "limit_reached": (422, "The model cannot hold more."),
+    "too_many_classes": (422, "The request has too many new classes, or the model would have too many."),
     "rate_limited": (429, "The key, or the address, has asked for too much: wait as long as Retry-After says."),
     "queue_full": (429, "Too much waits for the writer: wait as long as Retry-After says."),
     "internal": (500, "A mistake of the service."),
     "busy": (503, "Too much waits already: wait as long as Retry-After says."),
     "unavailable": (503, "The store cannot be written now. A request with an idempotency key can be sent again."),
     "stopping": (503, "The service is about to stop."),
+    "no_room": (507, "With so many classes, the model could not be published in the memory that there is."),
 }
 """Each code, with its status and what it means."""
 

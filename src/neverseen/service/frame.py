@@ -105,20 +105,10 @@ class Frame:
         return scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._direct
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
-        """Answer with an error; of what might have changed something, or was denied, the audit log has a line."""
+        """Answer with an error; of what might have changed something, or was denied, the audit log is told."""
         service = self._service
-        told = refusal.status != 429 and refusal.code != "busy"  # these come in floods, and would fill the disk
-        if service.started and told and (scope["method"] in _AUDITED or refusal.status in (401, 403)):
-            entry = {
-                "action": self._action(scope),
-                "key": scope.get("neverseen.key"),
-                "outcome": refusal.code,
-                "request": scope["neverseen.id"],
-            }
-            if refusal.status == 503:
-                service.audit.soon(entry)
-            else:
-                await service.audit.written(entry)
+        if service.started and (scope["method"] in _AUDITED or refusal.status in (401, 403)):
+            service.refusals.note(scope.get("neverseen.key"), self._action(scope), refusal.code, scope["neverseen.id"])
         await refusal.response(close=refusal.code in ("too_large", "timeout", "busy"))(scope, receive, send)
 
     def _action(self, scope: Scope) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 
 _ENTRIES = 20_000
 
@@ -54,6 +56,24 @@ class Buckets:
         self._levels.move_to_end(name)
         if len(self._levels) > _ENTRIES:
             self._levels.popitem(last=False)
+
+
+@lru_cache(maxsize=1024)
+def origin(host: str) -> str:
+    """Return whom an address counts as: itself, or in IPv6 its network of 64 bits, all of which one client has.
+
+    Examples
+    --------
+    >>> origin("192.0.2.7"), origin("2001:db8::1") == origin("2001:db8::2")
+    ('192.0.2.7', True)
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    return str(address.ipv4_mapped or ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
 def whole_seconds(wait: float) -> str:

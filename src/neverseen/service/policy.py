@@ -9,6 +9,7 @@ from neverseen.service.settings import Settings
 
 _PATIENCE = 0.2  # share of a publication's time that we wait for stragglers
 _RETRY = 5.0  # seconds after a publication that failed
+_GRACE, _GRACE_TIMES = 60.0, 10  # seconds, and usual times, that one under way may take before it is called late
 _NEVER = math.inf
 
 
@@ -49,6 +50,7 @@ class Policy:
         self._sealable = False  # something was published since the last seal
         self._not_before = 0.0
         self._quiet = settings.quiet
+        self._usual, self._failing = 0.0, False
 
     @property
     def unpublished(self) -> int:
@@ -93,18 +95,17 @@ class Policy:
 
     def published(self, seconds: float = 0.0) -> None:
         """Note that all is published, and how long that took."""
-        self._changes = 0
-        self._sealable = True
+        self._changes, self._failing, self._sealable = 0, False, True
         self.takes(seconds)
 
     def takes(self, seconds: float) -> None:
         """Note how long a publication takes."""
-        self._quiet = max(self._settings.quiet, _PATIENCE * seconds)
+        self._usual, self._quiet = seconds, max(self._settings.quiet, _PATIENCE * seconds)
 
     def sealed(self) -> None:
         """Note that all that is published is sealed."""
         self._unsealed = self._clock() if self._changes else None
-        self._sealable = False
+        self._sealable = self._failing = False
 
     def unsealed(self) -> None:
         """Note that something is left to be sealed, from an earlier run."""
@@ -112,9 +113,21 @@ class Policy:
             self._unsealed = self._clock()
         self._sealable = True
 
-    def failed(self) -> None:
+    def failed(self, retry: float = _RETRY) -> None:
         """Note that it did not work, and should be tried again after a while."""
-        self._not_before = self._clock() + _RETRY
+        self._not_before, self._failing = self._clock() + retry, True
+
+    def overdue(self) -> float | None:
+        """Return for how many seconds what is due has been kept back, beyond `max_delay` or `seal_after`; None if not.
+
+        What is under way has time to end; what failed has none. May be asked by any thread.
+        """
+        publication = self._due_to_publish()
+        if self._changes:
+            publication = max(publication, self._first + self._settings.max_delay)
+        promised = min(publication, self._due_to_seal())
+        late = self._clock() - promised - (0.0 if self._failing else _GRACE + _GRACE_TIMES * self._usual)
+        return late if late > 0 else None
 
     def enough(self) -> bool:
         """Return whether what changed may be published: there is something, and no batch is to be filled first."""
@@ -131,5 +144,6 @@ class Policy:
         return latest
 
     def _due_to_seal(self) -> float:
+        since = self._unsealed  # read once: `overdue` may run in another thread
         waits = self._changes and (self.enough() or not self._sealable)  # for a publication, or for a batch
-        return _NEVER if self._unsealed is None or waits else self._unsealed + self._settings.seal_after
+        return _NEVER if since is None or waits else since + self._settings.seal_after

@@ -70,6 +70,8 @@ class Predictor:
 
     async def predict(self, samples: list[Any]) -> dict[str, Any]:
         """Return the answer for samples that `Reader` made."""
+        if self._settings.output == "scores":
+            self._require_few_scores(len(samples))
         job = _Waiting(samples, asyncio.get_running_loop().create_future(), time.monotonic())
         with self._wake:
             if self._stopping:
@@ -80,6 +82,15 @@ class Predictor:
             self._samples += len(samples)
             self._wake.notify()
         return await job.future
+
+    def _require_few_scores(self, samples: int) -> None:
+        most, classes = self._settings.max_scores, max(1, len(self._published().version.classes))
+        if samples > 1 and samples * classes > most:
+            raise Refusal(
+                "invalid_request",
+                f"{samples} samples have scores for {classes} classes each; {most} in all fit one answer (max_scores): "
+                f"send at most {max(1, most // classes)} at a time",
+            )
 
     def stop(self) -> None:
         """Finish what waits, and end the threads."""
@@ -124,9 +135,11 @@ class Predictor:
         if not version.classes:
             raise Refusal("nothing_published", "nothing is published that could be predicted: learn something first")
         features = features_of(self._backbone, [sample for job in jobs for sample in job.samples])
-        scores = version.scores(quantise(features))  # (n, C)
-        labels = labels_of(tuple(version.classes))
-        rows = predictions(scores, labels, version.configuration.grid_bits, self._settings)
+        quantised, labels = quantise(features), labels_of(tuple(version.classes))
+        rows: list[dict[str, Any]] = []
+        for first in range(0, len(quantised), _TOGETHER):  # scores take memory for each sample and class
+            scores = version.scores(quantised[first : first + _TOGETHER])  # (n, C)
+            rows += predictions(scores, labels, version.configuration.grid_bits, self._settings)
         answers, start = [], 0
         for job in jobs:
             end = start + len(job.samples)

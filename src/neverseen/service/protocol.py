@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections import deque
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from neverseen.service.bodies import JSON
+from neverseen.service.connections import Connection
 from neverseen.service.errors import Refusal
 
 HEAD_BYTES = 2**16
-HEAD_SECONDS = 20.0
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection that is cut if the head of a request has no end, or does not come in time."""
+    """A connection that is cut if the head of a request has no end, and says when it has nothing to do.
 
-    _in_head = False
+    Attributes
+    ----------
+    connection : Connection or None
+        Is told; see `neverseen.service.connections`, which cuts those that wait for too long.
+    """
+
+    connection: Connection | None = None
+    _in_head = True
     _head_bytes = 0
-    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._unanswered: deque[Any] = deque()  # requests, in order: a client need not wait for one to send the next
 
     def connection_made(self, transport: Any) -> None:
-        """Begin: the first request must come soon."""
+        """Begin."""
         super().connection_made(transport)
-        self._in_head = True
-        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_late)
+        if self.connection is not None:
+            self.connection.cut = transport.abort
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        if self.connection is not None:
+            self.connection.ended()
+        super().connection_lost(exc)
+        self.pipeline.clear()
+        for cycle in self._unanswered:  # the base tells the last alone
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes."""
@@ -35,15 +55,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too long.")
-        elif self._timer is None:
-            self._timer = self.loop.call_later(HEAD_SECONDS, self._too_late)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP, in the one shape of errors, and cut the connection."""
         refusal = Refusal("invalid_request", f"the request cannot be understood: {msg}")
-        content = bytes(refusal.response().body)
-        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: {JSON}\r\ncontent-length: {len(content)}\r\n"
-        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + content)
+        self.transport.write(plainly(refusal, 400))
         self.transport.close()
 
     def on_message_begin(self) -> None:
@@ -52,21 +68,36 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        """Note that a head has ended."""
+        """Note that a head has ended, and work begins."""
         self._in_head, self._head_bytes = False, 0
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.connection is not None and not self.flow.write_paused:
+            self.connection.works()
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        super().connection_lost(exc)
+    def on_response_complete(self) -> None:
+        """Note that an answer has ended, and that the next request is waited for."""
+        self._unanswered.popleft()
+        super().on_response_complete()
+        if self.connection is not None and not self._unanswered:
+            self.connection.rests()
 
-    def _too_late(self) -> None:
-        self._timer = None
-        if self._in_head and not self.transport.is_closing():
-            self.transport.close()
+    def pause_writing(self) -> None:
+        """Note that the client does not take what it is sent."""
+        super().pause_writing()
+        if self.connection is not None:
+            self.connection.stalls()
+
+    def resume_writing(self) -> None:
+        """Note that the client goes on."""
+        super().resume_writing()
+        if self.connection is not None and self._unanswered:
+            self.connection.works()
+
+
+def plainly(refusal: Refusal, status: int | None = None) -> bytes:
+    """Return a refusal as the bytes of an answer after which the connection is closed."""
+    response = refusal.response(close=True)
+    wanted = HTTPStatus(response.status_code if status is None else status)
+    headers = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in response.raw_headers)
+    return f"HTTP/1.1 {wanted.value} {wanted.phrase}\r\n{headers}\r\n".encode() + bytes(response.body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 import traceback
@@ -94,15 +95,18 @@ class Publisher:
         if policy.to_publish() and policy.counts_batches:
             policy.recount(store.unpublished())
         if policy.to_publish():
-            try:
-                self.publish(store, policy)
-            except (HardwareError, IllConditionedError, LimitError, MemoryError) as error:
-                self._not_done("publication", error, policy)
+            self._try("publication", self.publish, store, policy)
         if policy.to_seal():
-            try:
-                self.seal(store, policy)
-            except MemoryError as error:
-                self._not_done("sealing", error, policy)
+            self._try("sealing", self.seal, store, policy)
+
+    def _try(self, what: str, work: Callable[[Store, Policy], Certificate], store: Store, policy: Policy) -> None:
+        try:
+            work(store, policy)
+        except BaseException as error:
+            if not _passes(error):
+                policy.failed(retry=0.0)  # the writer opens the store again first
+                raise
+            self._not_done(what, error, policy)
 
     def publish(self, store: Store, policy: Policy, always: bool = True) -> Certificate:
         """Publish what is held now: one solve for all that changed."""
@@ -165,6 +169,13 @@ class Publisher:
         traceback.print_exception(error)
         self._metrics.publish_failures.inc()
         policy.failed()
+
+
+def _passes(error: BaseException) -> bool:
+    """Return whether the store is as it was after an error, and it may work later."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)  # too many files are open
+    return isinstance(error, (HardwareError, IllConditionedError, LimitError, MemoryError))
 
 
 def unpublished(store: Store) -> int:

@@ -19,6 +19,7 @@ from neverseen.service.jobs import ASK, LEARN, Job, new_future, settle
 from neverseen.service.metrics import Metrics
 from neverseen.service.policy import Policy
 from neverseen.service.publishing import Published, Publisher
+from neverseen.service.room import Room
 from neverseen.service.settings import Settings
 from neverseen.store import Store
 
@@ -38,6 +39,7 @@ class Writer:
     settings : Settings
     metrics : Metrics
     publisher : Publisher
+    room : Room
     clock : callable
         Seconds, from any start: for the policy.
 
@@ -54,10 +56,11 @@ class Writer:
         settings: Settings,
         metrics: Metrics,
         publisher: Publisher,
+        room: Room,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open, self._settings, self._metrics = open_store, settings, metrics
-        self._publisher = publisher
+        self._publisher, self._room = publisher, room
         self._audit: AuditLog
         self.policy = Policy(settings, clock)
         self.store: Store | None = None
@@ -229,7 +232,7 @@ class Writer:
     def _applied(self, kind: str, jobs: list[Job]) -> Settled:
         outcomes: Settled = []
         try:
-            for job, outcome in apply(self._opened(), jobs, self._audit.head):
+            for job, outcome in apply(self._opened(), jobs, self._audit.head, self._room):
                 outcomes.append((job, outcome))
                 if not isinstance(outcome, Refusal) and not outcome.replayed:
                     self.policy.changed(outcome.row.samples, forgotten=kind != LEARN)

@@ -68,6 +68,7 @@ _LEARN_FORM = documented_form(
     ids={"type": "string", "description": "JSON list.", "contentMediaType": JSON},
     owner={"type": "string"},
 )
+_LEARNED = ("id_taken", "receipts_gone", "limit_reached", "too_many_classes", "no_room")
 _FORGET_FORM = documented_form(
     ["receipts"],
     receipts={
@@ -86,7 +87,7 @@ def router(changing: Changing) -> APIRouter:
         "/v1/samples",
         status_code=201,
         summary="Learn samples, all or none; returns their receipts",
-        responses=answers({201: LearnAnswer}, *KEYED, *SENT, *CHANGED, "id_taken", "receipts_gone", "limit_reached"),
+        responses=answers({201: LearnAnswer}, *KEYED, *SENT, *CHANGED, *_LEARNED),
         openapi_extra={
             "parameters": [IDEMPOTENCY],
             "requestBody": body(LearnBody, {}, _LEARN_FORM),
@@ -173,6 +174,7 @@ class Changing:
             owner = _owner(key, owner)
             service.reader.require_few(len(labels))
             service.count_samples(key, len(labels))
+            service.require_room(key, labels)
 
             async def work() -> Applied:
                 samples = await service.in_thread(*take)

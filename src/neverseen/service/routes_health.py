@@ -21,9 +21,10 @@ def router(service: Service) -> APIRouter:
         return answer({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        """Say whether requests can be served: the store is open, the writer and the audit log work."""
-        if not service.started or not service.writer.alive or not service.audit.healthy:
-            raise Refusal("unavailable", "the store or the audit log cannot be written now", wait=2)
+        """Say whether requests can be served and promises are kept: if not, which part fails."""
+        wrong = service.wrong()
+        if wrong:
+            raise Refusal("unavailable", "; ".join(wrong), wait=2)
         return answer({"status": "ready"})
 
     async def metrics(request: Request) -> Response:

@@ -7,7 +7,9 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +19,97 @@ from neverseen.backbones import Backbone
 from neverseen.errors import ConfigurationError
 from neverseen.keys import Keyring
 from neverseen.service.app import create_app
-from neverseen.service.protocol import LimitedProtocol
+from neverseen.service.connections import Connection, Connections, allowed
+from neverseen.service.errors import Refusal
+from neverseen.service.limits import origin
+from neverseen.service.protocol import LimitedProtocol, plainly
 from neverseen.service.settings import Settings
+
+_PAUSE = 0.1  # seconds until the next connection is looked for, after one that could not be accepted
+_FULL = Refusal(
+    "busy", "all connections are in use (max_connections, connections_per_address): try again in a moment", wait=1
+)
 
 
 class Server(uvicorn.Server):
-    """A server that does not wait for clients to close their side once all requests are answered."""
+    """A server that takes only so many connections, and does not wait for clients to close their side in the end.
+
+    Parameters
+    ----------
+    config : uvicorn.Config
+    connections : Connections
+    """
+
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self._connections = connections
+        self._listeners: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._listeners[0].getsockname()[1]
+        return port
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as the base does, but accept connections here, where they are counted."""
+        self._listeners = listening(self.config.host, self.config.port, self.config.backlog)
+        await super().startup(sockets=[])
+        for listener in self._listeners:
+            self._begin(self._accept(listener))
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after connections about once a second."""
+        if counter % 10 == 0:
+            self._connections.tidy()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop as the base does, but cut connections on which nothing is left to be said."""
+        for task in self._tasks:
+            task.cancel()
         cutting = asyncio.ensure_future(self._cut())
         try:
-            await super().shutdown(sockets)
+            await super().shutdown(self._listeners)
         finally:
             cutting.cancel()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(0)  # what was cut to make room ends meanwhile
+            try:
+                accepted, peer = await loop.sock_accept(listener)
+            except OSError:  # the client has gone, or the system has no room
+                await asyncio.sleep(_PAUSE)
+                continue
+            connection = self._connections.admit(origin(str(peer[0])), partial(_hang_up, accepted))
+            if connection is not None:
+                self._begin(self._connect(accepted, connection))
+                continue
+            with accepted, suppress(OSError):
+                if self.config.ssl is None:
+                    accepted.send(plainly(_FULL))
+
+    async def _connect(self, accepted: socket.socket, connection: Connection) -> None:
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def protocol() -> asyncio.Protocol:
+            made = LimitedProtocol(config, self.server_state, self.lifespan.state, loop)
+            made.connection = connection
+            return made
+
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(protocol, accepted, ssl=config.ssl)
+        except OSError:  # no TLS was agreed on, or the client has gone
+            connection.ended()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _cut(self) -> None:
         quiet = 0
@@ -41,6 +120,39 @@ class Server(uvicorn.Server):
             transport = getattr(connection, "transport", None)
             if transport is not None:
                 transport.abort()
+
+
+def listening(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Return sockets that listen on all addresses of a host."""
+    found: list[socket.socket] = []
+    try:
+        for family, kind, number, _, place in socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            listener = socket.socket(family, kind, number)
+            found.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.setblocking(False)
+            listener.bind(place)
+            listener.listen(backlog)
+    except OSError as error:
+        for listener in found:
+            listener.close()
+        raise ConfigurationError(f"the service cannot listen on {host}, port {port}: {error}") from None
+    return found
+
+
+def connections_of(settings: Settings) -> Connections:
+    """Return what counts the connections of a service, within its settings and what the process may open."""
+    most = allowed(settings.max_connections)
+    return Connections(most, settings.connections_per_address, settings.idle_timeout)
+
+
+def _hang_up(accepted: socket.socket) -> None:
+    with suppress(OSError):
+        accepted.shutdown(socket.SHUT_RDWR)
 
 
 def serve(
@@ -85,18 +197,18 @@ def serve(
         port=port,
         access_log=False,
         proxy_headers=False,  # who asks is who connects
-        log_level="warning",
+        log_level="error",  # below that there is a line for each client that does not speak HTTP
         server_header=False,
         date_header=True,
         lifespan="on",
         ws="none",
         http=LimitedProtocol,
         backlog=2048,
-        timeout_keep_alive=30,
+        timeout_keep_alive=max(1, int(chosen.idle_timeout)),
         timeout_graceful_shutdown=max(1, int(chosen.stop_timeout)),
         **tls,
     )
-    server = Server(config)
+    server = Server(config, connections_of(chosen))
     if threading.current_thread() is threading.main_thread():
         # The server raises the signal that stopped it once more, when all is done: then it has been heeded.
         for number in (signal.SIGTERM, signal.SIGINT):

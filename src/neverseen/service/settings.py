@@ -48,6 +48,21 @@ class Settings:
         Token buckets of each key.
     public_per_second, public_burst : float
         Requests without a key, by address.
+    max_classes, max_new_classes : int
+        Classes of the model, and new ones of one request.
+    classes_per_second, class_burst : float
+        Token bucket of each key, for new classes.
+    memory : int
+        Bytes that the service may use; 0: as many as machine, container and process limits allow. A request after
+        which publishing would need more is refused.
+    max_scores : int
+        With output ``"scores"``: scores of one answer, samples times classes.
+    refusal_seconds : float
+        Refusals of one kind in so many seconds are one line of the audit log, with a count.
+    max_connections, connections_per_address : int
+        Connections at a time. Fewer, if the process may not open so many files.
+    idle_timeout : float
+        Seconds that a connection may wait for its next request, or for a client that does not read.
     stop_timeout : float
         Seconds that a stop waits for what is queued.
     history_points : int
@@ -85,6 +100,16 @@ class Settings:
     sample_burst: float = 100_000.0
     public_per_second: float = 50.0
     public_burst: float = 200.0
+    max_classes: int = 10_000
+    max_new_classes: int = 1000
+    classes_per_second: float = 10.0
+    class_burst: float = 2000.0
+    memory: int = 0
+    max_scores: int = 1_000_000
+    refusal_seconds: float = 60.0
+    max_connections: int = 1000
+    connections_per_address: int = 500
+    idle_timeout: float = 30.0
     stop_timeout: float = 30.0
     history_points: int = 10_000
     audit_bytes: int = 2**26
@@ -104,7 +129,8 @@ class Settings:
             whole = field.type == "int"
             if type(value) is not int and (whole or type(value) is not float):
                 raise ConfigurationError(f"{field.name} must be a {'whole ' * whole}number; got {value!r}")
-            least = 0 if field.name in ("max_delay", "quiet", "seal_after", "stop_timeout") else 1 if whole else 1e-9
+            free = field.name in ("max_delay", "quiet", "seal_after", "stop_timeout", "memory")
+            least = 0 if free else 1 if whole else 1e-9
             if not math.isfinite(value) or not least <= value <= 2**53:
                 raise ConfigurationError(
                     f"{field.name} must be {'at least' if least else 'not below'} {least:g}; got {value!r}"

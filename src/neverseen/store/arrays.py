@@ -44,7 +44,10 @@ def write_array(folder: Path, array: np.ndarray) -> str:
 
 
 class StoredArray:
-    """An array in a file, mapped into memory. What is read from it was checked.
+    """An array in a file, mapped into memory while it is read. What is read from it was checked.
+
+    Between reads it holds no file open: there is one for each class that is tracked, and a process may open only so
+    many.
 
     Parameters
     ----------
@@ -64,7 +67,6 @@ class StoredArray:
         found = self.path.stat().st_size
         if found != expected:
             raise StoreDamagedError(f"{self.path} has {found} bytes and should have {expected}: it was cut or grew")
-        self._raw = np.memmap(self.path, np.uint8, "r", _ALIGN, (bytes_long,)) if bytes_long else np.empty(0, np.uint8)
         with self.path.open("rb") as file:
             file.seek(_ALIGN + bytes_long)
             table = file.read()
@@ -95,17 +97,26 @@ class StoredArray:
 
     def read(self) -> np.ndarray:
         """Return the array, mapped and not to be written to; raise `StoreDamagedError` if a block has rotted."""
+        raw = self._mapped()
         for block in np.flatnonzero(~self._good):
             start = int(block) * BLOCK
-            if _checksum(self._raw[start : start + BLOCK]) != self._table[block * _CHECK : (block + 1) * _CHECK]:
+            if _checksum(raw[start : start + BLOCK]) != self._table[block * _CHECK : (block + 1) * _CHECK]:
                 raise StoreDamagedError(
                     f"{self.path} is damaged: block {block} (bytes {_ALIGN + start} to "
-                    f"{_ALIGN + min(start + BLOCK, len(self._raw))}) is not as it was written. Restore it from a copy"
+                    f"{_ALIGN + min(start + BLOCK, len(raw))}) is not as it was written. Restore it from a copy"
                 )
             self._good[block] = True
-        array: np.ndarray = self._raw.view(self.dtype).reshape(self.shape)
+        array: np.ndarray = raw.view(self.dtype).reshape(self.shape)
         array.flags.writeable = False
         return array
+
+    def _mapped(self) -> np.ndarray:
+        if not self.size:
+            return np.empty(0, np.uint8)
+        try:
+            return np.memmap(self.path, np.uint8, "r", _ALIGN, (self.size * self.dtype.itemsize,))
+        except (FileNotFoundError, ValueError):  # gone, or shorter than it was
+            raise StoreDamagedError(f"{self.path} is missing, or was cut") from None
 
 
 def _checksum(block: np.ndarray) -> bytes:

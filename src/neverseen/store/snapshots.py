@@ -61,10 +61,19 @@ def write_snapshot(folder: Path, statistics: Statistics) -> str:
     content = canonical_json(about).encode() + b"\n"
     name = hashlib.sha256(content).hexdigest()
     replace_file(folder / f"{name}.json", [content])
-    if isinstance(grams, StoredClassGrams):
-        for label, array in zip(classes, about["class_grams"], strict=True):
-            grams.place(label, StoredArray(folder, array))  # memory is free again
     return name
+
+
+def release_classes(folder: Path, name: str, statistics: Statistics) -> None:
+    """Let the Gram matrices of classes be read from a snapshot that was just written of these sums: memory is free.
+
+    Only once the ledger names that snapshot: files that it does not name are removed.
+    """
+    grams = statistics.class_grams
+    if isinstance(grams, StoredClassGrams):
+        about = _manifest(folder, name)
+        for label, array in zip(about["classes"], about["class_grams"], strict=True):
+            grams.place(label, StoredArray(folder, array))
 
 
 def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:

@@ -40,7 +40,7 @@ from neverseen.store.held import Note, StoredClassifier, StoredForgetting, Store
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
 from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications
-from neverseen.store.snapshots import files_of, read_snapshot, write_snapshot
+from neverseen.store.snapshots import files_of, read_snapshot, release_classes, write_snapshot
 from neverseen.versions import Version
 
 KEYS, SIGNING_KEY, LOCK, LEDGER = "keys.json", "signing.json", "lock", "ledger.sqlite"
@@ -657,6 +657,7 @@ class Store:
                 writing.set_meta("snapshot", name)
                 writing.drop_journal(stored.last_record)
             stored.journal_bytes = 0
+            release_classes(self.folder / SUMS, name, stored.statistics)
             self._folded = self._clock()
             self._tidy()
 

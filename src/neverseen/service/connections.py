@@ -1,0 +1,159 @@
+"""Connections: how many there may be, and which has to go for another.
+
+A process may hold only so many files and sockets open. If clients could take them all, the store could not open its own
+files. So a part is kept for the store, and connections share the rest: when it is used up, a new connection takes the
+place of one on which nothing is being done.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from neverseen.errors import ConfigurationError
+
+RESERVED = 64
+"""Descriptors that are kept for the store: the ledger's database, sums, versions, certificates, logs."""
+_LEAST = 8
+
+
+def allowed(wanted: int) -> int:
+    """Return how many connections there may be, of those wanted; raises the limit on open files as far as it may.
+
+    Raises
+    ------
+    ConfigurationError
+        If the limit leaves no room for any.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):  # some systems promise more than they give
+            pass
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    room = soft - _open_now() - RESERVED
+    if room < min(wanted, _LEAST):
+        raise ConfigurationError(
+            f"this process may open {soft} files, which leaves no room for connections: raise the limit (ulimit -n) to "
+            f"{soft + wanted - room}"
+        )
+    return min(wanted, room)
+
+
+def _open_now() -> int:
+    for place in ("/proc/self/fd", "/dev/fd"):
+        if Path(place).is_dir():
+            return sum(1 for _ in Path(place).iterdir())
+    return 32
+
+
+class Connection:
+    """One connection, from the moment it is accepted.
+
+    Attributes
+    ----------
+    address : str
+        Who connected.
+    cut : callable
+        Ends it at once, whatever is on its way.
+    since : float
+        When it began to wait: for its handshake, for the next request, or for a client that does not read its answer.
+    waits : bool
+    used : bool
+        Whether a request was answered on it.
+    """
+
+    __slots__ = ("_clock", "_ended", "address", "cut", "since", "used", "waits")
+
+    def __init__(
+        self, address: str, cut: Callable[[], None], ended: Callable[[Connection], None], clock: Callable[[], float]
+    ) -> None:
+        self.address, self.cut, self._ended, self._clock = address, cut, ended, clock
+        self.since, self.waits, self.used = clock(), True, False
+
+    def works(self) -> None:
+        """Note that a request is being answered."""
+        self.waits = False
+
+    def rests(self) -> None:
+        """Note that a request was answered."""
+        self.waits, self.used, self.since = True, True, self._clock()
+
+    def stalls(self) -> None:
+        """Note that the client does not take what it is sent."""
+        self.waits, self.since = True, self._clock()
+
+    def ended(self) -> None:
+        """Note that it has ended."""
+        self._ended(self)
+
+
+class Connections:
+    """All connections of a server; for the event loop's thread alone.
+
+    Parameters
+    ----------
+    most, most_of_one : int
+        Connections, and those of one address.
+    patience : float
+        Seconds that a connection may wait.
+    clock : callable
+        Seconds, from any start.
+
+    Examples
+    --------
+    >>> connections = Connections(2, 2, 30)
+    >>> gone = []
+    >>> idle, at_work = (connections.admit("ada", lambda name=name: gone.append(name)) for name in ("idle", "at work"))
+    >>> at_work.works()
+    >>> connections.admit("bob", print) is not None, gone
+    (True, ['idle'])
+    """
+
+    def __init__(
+        self, most: int, most_of_one: int, patience: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.most, self.most_of_one, self.patience = most, min(most_of_one, most), patience
+        self._clock = clock
+        self._open: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, address: str, cut: Callable[[], None]) -> Connection | None:
+        """Return a new connection, for which another may have been cut; None if all are at work."""
+        own = self._by_address[address] >= self.most_of_one
+        if own or len(self._open) >= self.most:
+            waiting = [each for each in self._open if each.waits and (not own or each.address == address)]
+            if not waiting:
+                return None
+            # Of who has most, and then one that was never used, or waits for longest.
+            self._cut(max(waiting, key=lambda each: (self._by_address[each.address], not each.used, -each.since)))
+        connection = Connection(address, cut, self._drop, self._clock)
+        self._open.add(connection)
+        self._by_address[address] += 1
+        return connection
+
+    def tidy(self) -> None:
+        """Cut connections that have waited for too long."""
+        late = self._clock() - self.patience
+        for connection in [each for each in self._open if each.waits and each.since <= late]:
+            self._cut(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        if connection in self._open:
+            self._open.remove(connection)
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
+
+    def _cut(self, connection: Connection) -> None:
+        self._drop(connection)
+        connection.cut()

@@ -1,0 +1,75 @@
+"""Refusals in the audit log: few lines, however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+_Kind = tuple[str | None, str, str]
+
+
+class Refusals:
+    """Hands refusals on to the audit log: the first of its kind as it comes, the others as one line with a count.
+
+    Nobody waits for these lines, and there is never more than one line of a kind in an interval. Kinds are few: what a
+    client sends has no part in them.
+
+    Parameters
+    ----------
+    write : callable
+        Takes a line of the audit log; see `AuditLog.soon`.
+    seconds : float
+        The interval.
+
+    Examples
+    --------
+    >>> lines = []
+    >>> refusals = Refusals(lines.append, 60)
+    >>> for request in ("req_1", "req_2", "req_3"):
+    ...     refusals.note("ada", "forget", "forbidden", request)
+    >>> refusals.write()
+    >>> [(line["outcome"], line.get("count")) for line in lines]
+    [('forbidden', None), ('forbidden', 2)]
+    """
+
+    def __init__(self, write: Callable[[dict[str, Any]], None], seconds: float) -> None:
+        self._write, self._seconds = write, seconds
+        self._counts: Counter[_Kind] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, key: str | None, action: str, outcome: str, request: str) -> None:
+        """Note that a request was refused.
+
+        Parameters
+        ----------
+        key : str or None
+            Name of the API key.
+        action, outcome : str
+            What was asked for, and the code of the refusal.
+        request : str
+            Id of the request.
+        """
+        kind = (key, action, outcome)
+        if kind in self._counts:
+            self._counts[kind] += 1
+            return
+        self._counts[kind] = 0
+        self._write({"action": action, "key": key, "outcome": outcome, "request": request})
+        if self._timer is None:
+            try:
+                self._timer = asyncio.get_running_loop().call_later(self._seconds, self._again)
+            except RuntimeError:  # no loop: whoever stops the service writes the rest
+                return
+
+    def write(self) -> None:
+        """Write the counts, and begin anew."""
+        for (key, action, outcome), count in self._counts.items():
+            if count:
+                self._write({"action": action, "count": count, "key": key, "outcome": outcome})
+        self._counts.clear()
+
+    def _again(self) -> None:
+        self._timer = None
+        self.write()

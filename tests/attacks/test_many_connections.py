@@ -1,0 +1,234 @@
+"""Promise: clients cannot take what the store needs, or all of what other clients need, by holding connections open."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import select
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from neverseen.errors import ConfigurationError
+from neverseen.service import Settings
+from neverseen.service.connections import Connections, allowed
+from tests.service import Process, bearer, new_store, running, samples, token
+from tests.tls import certificate
+
+FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))"
+SEALING = "Settings(max_delay=0, quiet=0, seal_after=0)"
+
+
+class Good:
+    """A client that keeps one connection, and never makes another."""
+
+    def __init__(self, port: int, secret: str, context: ssl.SSLContext | None = None) -> None:
+        if context is None:
+            self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        else:
+            self._connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
+        self._connection.connect()
+        self._connection.auto_open = 0
+        self._headers = bearer(secret) | {"Content-Type": "application/json"}
+
+    def ask(self, method: str, path: str, content: Any = None) -> Any:
+        self._connection.request(method, path, None if content is None else json.dumps(content), self._headers)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        assert answer.status < 300, body
+        return body
+
+    def goes_on(self, row: int) -> None:
+        """Learn, forget, publish and seal: all of it opens files."""
+        receipts = json.loads(self.ask("POST", "/v1/samples", {"samples": samples([row])}))["receipts"]
+        self.ask("POST", "/v1/forget", {"receipts": receipts})
+        self.ask("POST", "/v1/seal")
+        self.ask("GET", "/readyz")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture(params=["http", "https"])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Process, str, ssl.SSLContext | None]]:
+    """A service that may open 300 files."""
+    folder = new_store(tmp_path / "s")
+    secret = token(folder, "good", "admin")
+    if request.param == "https":
+        chain, key = certificate(tmp_path)
+        context = ssl.create_default_context(cafile=chain)
+        process = Process(folder, SEALING, chain, key, first=FILES)
+    else:
+        context, process = None, Process(folder, SEALING, first=FILES)
+    yield process, secret, context
+    assert process.stop() in (0, -15)
+
+
+def test_idle_connections_do_not_close_the_store(served: tuple[Process, str, ssl.SSLContext | None]) -> None:
+    process, secret, context = served
+    with ExitStack() as stack:
+        good = stack.enter_context(closing(Good(process.port, secret, context)))
+        good.goes_on(0)
+        for number in range(600):
+            idle = socket.create_connection(("127.0.0.1", process.port), timeout=60)
+            stack.enter_context(closing(idle))
+            if number % 3 == 1:
+                with suppress(ConnectionError):
+                    idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")  # and never more
+            if number % 50 == 49:
+                good.goes_on(number // 50)
+        new = stack.enter_context(closing(Good(process.port, secret, context)))
+        new.goes_on(50)
+        good.goes_on(51)
+        metrics = good.ask("GET", "/metrics").decode()
+        assert "neverseen_writer_failures_total 0.0" in metrics
+        assert "neverseen_publish_failures_total 0.0" in metrics
+    with closing(Good(process.port, secret, context)) as after:
+        after.goes_on(52)
+
+
+def test_connections_that_were_used_once_make_room_too(served: tuple[Process, str, ssl.SSLContext | None]) -> None:
+    process, secret, context = served
+    with ExitStack() as stack:
+        for row in range(3):
+            for _ in range(100):
+                used = stack.enter_context(closing(Good(process.port, "none", context)))
+                used.ask("GET", "/healthz")
+            stack.enter_context(closing(Good(process.port, secret, context))).goes_on(row)
+
+
+def slow_body(port: int, secret: str, address: str) -> socket.socket:
+    """A connection that sends a request, and never the end of it."""
+    found = socket.create_connection(("127.0.0.1", port), 60, (address, 0))
+    head = (
+        f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\nContent-Type: application/json\r\n"
+    )
+    found.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 100\r\n\r\n".encode())
+    assert found.recv(1000).startswith(b"HTTP/1.1 100 ")  # it is being read
+    found.sendall(b"{")
+    return found
+
+
+def test_one_address_at_work_leaves_room_for_others(tmp_path: Path) -> None:
+    busy = Settings(max_connections=40, connections_per_address=10, body_timeout=600)
+    with running(tmp_path / "s", busy) as service, ExitStack() as stack:
+        port = service.client.base_url.port or 0
+        secret = service.admin["Authorization"].split()[1]
+        for _ in range(10):
+            stack.enter_context(closing(slow_body(port, secret, "127.0.0.9")))
+        late = socket.create_connection(("127.0.0.1", port), 60, ("127.0.0.9", 0))
+        stack.enter_context(closing(late))
+        head, _, body = late.makefile("rb").read().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after" in head.lower()
+        problem = json.loads(body)["error"]
+        assert problem["code"] == "busy"
+        assert "connections_per_address" in problem["message"]
+        with httpx.Client(base_url=service.url, timeout=60) as other:
+            assert other.get("/readyz").status_code == 200
+
+
+def test_who_does_not_read_is_cut(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(idle_timeout=0.5, public_burst=1e6)) as service:
+        place = ("127.0.0.1", service.client.base_url.port or 0)
+        with closing(socket.create_connection(place, 60)) as deaf:
+            deaf.setblocking(False)
+            poll = select.poll()
+            poll.register(deaf, 0)  # errors and hang-ups alone
+            asked = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 50
+            cut = False
+            for _ in range(6000):
+                try:
+                    deaf.send(asked)
+                except BlockingIOError:
+                    pass
+                except ConnectionError:
+                    cut = True
+                if cut or poll.poll(10):
+                    break
+            else:
+                pytest.fail("the connection is still open")
+
+
+def test_no_file_left_for_a_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    with running(tmp_path / "s", Settings(max_delay=0, quiet=0), clock=lambda: now[0]) as service:
+        metrics = service.service.metrics
+        with monkeypatch.context() as patched:
+            patched.setattr("neverseen.store.store.write_version", _none_left)
+            service.learn(range(10))
+            while not metrics.publish_failures._value.get():
+                time.sleep(0.01)
+            assert service.forget(service.learn([10])).status_code == 202  # the store is open
+        now[0] += 10
+        service.service.writer.poke()
+        while service.service.writer.published.number == 0:
+            time.sleep(0.01)
+        assert metrics.writer_failures._value.get() == 0
+
+
+def _none_left(*given: Any) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+# -- whom it hits ------------------------------------------------------------------------------------
+
+
+def test_who_has_most_gives_way() -> None:
+    now, gone = [0.0], list[str]()
+    connections = Connections(6, 5, 30, lambda: now[0])
+
+    def admit(name: str, address: str) -> Any:
+        now[0] += 1
+        return connections.admit(address, lambda: gone.append(name))
+
+    others = [admit(f"ada {number}", "ada") for number in range(2)]
+    many = [admit(f"eve {number}", "eve") for number in range(4)]
+    many[0].works()
+    many[1].works()
+    many[1].rests()
+    assert admit("bob", "bob") is not None
+    assert admit("cleo", "cleo") is not None
+    assert gone == ["eve 2", "eve 3"]  # never used; the one that was came later
+    for each in (*others, many[1]):
+        each.works()
+    assert admit("eve 4", "eve") is not None  # bob's or cleo's: eve has none that waits
+    assert gone[2:] == ["bob"]
+    assert len(connections) == 6
+
+
+def test_who_waits_too_long_is_cut() -> None:
+    now, gone = [0.0], list[str]()
+    connections = Connections(10, 10, 30, lambda: now[0])
+    for name in ("waits", "works", "stalls"):
+        made = connections.admit("ada", partial(gone.append, name))
+        assert made is not None
+        if name != "waits":
+            made.works()
+        if name == "stalls":
+            now[0] = 15.0
+            made.stalls()
+    now[0] = 31.0
+    connections.tidy()
+    assert gone == ["waits"]
+    now[0] = 46.0
+    connections.tidy()
+    assert gone == ["waits", "stalls"]
+    assert len(connections) == 1
+
+
+def test_too_few_files_are_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (40, 40))
+    with pytest.raises(ConfigurationError, match=r"may open 40 files.*ulimit -n"):
+        allowed(1000)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (10**9, 10**9))
+    assert allowed(1000) == 1000
