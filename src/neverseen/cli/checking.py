@@ -1,4 +1,4 @@
-"""``neverseen verify``: the checks that outsiders make, each its own command. None needs a secret."""
+"""``neverseen verify``: the checks that outsiders make, each its own command. `mine` sees more with the keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from neverseen.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
 from neverseen.cli.opening import backbone_of, described, opened
-from neverseen.cli.options import Folder, Ids, Json, Label, Labels, Owners, PublicKey, Receipts, Source
+from neverseen.cli.options import Folder, Ids, Json, Keys, Label, Labels, Owners, PublicKey, Receipts, Source
 from neverseen.cli.printing import counted, print_json
 from neverseen.cli.receipt_files import read_receipts
 from neverseen.cli.sources import Columns, read_source
@@ -19,6 +19,15 @@ from neverseen.labels import LabelIndex
 
 ROWS = 256
 """Samples learned at a time from scratch. Any number ends in the same sums."""
+
+HELD = {
+    "receipt": "holds its sample now, under this receipt: it was learned again",
+    "sample": "holds a sample with the same content now: it was learned again, or is somebody else's copy",
+    "id": "holds a sample under its id now, with other content: it may be an altered copy",
+    "unknown": "learned samples since, and only the keys can tell whether its sample is among them: give them with "
+    "--keys",
+}
+"""What is wrong with a receipt that a certificate lists."""
 
 Places = Annotated[
     list[Path], typer.Argument(help="A store's folder, or certificates, oldest first.", show_default=False)
@@ -62,8 +71,24 @@ def chain(
     )
 
 
-def mine(places: Places, receipts: Receipts = None, public_key: PublicKey = None, as_json: Json = False) -> None:
-    """Check that the samples of these receipts were forgotten, as certificates say.
+def mine(
+    places: Places,
+    receipts: Receipts = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="A store to look into: whether it holds these samples again.",
+            show_default="the folder, if one is given",
+        ),
+    ] = None,
+    keys: Keys = None,
+    public_key: PublicKey = None,
+    as_json: Json = False,
+) -> None:
+    """Check that certificates list these receipts as forgotten; given a store, that it does not hold the samples now.
+
+    A certificate cannot tell whether a sample was learned again after it. A store can: with its keys all samples are
+    compared, without them only receipts are. If a sample is held, or may be, the check fails.
 
     Example: `neverseen verify mine shop --receipt mine.jsonl`
     """
@@ -72,20 +97,45 @@ def mine(places: Places, receipts: Receipts = None, public_key: PublicKey = None
     certificates, own = _certificates(places)
     for certificate in certificates:
         check_signature(certificate, public_key or own)
-    numbers = []
-    for row, receipt in enumerate(read_receipts(receipts), 1):
-        found = next((entry.number for entry in certificates if is_mine(entry, receipt)), None)
-        if found is None:
+    tokens = read_receipts(receipts)
+    listing = [_newest_listing(certificates, token, row) for row, token in enumerate(tokens, 1)]
+    place = store or (places[0] if own is not None else None)
+    answers = []
+    if place is not None:
+        with opened(place, write=False, keys=keys) as model:
+            answers = model.holds(tokens)
+    passed = all(answer.held is None and answer.sure for answer in answers)
+    if as_json:
+        facts = {
+            "certificates": [entry.number for entry in listing],
+            "check": "mine",
+            "held": [answer.held or (None if answer.sure else "unknown") for answer in answers] or None,
+            "passed": passed,
+            "store": None if place is None else str(place),
+        }
+        print_json(facts)
+    for row, (entry, answer) in enumerate(zip(listing, answers, strict=False), 1):
+        if answer.held is not None or not answer.sure:
+            why = HELD[answer.held or "unknown"]
             raise CertificateRejectedError(
-                f"receipt {row} is in none of the certificates ({len(certificates)} given): its sample is not "
-                "forgotten, or that is not published yet"
+                f"receipt {row}: certificate {entry.number} of {entry.time} lists it as forgotten, but {place} {why}"
             )
-        numbers.append(found)
-    listed = ", ".join(map(str, sorted(set(numbers))))
-    _passed(
-        f"forgotten: {counted(len(numbers), 'receipt')}, says certificate {listed}",
-        {"certificates": numbers, "check": "mine"},
-        as_json,
+    if not as_json:
+        known = {entry.number: entry for entry in listing}
+        numbers = ", ".join(f"certificate {number} of {known[number].time}" for number in sorted(known))
+        ending = f"and {place} does not hold " + ("its sample" if len(tokens) == 1 else "their samples")
+        if place is None:
+            ending = "later certificates may have learned the samples again: look with --store FOLDER"
+        typer.echo(f"ok: {counted(len(tokens), 'receipt')} listed as forgotten by {numbers}; {ending}")
+
+
+def _newest_listing(certificates: list[Certificate], receipt: bytes, row: int) -> Certificate:
+    for entry in reversed(certificates):
+        if is_mine(entry, receipt):
+            return entry
+    raise CertificateRejectedError(
+        f"receipt {row} is in none of the certificates ({len(certificates)} given): its sample is not forgotten, or "
+        "that is not published yet"
     )
 
 

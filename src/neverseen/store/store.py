@@ -36,6 +36,7 @@ from neverseen.statistics import Statistics
 from neverseen.store.absent import checked
 from neverseen.store.description import Description
 from neverseen.store.held import Note, StoredClassifier, StoredModel
+from neverseen.store.holding import Holding, holdings
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
 from neverseen.store.snapshots import files_of, read_snapshot, write_snapshot
@@ -102,7 +103,7 @@ class Store:
         self.folder = folder
         self.description = Description.read(folder)
         self.backbone = checked(backbone, self.description)
-        self._hardware, self._clock = hardware, clock
+        self._hardware, self._clock, self._given_keys = hardware, clock, keys
         self._published: tuple[int, Version] | None = None
         self._model: ForgettingModel | None = None
         self._ledger: Ledger | None = None
@@ -243,8 +244,8 @@ class Store:
             error
             if number is None
             else AlreadyForgottenError(
-                f"receipt {error.row}: its sample was forgotten already; certificate {number} says so. Nothing was "
-                "changed",
+                f"receipt {error.row} was used already: its sample was forgotten, and certificate {number} says so. If "
+                "the sample was learned again since, only its new receipt is good. Nothing was changed",
                 error.row,
                 number,
             )
@@ -388,6 +389,33 @@ class Store:
             if snapshot == self._snapshot():
                 return stored.statistics
         raise StoreDamagedError(f"the sums in {self.folder / SUMS} do not hold still: try again")
+
+    def holds(self, receipts: Sequence[bytes]) -> list[Holding]:
+        """Return, for each receipt, whether its sample is held now, published or not, and what certificates say.
+
+        Also for readers. With the keys, given or in the folder, samples are found that were learned again: under the
+        same id or another, with the same content or features, in whatever class. Without them only the receipt itself
+        is looked for. A sample that was altered before it was learned again is another sample.
+        """
+        digest = self.description.configuration.digest()
+        return holdings(self._open_ledger(), receipts, digest, self._readable_keys(), self._learned_since)
+
+    def _learned_since(self, number: int) -> int:
+        """Return how many samples came with a certificate or after it, published or not."""
+        ledger = self._open_ledger()
+        newest = self.published_number
+        later = [self.certificate(each) for each in range(number, newest + 1)]
+        waiting = sum(ledger.counts().values()) - later[-1].after.samples + len(ledger.pending())
+        return sum(certificate.learned for certificate in later) + waiting
+
+    def _readable_keys(self) -> Keyring | None:
+        """Return the keys, as far as they are there to be read."""
+        known = self._given_keys if self._model is None else self._model.keys
+        if known is None and os.access(self.folder / KEYS, os.R_OK):
+            known = Keyring.load(self.folder / KEYS)
+        if known is not None and self._open_ledger().meta("key_check") not in (None, known.membership.check()):
+            raise ConfigurationError("the keys are not those that this store was made with")
+        return known
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return id, label and owner of a receipt of this store."""
