@@ -28,8 +28,9 @@ from neverseen.files import replace_file
 from neverseen.forgetting import ForgettingModel, Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
 from neverseen.keys import Key, Keyring
-from neverseen.labels import normalise, text
+from neverseen.labels import LabelIndex, normalise, text
 from neverseen.ledger import JournalRow, Ledger, in_file
+from neverseen.membership import Member
 from neverseen.receipts import commitment
 from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics
@@ -65,7 +66,8 @@ def open_store(
     ----------
     folder : path
     backbone : Backbone, optional
-        The one it was made with, told by its digest. Without it, features or receipts can be given, not raw samples.
+        The one it was made with, told by its digest. Without it, it is made from the store's recipe when raw samples
+        come. Where there is no recipe, rows of its features or receipts can be given.
     keys : Keyring, optional
         Where they are not in the folder.
     write : bool
@@ -102,7 +104,7 @@ class Store:
     ) -> None:
         self.folder = folder
         self.description = Description.read(folder)
-        self.backbone = checked(backbone, self.description)
+        self.backbone = checked(backbone, self.description, folder)
         self._hardware, self._clock, self._given_keys = hardware, clock, keys
         self._published: tuple[int, Version] | None = None
         self._model: ForgettingModel | None = None
@@ -325,7 +327,7 @@ class Store:
         number = self.published_number
         if number == 0:
             raise NotPublishedError(
-                f"nothing is published in {self.folder} yet: call publish, or wait for who writes it"
+                f"nothing is published in {self.folder} yet: publish it, or wait for the process that writes it"
             )
         for _ in range(10):  # another process may publish, and remove this version, between the two lines
             if self._published is not None and self._published[0] == number:
@@ -389,6 +391,29 @@ class Store:
             if snapshot == self._snapshot():
                 return stored.statistics
         raise StoreDamagedError(f"the sums in {self.folder / SUMS} do not hold still: try again")
+
+    def ids_held(self, ids: Sequence[Any]) -> list[bool]:
+        """Return, for each id, whether a sample is held under it: `learn` would refuse it."""
+        model = self._writer()
+        texts = [text(normalise(each)) for each in ids]
+        tickets = model._tickets(model._require_keys(), texts, [""] * len(texts), [b""] * len(texts))
+        held = self._open_ledger().by_numbers(ticket.number for ticket in tickets)
+        return [ticket.number in held for ticket in tickets]
+
+    def held_already(self, samples: Any, labels: Sequence[Any]) -> list[bool]:
+        """Return, for each sample, whether one with the same features and label is held, or comes before it here.
+
+        `learn` does not mind: a sample that is learned twice counts twice. This is for those who do.
+        """
+        prepared = samples if isinstance(samples, Prepared) else self.prepare(samples)
+        membership = self._exact().membership
+        members = membership.digests(prepared.quantised, LabelIndex(list(labels)))
+        held, seen = membership.held(members), set[Member]()
+        answers = []
+        for member in members:
+            answers.append(held[member] > 0 or member in seen)
+            seen.add(member)
+        return answers
 
     def holds(self, receipts: Sequence[bytes]) -> list[Holding]:
         """Return, for each receipt, whether its sample is held now, published or not, and what certificates say.
