@@ -8,12 +8,26 @@ from typing import Annotated, Any
 import typer
 
 from neverseen.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
-from neverseen.cli.opening import backbone_of, described, opened
-from neverseen.cli.options import Folder, Ids, Json, Keys, Label, Labels, Owners, PublicKey, Receipts, Source
-from neverseen.cli.printing import counted, print_json
-from neverseen.cli.receipt_files import read_receipts
+from neverseen.cli.opening import backbone_for, described, opened, require_published, taken_by
+from neverseen.cli.options import (
+    Backbone,
+    Folder,
+    Ids,
+    Json,
+    Keys,
+    Label,
+    Labels,
+    Owners,
+    PublicKey,
+    Receipts,
+    SkipBad,
+    Source,
+    Texts,
+)
+from neverseen.cli.printing import counted, print_json, tell_skipped
+from neverseen.cli.receipt_files import placed_receipts
 from neverseen.cli.sources import Columns, read_source
-from neverseen.errors import CertificateRejectedError, NotPublishedError
+from neverseen.errors import CertificateRejectedError
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex
 
@@ -97,8 +111,9 @@ def mine(
     certificates, own = _certificates(places)
     for certificate in certificates:
         check_signature(certificate, public_key or own)
-    tokens = read_receipts(receipts)
-    listing = [_newest_listing(certificates, token, row) for row, token in enumerate(tokens, 1)]
+    given = placed_receipts(receipts)
+    tokens = [token for _, token in given]
+    listing = [_newest_listing(certificates, token, where) for where, token in given]
     place = store or (places[0] if own is not None else None)
     answers = []
     if place is not None:
@@ -114,11 +129,11 @@ def mine(
             "store": None if place is None else str(place),
         }
         print_json(facts)
-    for row, (entry, answer) in enumerate(zip(listing, answers, strict=False), 1):
+    for (where, _), entry, answer in zip(given, listing, answers, strict=False):
         if answer.held is not None or not answer.sure:
             why = HELD[answer.held or "unknown"]
             raise CertificateRejectedError(
-                f"receipt {row}: certificate {entry.number} of {entry.time} lists it as forgotten, but {place} {why}"
+                f"{where}: certificate {entry.number} of {entry.time} lists it as forgotten, but {place} {why}"
             )
     if not as_json:
         known = {entry.number: entry for entry in listing}
@@ -129,13 +144,13 @@ def mine(
         typer.echo(f"ok: {counted(len(tokens), 'receipt')} listed as forgotten by {numbers}; {ending}")
 
 
-def _newest_listing(certificates: list[Certificate], receipt: bytes, row: int) -> Certificate:
+def _newest_listing(certificates: list[Certificate], receipt: bytes, where: str) -> Certificate:
     for entry in reversed(certificates):
         if is_mine(entry, receipt):
             return entry
     raise CertificateRejectedError(
-        f"receipt {row} is in none of the certificates ({len(certificates)} given): its sample is not forgotten, or "
-        "that is not published yet"
+        f"{where}: this receipt is in none of the certificates ({len(certificates)} given): its sample is not "
+        "forgotten, or that is not published yet"
     )
 
 
@@ -156,6 +171,7 @@ def weights(
     from neverseen.versions import read_version
 
     with opened(folder, write=False) as model:
+        require_published(model)
         certificate = model.certificate(model.published_number)
         check_signature(certificate, model.description.public_key)
         statistics = model.statistics()
@@ -185,6 +201,9 @@ def retrain(
     label: Label = None,
     ids: Ids = None,
     owners: Owners = None,
+    texts: Texts = None,
+    skip_bad: SkipBad = False,
+    backbone: Backbone = None,
     as_json: Json = False,
 ) -> None:
     """Learn the retained samples from scratch, and check that the newest certificate states just that model.
@@ -196,19 +215,21 @@ def retrain(
     from neverseen.model import ExactModel
 
     description = described(folder)
-    found = read_source(source, Columns(labels, ids, owners, label))
+    takes, made = taken_by(folder, backbone)
     with opened(folder, write=False) as model:
-        if model.published_number == 0:
-            raise NotPublishedError(f"nothing is published in {folder} yet: there is no certificate to check")
+        require_published(model)
         certificate = model.certificate(model.published_number)
     check_signature(certificate, description.public_key)
-    backbone = backbone_of(description.backbone.get("recipe"))
-    if backbone.digest() != description.configuration.backbone:
+    columns = Columns(labels, ids, owners, label, texts)
+    found = read_source(source, columns, takes=takes, skip_bad=skip_bad)
+    tell_skipped(found)
+    network = made or backbone_for(folder, backbone)
+    if network.digest() != description.configuration.backbone:
         raise CertificateRejectedError("the backbone made here is not the one that the store was made with")
-    fresh = ExactModel(description.configuration, backbone.n_features, Key.generate(), choose("auto"))
+    fresh = ExactModel(description.configuration, network.n_features, Key.generate(), choose("auto"))
     names = found.labels or []
     for start in range(0, len(found), ROWS):
-        rows = backbone.extract(found.samples[start : start + ROWS])
+        rows = network.extract(found.samples[start : start + ROWS])
         fresh.learn(quantise(rows), LabelIndex(names[start : start + ROWS]))
     state = State(fresh.statistics.digest(), fresh.digest(), fresh.statistics.total, len(fresh.classes))
     check_state(certificate, state)

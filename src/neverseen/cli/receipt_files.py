@@ -19,7 +19,8 @@ from neverseen.errors import FileRejectedError
 from neverseen.files import sync_folder
 from neverseen.labels import canonical_json
 
-MAGIC = b"NSR1"
+MAGIC = b"NSR"
+"""How every receipt begins, whatever its format."""
 LINE_LIMIT = 2**25
 """Bytes of a line: the largest receipt in base64, and more."""
 COUNT_LIMIT = 10_000_000
@@ -82,18 +83,24 @@ def _new_file(place: Path) -> tuple[Path, int]:
 
 def read_receipts(paths: Sequence[Path]) -> list[bytes]:
     """Return the receipts in some files, in order."""
-    receipts: list[bytes] = []
+    return [receipt for _, receipt in placed_receipts(paths)]
+
+
+def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
+    """Return where each receipt in some files is, for people, and the receipt, in order."""
+    receipts: list[tuple[str, bytes]] = []
     for path in paths:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) == MAGIC:
-                receipts.append(MAGIC + file.read(LINE_LIMIT))
+                receipts.append((str(path), MAGIC + file.read(LINE_LIMIT)))
                 continue
             file.seek(0)
             number = 0
             while line := file.readline(LINE_LIMIT):
                 number += 1
                 if line.strip():
-                    receipts.append(_receipt(line, f"{path}, line {number}"))
+                    where = f"{path}, line {number}"
+                    receipts.append((where, _receipt(line, where)))
                 if len(receipts) > COUNT_LIMIT:
                     raise FileRejectedError(f"{path}: more than {COUNT_LIMIT:,} receipts; give fewer at a time")
     if not receipts:
