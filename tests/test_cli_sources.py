@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neverseen.backbones import minilm, recipes
+from neverseen.backbones import Precomputed, minilm, recipes
 from neverseen.cli import receipt_files
 from neverseen.cli.sources import Columns, read_source
 from neverseen.errors import InputError
@@ -108,9 +108,9 @@ def test_what_does_not_fit_is_told_before_a_network_is_loaded(monkeypatch: pytes
     Path("photos").mkdir()
     np.savez("rows.npz", X=ROWS, y=np.array(NAMES))
     run("init", "shop", *INIT)
-    monkeypatch.setattr(recipes, "minilm", lambda **_: recipes.Precomputed(384))
+    monkeypatch.setattr(recipes, "minilm", lambda **_: Precomputed(384))
     run("init", "mail", "--backbone", "minilm", "--codes", "24")
-    monkeypatch.setattr(recipes, "efficientnet_lite0", lambda **_: recipes.Precomputed(1280))
+    monkeypatch.setattr(recipes, "efficientnet_lite0", lambda **_: Precomputed(1280))
     run("init", "album", "--backbone", "efficientnet_lite0", "--codes", "24")
     for folder, kind in (("mail", "minilm"), ("album", "efficientnet_lite0")):
         path = Path(folder, "store.json")

@@ -133,6 +133,16 @@ def test_a_certificate_alone_never_says_forgotten_alone(tmp_path: Path) -> None:
     assert verify(file, "--receipt", mine, "--store", tmp_path / "shop")[0] == 1
 
 
+def test_a_certificate_of_another_store_is_refused(tmp_path: Path) -> None:
+    forgotten(tmp_path / "shop")
+    (tmp_path / "other").mkdir()
+    forgotten(tmp_path / "other" / "shop")
+    file, mine = tmp_path / "shop" / "certificates" / "00000002.json", tmp_path / "mine.jsonl"
+    code, _, error = verify(file, "--receipt", mine, "--store", tmp_path / "other" / "shop")
+    assert code == 1
+    assert "not with the key given" in error
+
+
 def test_json_says_what_was_found(tmp_path: Path) -> None:
     forgotten(tmp_path / "shop")
     mine, place = tmp_path / "mine.jsonl", str(tmp_path / "shop")

@@ -119,7 +119,9 @@ def _network(path: Path, digest: str, images: dict[str, Any], recipe: dict[str, 
         preprocess = Images.from_configuration(images)
     except (KeyError, TypeError, ValueError) as error:
         raise FileRejectedError("the store's recipe has a preprocessing that cannot be used") from error
-    settings = {key: recipe.get(key) for key in ("name", "output", "n_features", "batch_size", "stands_for")}
+    settings: dict[str, Any] = {
+        key: recipe.get(key) for key in ("name", "output", "n_features", "batch_size", "stands_for")
+    }
     made = OnnxBackbone(path, preprocess, **settings)
     if made.file_digest != digest:  # swapped in between
         raise FileRejectedError(f"{path} changed while it was being read")

@@ -157,7 +157,7 @@ def learn(
             if found.ids is not None and not random_ids:
                 _require_new(model, source, found.ids)
             prepared = model.prepare(found.samples, remember=True)
-            again = model.held_already(prepared, found.labels)
+            again = model.held_already(prepared, found.labels or [])
             if skip_held:
                 rows = [row for row, is_held in enumerate(again) if not is_held]
                 prepared, found = prepared.only(rows), found.only(rows)

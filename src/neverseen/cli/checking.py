@@ -109,12 +109,14 @@ def mine(
     if not receipts:
         raise typer.BadParameter("give the receipts with --receipt")
     certificates, own = _certificates(places)
+    place = store or (places[0] if own is not None else None)
+    if place is not None:
+        own = described(place).public_key
     for certificate in certificates:
         check_signature(certificate, public_key or own)
     given = placed_receipts(receipts)
     tokens = [token for _, token in given]
     listing = [_newest_listing(certificates, token, where) for where, token in given]
-    place = store or (places[0] if own is not None else None)
     answers = []
     if place is not None:
         with opened(place, write=False, keys=keys) as model:
