@@ -240,6 +240,9 @@ def test_ids_that_are_held_are_named() -> None:
     write_csv("twice.csv", ROWS[:2], NAMES[:2], ["same", "same"])
     assert "samples 1 and 2 have the same id, 'same'" in run("learn", "shop", "twice.csv", code=1)
     assert not Path("again.jsonl").exists()
+    assert answer("learn", "shop", "all.csv", "--skip-held")["learned"] == 0  # nothing is left to be refused
+    write_csv("changed.csv", ROWS[:2] + 1, NAMES[:2], ["all.csv-0", "new"])
+    assert "belongs to a sample" in run("learn", "shop", "changed.csv", "--skip-held", code=1)
 
 
 def test_receipts_are_named_by_file_and_line() -> None:

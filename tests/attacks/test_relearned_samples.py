@@ -196,6 +196,7 @@ def test_the_service_names_the_certificate_and_no_more(tmp_path: Path) -> None:
         number = service.client.get(f"/v1/requests/{request}", headers=service.admin).json()["request"]["certificate"]
         (check,) = client.verify(number, receipt, ["mine"])
         assert check.passed
+        assert check.listed_in == number
         assert f"certificate {number} of 20" in check.message
         assert "may have learned the sample again" in check.message
         body = {"certificate": number, "checks": ["mine"], "receipt": receipt}

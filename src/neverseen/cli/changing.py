@@ -154,17 +154,19 @@ def learn(
     with opened(folder, write=True, keys=keys, raw=True, words=backbone, made=made, needs_keys=True) as model:
         file = ReceiptFile(receipts)
         try:
-            if found.ids is not None and not random_ids:
-                _require_new(model, source, found.ids)
+            known = None if random_ids else found.ids
+            if known is not None and not skip_held:
+                _require_new(model, source, known)  # before the network has worked for nothing
             prepared = model.prepare(found.samples, remember=True)
             again = model.held_already(prepared, found.labels or [])
             if skip_held:
                 rows = [row for row, is_held in enumerate(again) if not is_held]
                 prepared, found = prepared.only(rows), found.only(rows)
+                known = None if random_ids else found.ids
             given = model.learn(
                 prepared,
                 found.labels,
-                None if random_ids else found.ids,
+                known,
                 found.owners,
                 deliver=lambda receipts: file.write(receipts, model.read_receipt),
             )
@@ -313,7 +315,7 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
 
 
 def _require_new(model: Store, source: Path, ids: list[Any]) -> None:
-    """Raise unless every id is new, before the network has worked for nothing."""
+    """Raise unless every id is new."""
     seen: dict[Any, int] = {}
     for row, (known, is_held) in enumerate(zip(ids, model.ids_held(ids), strict=True), 1):
         if is_held:
