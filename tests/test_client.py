@@ -287,7 +287,7 @@ def test_certificates_are_checked_here() -> None:
     assert AsyncClient.check(certificate.to_json(), public_key=key.public) == certificate
     with pytest.raises(CertificateRejectedError, match="not with the key given"):
         Client.check(got, public_key="00" * 32)
-    with pytest.raises(CertificateRejectedError, match="does not say that the sample of this receipt was forgotten"):
+    with pytest.raises(CertificateRejectedError, match="does not list this receipt as forgotten"):
         Client.check(got, public_key=key.public, receipt=b"NSR1another")
     bent = httpx.Response(200, content=certificate.to_json().replace(b'"learned":4', b'"learned":5'))
     with pytest.raises(CertificateRejectedError):

@@ -122,7 +122,7 @@ def test_one_writer(ledger: Ledger, url: str) -> None:
     with Ledger(url, patience=0.3) as other:
         with ledger.writing() as writing:
             with (
-                pytest.raises(LedgerError, match="in use by another writer: wait for it to end, and call again"),
+                pytest.raises(LedgerError, match="in use by another writer: wait for it to end, and try again"),
                 other.writing(),
             ):
                 pass

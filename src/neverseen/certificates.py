@@ -224,7 +224,14 @@ class Certificate:
 
 
 def is_mine(certificate: Certificate, receipt: bytes) -> bool:
-    """Return whether a certificate says that the sample of this receipt was forgotten."""
+    """Return whether a certificate lists this receipt.
+
+    True proves that the version of this certificate was published as one from which the sample of this receipt had
+    gone. It does not prove that the sample is gone now: it may have been learned again since, under the same id or
+    another, and no certificate tells. Whoever has the store can look (`neverseen.store.Store.holds`).
+
+    False proves nothing about the sample: it may be held, never learned, or listed by another certificate.
+    """
     mine = commitment(receipt).hex()
     place = bisect_left(certificate.commitments, mine)
     return place < len(certificate.commitments) and certificate.commitments[place] == mine

@@ -69,8 +69,8 @@ class ReceiptRejectedError(NeverseenError, ValueError):
         Position of the receipt in the request.
     reason : str
         ``"foreign"``: not a receipt; ``"truncated"``; ``"altered"``; ``"key"``: sealed under a key the model does not
-        have; ``"model"``: given by another model; ``"used"``: its sample is forgotten already; ``"repeated"``: listed
-        twice in one request; ``"owner"``: another owner's, where only one owner's were asked for.
+        have; ``"model"``: given by another model; ``"used"``: no sample is held under it any more; ``"repeated"``:
+        listed twice in one request; ``"owner"``: another owner's, where only one owner's were asked for.
     """
 
     def __init__(self, message: str, row: int, reason: str) -> None:
@@ -80,7 +80,7 @@ class ReceiptRejectedError(NeverseenError, ValueError):
 
 
 class AlreadyForgottenError(ReceiptRejectedError):
-    """The sample of a receipt was forgotten already, and a certificate says so.
+    """The sample of a receipt was forgotten already, and a certificate says so. It may have been learned again since.
 
     Attributes
     ----------

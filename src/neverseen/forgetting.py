@@ -45,6 +45,10 @@ class Prepared:
     def __len__(self) -> int:
         return len(self.prints)
 
+    def only(self, rows: Sequence[int]) -> Prepared:
+        """Return some of them."""
+        return Prepared(self.quantised[list(rows)], [self.prints[row] for row in rows])
+
     @classmethod
     def joined(cls, parts: Sequence[Prepared]) -> Prepared:
         """Return several as one, in order."""

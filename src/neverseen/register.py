@@ -154,7 +154,7 @@ class Register:
             if asked < held[member]:
                 raise InputError(
                     f"row {members.index(member)} was learned {held[member]} times under different ids, and the "
-                    f"request has it {asked} times: say which with ids= or give the receipts. Nothing was changed"
+                    f"request has it {asked} times: say which by their ids, or give the receipts. Nothing was changed"
                 )
             gone += here
         return gone

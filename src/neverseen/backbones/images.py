@@ -109,24 +109,10 @@ class Images:
 
     def _pixels(self, sample: Any) -> np.ndarray:
         """Return uint8 of shape (size, size, 3)."""
-        if not isinstance(sample, np.ndarray):
-            raise InputError(f"this backbone takes images; got {type(sample).__name__}")
-        if sample.dtype != np.uint8:
-            raise InputError(
-                f"an image must hold uint8 pixels, 0..255; got dtype {sample.dtype}. For floats from 0 to 1: "
-                "(image * 255).round().astype('uint8')"
-            )
+        require_image(sample)
         if sample.ndim == 3 and sample.shape[2] == 1:
             sample = sample[:, :, 0]
-        if not (sample.ndim == 2 or (sample.ndim == 3 and sample.shape[2] in (3, 4))) or sample.size == 0:
-            raise InputError(
-                f"an image must have shape (h, w), (h, w, 1), (h, w, 3) or (h, w, 4) and a pixel; got {sample.shape}"
-            )
         height, width = sample.shape[:2]
-        if max(height, width) > _ASPECT_LIMIT * min(height, width):
-            raise InputError(
-                f"an image is {width} x {height}: one side is more than {_ASPECT_LIMIT} times the other. Crop it first"
-            )
         if (height, width) != (self.size, self.size) or self.resize != self.size or sample.ndim != 3:
             return self._scaled(sample)
         return sample if sample.shape[2] == 3 else self._scaled(sample)
@@ -144,6 +130,26 @@ class Images:
             image = image.resize((width, height), pil.Resampling[self.resample.upper()])
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return np.asarray(image)[top : top + self.size, left : left + self.size]
+
+
+def require_image(sample: Any) -> None:
+    """Raise `InputError` unless a decoded sample is an image that `Images` takes."""
+    if not isinstance(sample, np.ndarray):
+        raise InputError(f"this backbone takes images; got {type(sample).__name__}")
+    if sample.dtype != np.uint8:
+        raise InputError(
+            f"an image must hold uint8 pixels, 0..255; got dtype {sample.dtype}. For floats from 0 to 1: "
+            "(image * 255).round().astype('uint8')"
+        )
+    if not (sample.ndim == 2 or (sample.ndim == 3 and sample.shape[2] in (1, 3, 4))) or sample.size == 0:
+        raise InputError(
+            f"an image must have shape (h, w), (h, w, 1), (h, w, 3) or (h, w, 4) and a pixel; got {sample.shape}"
+        )
+    height, width = sample.shape[:2]
+    if max(height, width) > _ASPECT_LIMIT * min(height, width):
+        raise InputError(
+            f"an image is {width} x {height}: one side is more than {_ASPECT_LIMIT} times the other. Crop it first"
+        )
 
 
 def _three(name: str, value: Any) -> tuple[float, float, float]:

@@ -66,7 +66,9 @@ def efficientnet_lite0(
         device if runtime == "torch" else "cpu",
         progress,
     )
-    return backbone if runtime == "torch" else exported_backbone(backbone, device, threads)
+    made = backbone if runtime == "torch" else exported_backbone(backbone, device, threads)
+    made.recipe = _recipe("efficientnet_lite0", runtime) | {"resolution": resolution}
+    return made
 
 
 def minilm(
@@ -102,7 +104,13 @@ def minilm(
         device=device if runtime == "torch" else "cpu",
         progress=progress,
     )
-    return backbone if runtime == "torch" else exported_backbone(backbone, device, threads)
+    made = backbone if runtime == "torch" else exported_backbone(backbone, device, threads)
+    made.recipe = _recipe("minilm", runtime)
+    return made
+
+
+def _recipe(kind: str, runtime: str) -> dict[str, Any]:
+    return {"kind": kind} if runtime == "torch" else {"kind": kind, "runtime": runtime}
 
 
 def _check_runtime(runtime: str) -> None:

@@ -47,6 +47,8 @@ class Network(ABC):
     """
 
     base: BaseSet | None = None
+    recipe: dict[str, Any] | None = None
+    """How to make it again, if that is known (`neverseen.backbones.recipes`)."""
     _stands_for: str | None = None
 
     def __init__(

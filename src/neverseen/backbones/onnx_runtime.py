@@ -57,6 +57,7 @@ class OnnxBackbone(Network):
 
     Attributes
     ----------
+    path : Path
     file_digest : str
         SHA-256 of the file, in hex.
 
@@ -85,6 +86,7 @@ class OnnxBackbone(Network):
         place = Path(path)
         model = _read(place)
         self._session = _session(runtime, place, model, threads, device)
+        self.path = place
         self.file_digest = hashlib.sha256(model).hexdigest()
         self.device = device
         self._input_nodes = {node.name: node for node in self._session.get_inputs()}
@@ -107,6 +109,17 @@ class OnnxBackbone(Network):
             self.n_features = whole_number("n_features", n_features, 1, 2**24)
         else:
             self.n_features = width if isinstance(width, int) else self._found_size()
+
+    def settings(self) -> dict[str, Any]:
+        """Return what makes this backbone again from its file and its preprocessing, as JSON values."""
+        return {
+            "sha256": self.file_digest,
+            "name": self.name,
+            "output": self._output.name,
+            "n_features": self.n_features,
+            "batch_size": self.batch_size,
+            "stands_for": self._stands_for,
+        }
 
     def _network_description(self) -> dict[str, Any]:
         return {"kind": "onnx", "file": self.file_digest, "output": self._output.name}

@@ -8,12 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neverseen.cli.opening import backbone_of, opened, recipe_of
-from neverseen.cli.options import Folder, Ids, Json, Keys, Label, Labels, Owners, Publish, Receipts, Source
-from neverseen.cli.printing import about, by_class, counted, plain, print_json, print_table, published_words
-from neverseen.cli.receipt_files import ReceiptFile, read_receipts
+from neverseen.cli.opening import new_backbone, opened, taken_by
+from neverseen.cli.options import (
+    Backbone,
+    Folder,
+    Ids,
+    Json,
+    Keys,
+    Label,
+    Labels,
+    Owners,
+    Publish,
+    Receipts,
+    SkipBad,
+    Source,
+    Texts,
+)
+from neverseen.cli.printing import (
+    about,
+    by_class,
+    counted,
+    plain,
+    print_json,
+    print_table,
+    published_words,
+    skipped_view,
+    tell_skipped,
+)
+from neverseen.cli.receipt_files import ReceiptFile, placed_receipts
 from neverseen.cli.sources import Columns, read_source
-from neverseen.errors import InputError, NotLearnedError
+from neverseen.errors import InputError, NotLearnedError, ReceiptRejectedError
 from neverseen.keys import Keyring
 from neverseen.labels import from_text, normalise, text
 
@@ -37,7 +61,8 @@ def init(
         str,
         typer.Option(
             help="What makes features of samples: features:NUMBER if they are there already (or features:NUMBER:NAME, "
-            "with the name of what made them), efficientnet_lite0 for images, minilm for texts.",
+            "with the name of what made them), efficientnet_lite0 for images, minilm for texts, onnx:FILE for a "
+            "network of yours on images, or PACKAGE.MODULE:FUNCTION for any other.",
             show_default=False,
         ),
     ],
@@ -72,11 +97,12 @@ def init(
     """
     from neverseen import AnalyticClassifier, RandomProjection, store
 
-    recipe = recipe_of(backbone)
-    made = backbone_of(recipe)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is there already: choose another folder")
+    made = new_backbone(backbone)
     settings = AnalyticClassifier(RandomProjection(codes, seed), gamma, track_classes=track_classes)
     known = None if keys is None else Keyring.load(keys) if keys.exists() else Keyring.create(keys)
-    with store.create(folder, made, settings, keys=known, ledger=ledger, recipe=recipe) as new:
+    with store.create(folder, made, settings, keys=known, ledger=ledger) as new:
         description = new.description
     if as_json:
         print_json(
@@ -91,6 +117,8 @@ def init(
         return
     typer.echo(f"made {folder}, for {made.n_features} features of {made.name}")
     typer.echo(f"its certificates are signed with the key {description.public_key}")
+    if description.backbone["recipe"] is None:
+        typer.echo(f"its folder does not say how to make the backbone: give --backbone {backbone} with each command")
 
 
 def learn(
@@ -100,11 +128,17 @@ def learn(
     label: Label = None,
     ids: Ids = None,
     owners: Owners = None,
+    texts: Texts = None,
     receipts: Annotated[
         Path, typer.Option(help="Where to write the receipts: a new file, or a folder for one.")
     ] = Path(),
     random_ids: Annotated[bool, typer.Option("--random-ids", help="Do not use the source's ids or paths.")] = False,
+    skip_bad: SkipBad = False,
+    skip_held: Annotated[
+        bool, typer.Option("--skip-held", help="Leave out samples that are held already, or come twice.")
+    ] = False,
     publish: Publish = True,
+    backbone: Backbone = None,
     keys: Keys = None,
     as_json: Json = False,
 ) -> None:
@@ -114,14 +148,25 @@ def learn(
 
     Example: `neverseen learn shop monday.csv --receipts monday.jsonl`
     """
-    with opened(folder, write=True, keys=keys, raw=True) as model:
-        found = read_source(source, Columns(labels, ids, owners, label))
+    takes, made = taken_by(folder, backbone)
+    found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
+    tell_skipped(found)
+    with opened(folder, write=True, keys=keys, raw=True, words=backbone, made=made, needs_keys=True) as model:
         file = ReceiptFile(receipts)
         try:
+            known = None if random_ids else found.ids
+            if known is not None and not skip_held:
+                _require_new(model, source, known, found.owners)  # before the network has worked for nothing
+            prepared = model.prepare(found.samples, remember=True)
+            again = model.held_already(prepared, found.labels or [])
+            if skip_held:
+                rows = [row for row, is_held in enumerate(again) if not is_held]
+                prepared, found = prepared.only(rows), found.only(rows)
+                known = None if random_ids else found.ids
             given = model.learn(
-                found.samples,
+                prepared,
                 found.labels,
-                None if random_ids else found.ids,
+                known,
                 found.owners,
                 deliver=lambda receipts: file.write(receipts, model.read_receipt),
             )
@@ -133,8 +178,19 @@ def learn(
             file.write([], model.read_receipt)
         certificate = model.publish() if publish else None
     if as_json:
-        print_json({"certificate": about(certificate), "learned": len(given), "receipts": str(file.path)})
+        print_json(
+            {
+                "certificate": about(certificate),
+                "held_already": sum(again),
+                "learned": len(given),
+                "receipts": str(file.path),
+                "skipped": skipped_view(found),
+            }
+        )
         return
+    if any(again):
+        ending = "left out" if skip_held else "learned again, and count again (--skip-held leaves them out)"
+        typer.echo(f"{sum(again):,} of {counted(len(again), 'sample')} were held already or come twice: {ending}")
     typer.echo(f"learned {counted(len(given), 'sample')}; {published_words(certificate)}")
     typer.echo(f"receipts are in {file.path}: give them to their owners")
 
@@ -152,10 +208,13 @@ def forget(
     labels: Labels = None,
     label: Label = None,
     ids: Ids = None,
+    texts: Texts = None,
     by_content: Annotated[bool, typer.Option("--by-content", help="Do not use the source's ids.")] = False,
+    skip_bad: SkipBad = False,
     dry_run: DryRun = False,
     seal: Seal = False,
     publish: Publish = True,
+    backbone: Backbone = None,
     keys: Keys = None,
     as_json: Json = False,
 ) -> None:
@@ -169,20 +228,32 @@ def forget(
         raise typer.BadParameter("give receipts with --receipts, or a source of samples, and not both")
     if source is not None and (only_id or only_owner):
         raise typer.BadParameter("--id and --owner choose among receipts: give these with --receipts")
-    with opened(folder, write=True, keys=keys, raw=source is not None) as model:
-        if source is None:
-            tokens = _chosen(model, read_receipts(receipts or []), only_id, only_owner)
-            names: list[Any] = [model.read_receipt(token)["label"] for token in tokens]
-            request: dict[str, Any] = {"given": tokens}
+    found = made = None
+    if source is not None:
+        takes, made = taken_by(folder, backbone)
+        found = read_source(source, Columns(labels, ids, None, label, texts), takes=takes, skip_bad=skip_bad)
+        tell_skipped(found)
+    raw = found is not None
+    with opened(folder, write=True, keys=keys, raw=raw, words=backbone, made=made, needs_keys=True) as model:
+        if source is None or found is None:
+            chosen = _chosen(model, placed_receipts(receipts or []), only_id, only_owner)
+            places = [where for where, _, _ in chosen]
+            names: list[Any] = [label for _, _, label in chosen]
+            request: dict[str, Any] = {"given": [token for _, token, _ in chosen]}
         else:
-            found = read_source(source, Columns(labels, ids, None, label))
+            places = [f"{source}, {name}" for name in found.names]
             names = found.labels or []
             request = {
                 "given": found.samples,
                 "labels": found.labels,
                 "ids": None if by_content or source.is_dir() else found.ids,
             }
-        model.forget(**request, dry_run=dry_run)
+        try:
+            model.forget(**request, dry_run=dry_run)
+        except ReceiptRejectedError as error:
+            raise _placed(error, places[error.row]) from error
+        except NotLearnedError as error:
+            raise NotLearnedError(f"{places[error.rows[0]]}: {error}" if error.rows else str(error)) from error
         _finish(model, Counter(text(normalise(name)) for name in names), dry_run, seal, publish, as_json)
 
 
@@ -243,18 +314,42 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
         typer.echo(f"sealed; {published_words(certificate)}")
 
 
-def _chosen(model: Store, tokens: list[bytes], ids: list[str] | None, owners: list[str] | None) -> list[bytes]:
-    """Return the receipts of these ids and owners, going by what is sealed in them."""
-    if not ids and not owners:
-        return tokens
+def _require_new(model: Store, source: Path, ids: list[Any], owners: list[Any] | None) -> None:
+    """Raise unless every id is new to its owner."""
+    whose = [None] * len(ids) if owners is None else owners
+    seen: dict[tuple[Any, Any], int] = {}
+    for row, (owner, known, is_held) in enumerate(zip(whose, ids, model.ids_held(ids, owners), strict=True), 1):
+        if is_held:
+            raise InputError(
+                f"{source}: the id of sample {row}, {known!r}, belongs to a sample that {model.folder} holds. It may "
+                "be learned already; else give it another id, or use --random-ids"
+            )
+        if seen.setdefault((owner, known), row) != row:
+            raise InputError(f"{source}: samples {seen[owner, known]} and {row} have the same id, {known!r}")
+
+
+def _chosen(
+    model: Store, given: list[tuple[str, bytes]], ids: list[str] | None, owners: list[str] | None
+) -> list[tuple[str, bytes, Any]]:
+    """Return the receipts of these ids and owners with their labels, going by what is sealed in them."""
     chosen = []
-    for token in tokens:
-        said = {name: str(plain(value)) for name, value in model.read_receipt(token).items() if value is not None}
-        if (not ids or said.get("id") in ids) and (not owners or said.get("owner") in owners):
-            chosen.append(token)
+    for where, token in given:
+        try:
+            said = model.read_receipt(token)
+        except ReceiptRejectedError as error:
+            raise _placed(error, where) from error
+        known = {name: str(plain(value)) for name, value in said.items() if value is not None}
+        if (not ids or known.get("id") in ids) and (not owners or known.get("owner") in owners):
+            chosen.append((where, token, said["label"]))
     if not chosen:
-        raise InputError(f"none of the {counted(len(tokens), 'receipt')} is of that id and owner")
+        raise InputError(f"none of the {counted(len(given), 'receipt')} is of that id and owner")
     return chosen
+
+
+def _placed(error: ReceiptRejectedError, where: str) -> ReceiptRejectedError:
+    """Return a refusal that says in which file and line the receipt is."""
+    words = str(error).removeprefix(f"receipt {error.row} ")
+    return ReceiptRejectedError(f"{where}: this receipt {words}", error.row, error.reason)
 
 
 def _finish(model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool) -> None:

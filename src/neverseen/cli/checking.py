@@ -1,4 +1,4 @@
-"""``neverseen verify``: the checks that outsiders make, each its own command. None needs a secret but `audit`."""
+"""``neverseen verify``: the checks that outsiders make, each its own command; `audit` and `mine` can use the keys."""
 
 from __future__ import annotations
 
@@ -8,17 +8,40 @@ from typing import Annotated, Any
 import typer
 
 from neverseen.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
-from neverseen.cli.opening import backbone_of, described, opened
-from neverseen.cli.options import Folder, Ids, Json, Keys, Label, Labels, Owners, PublicKey, Receipts, Source
-from neverseen.cli.printing import counted, print_json
-from neverseen.cli.receipt_files import read_receipts
+from neverseen.cli.opening import backbone_for, described, opened, require_published, taken_by
+from neverseen.cli.options import (
+    Backbone,
+    Folder,
+    Ids,
+    Json,
+    Keys,
+    Label,
+    Labels,
+    Owners,
+    PublicKey,
+    Receipts,
+    SkipBad,
+    Source,
+    Texts,
+)
+from neverseen.cli.printing import counted, print_json, tell_skipped
+from neverseen.cli.receipt_files import placed_receipts
 from neverseen.cli.sources import Columns, read_source
-from neverseen.errors import CertificateRejectedError, NotPublishedError
+from neverseen.errors import CertificateRejectedError
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex
 
 ROWS = 256
 """Samples learned at a time from scratch. Any number ends in the same sums."""
+
+HELD = {
+    "receipt": "holds its sample now, under this receipt: it was learned again",
+    "sample": "holds a sample with the same content now: it was learned again, or is somebody else's copy",
+    "id": "holds a sample under its id now, with other content: it may be an altered copy",
+    "unknown": "learned samples since, and only the keys can tell whether its sample is among them: give them with "
+    "--keys",
+}
+"""What is wrong with a receipt that a certificate lists."""
 
 Places = Annotated[
     list[Path], typer.Argument(help="A store's folder, or certificates, oldest first.", show_default=False)
@@ -62,30 +85,74 @@ def chain(
     )
 
 
-def mine(places: Places, receipts: Receipts = None, public_key: PublicKey = None, as_json: Json = False) -> None:
-    """Check that the samples of these receipts were forgotten, as certificates say.
+def mine(
+    places: Places,
+    receipts: Receipts = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="A store to look into: whether it holds these samples again.",
+            show_default="the folder, if one is given",
+        ),
+    ] = None,
+    keys: Keys = None,
+    public_key: PublicKey = None,
+    as_json: Json = False,
+) -> None:
+    """Check that certificates list these receipts as forgotten; given a store, that it does not hold the samples now.
+
+    A certificate cannot tell whether a sample was learned again after it. A store can: with its keys all samples are
+    compared, without them only receipts are. If a sample is held, or may be, the check fails.
 
     Example: `neverseen verify mine shop --receipt mine.jsonl`
     """
     if not receipts:
         raise typer.BadParameter("give the receipts with --receipt")
     certificates, own = _certificates(places)
+    place = store or (places[0] if own is not None else None)
+    if place is not None:
+        own = described(place).public_key
     for certificate in certificates:
         check_signature(certificate, public_key or own)
-    numbers = []
-    for row, receipt in enumerate(read_receipts(receipts), 1):
-        found = next((entry.number for entry in certificates if is_mine(entry, receipt)), None)
-        if found is None:
+    given = placed_receipts(receipts)
+    tokens = [token for _, token in given]
+    listing = [_newest_listing(certificates, token, where) for where, token in given]
+    answers = []
+    if place is not None:
+        with opened(place, write=False, keys=keys) as model:
+            answers = model.holds(tokens)
+    passed = all(answer.held is None and answer.sure for answer in answers)
+    if as_json:
+        facts = {
+            "certificates": [entry.number for entry in listing],
+            "check": "mine",
+            "held": [answer.held or (None if answer.sure else "unknown") for answer in answers] or None,
+            "passed": passed,
+            "store": None if place is None else str(place),
+        }
+        print_json(facts)
+    for (where, _), entry, answer in zip(given, listing, answers, strict=False):
+        if answer.held is not None or not answer.sure:
+            why = HELD[answer.held or "unknown"]
             raise CertificateRejectedError(
-                f"receipt {row} is in none of the certificates ({len(certificates)} given): its sample is not "
-                "forgotten, or that is not published yet"
+                f"{where}: certificate {entry.number} of {entry.time} lists it as forgotten, but {place} {why}"
             )
-        numbers.append(found)
-    listed = ", ".join(map(str, sorted(set(numbers))))
-    _passed(
-        f"forgotten: {counted(len(numbers), 'receipt')}, says certificate {listed}",
-        {"certificates": numbers, "check": "mine"},
-        as_json,
+    if not as_json:
+        known = {entry.number: entry for entry in listing}
+        numbers = ", ".join(f"certificate {number} of {known[number].time}" for number in sorted(known))
+        ending = f"and {place} does not hold " + ("its sample" if len(tokens) == 1 else "their samples")
+        if place is None:
+            ending = "later certificates may have learned the samples again: look with --store FOLDER"
+        typer.echo(f"ok: {counted(len(tokens), 'receipt')} listed as forgotten by {numbers}; {ending}")
+
+
+def _newest_listing(certificates: list[Certificate], receipt: bytes, where: str) -> Certificate:
+    for entry in reversed(certificates):
+        if is_mine(entry, receipt):
+            return entry
+    raise CertificateRejectedError(
+        f"{where}: this receipt is in none of the certificates ({len(certificates)} given): its sample is not "
+        "forgotten, or that is not published yet"
     )
 
 
@@ -106,6 +173,7 @@ def weights(
     from neverseen.versions import read_version
 
     with opened(folder, write=False) as model:
+        require_published(model)
         certificate = model.certificate(model.published_number)
         check_signature(certificate, model.description.public_key)
         statistics = model.statistics()
@@ -135,6 +203,9 @@ def retrain(
     label: Label = None,
     ids: Ids = None,
     owners: Owners = None,
+    texts: Texts = None,
+    skip_bad: SkipBad = False,
+    backbone: Backbone = None,
     as_json: Json = False,
 ) -> None:
     """Learn the retained samples from scratch, and check that the newest certificate states just that model.
@@ -146,19 +217,21 @@ def retrain(
     from neverseen.model import ExactModel
 
     description = described(folder)
-    found = read_source(source, Columns(labels, ids, owners, label))
+    takes, made = taken_by(folder, backbone)
     with opened(folder, write=False) as model:
-        if model.published_number == 0:
-            raise NotPublishedError(f"nothing is published in {folder} yet: there is no certificate to check")
+        require_published(model)
         certificate = model.certificate(model.published_number)
     check_signature(certificate, description.public_key)
-    backbone = backbone_of(description.backbone.get("recipe"))
-    if backbone.digest() != description.configuration.backbone:
+    columns = Columns(labels, ids, owners, label, texts)
+    found = read_source(source, columns, takes=takes, skip_bad=skip_bad)
+    tell_skipped(found)
+    network = made or backbone_for(folder, backbone)
+    if network.digest() != description.configuration.backbone:
         raise CertificateRejectedError("the backbone made here is not the one that the store was made with")
-    fresh = ExactModel(description.configuration, backbone.n_features, Key.generate(), choose("auto"))
+    fresh = ExactModel(description.configuration, network.n_features, Key.generate(), choose("auto"))
     names = found.labels or []
     for start in range(0, len(found), ROWS):
-        rows = backbone.extract(found.samples[start : start + ROWS])
+        rows = network.extract(found.samples[start : start + ROWS])
         fresh.learn(quantise(rows), LabelIndex(names[start : start + ROWS]))
     state = State(fresh.statistics.digest(), fresh.digest(), fresh.statistics.total, len(fresh.classes))
     check_state(certificate, state)

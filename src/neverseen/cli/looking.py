@@ -8,9 +8,18 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from neverseen.cli.opening import opened
-from neverseen.cli.options import Folder, Json, Label, Labels, Source
-from neverseen.cli.printing import about, by_class, plain, print_facts, print_json, print_table
+from neverseen.cli.opening import opened, require_published, taken_by
+from neverseen.cli.options import Backbone, Folder, Json, Label, Labels, SkipBad, Source, Texts
+from neverseen.cli.printing import (
+    about,
+    by_class,
+    plain,
+    print_facts,
+    print_json,
+    print_table,
+    skipped_view,
+    tell_skipped,
+)
 from neverseen.cli.sources import Columns, read_source
 from neverseen.files import replace_file
 from neverseen.labels import normalise, text
@@ -32,14 +41,22 @@ def predict(
     ] = False,
     labels: Labels = None,
     label: Label = None,
+    texts: Texts = None,
+    skip_bad: SkipBad = False,
+    backbone: Backbone = None,
     as_json: Json = False,
 ) -> None:
     """Say which class the published version takes each sample for.
 
     Example: `neverseen predict shop tuesday.csv`
     """
-    with opened(folder, write=False, raw=True) as model:
-        found = read_source(source, Columns(labels, label=label), labelled=labelled)
+    takes, made = taken_by(folder, backbone)
+    with opened(folder, write=False) as model:
+        require_published(model)
+    columns = Columns(labels, label=label, texts=texts)
+    found = read_source(source, columns, labelled=labelled, takes=takes, skip_bad=skip_bad)
+    tell_skipped(found)
+    with opened(folder, write=False, raw=True, words=backbone, made=made) as model:
         version = model.version()
         predicted = [normalise(name) for name in np.asarray(model.predict(found.samples), dtype=object)]
         number = model.published_number
@@ -51,7 +68,15 @@ def predict(
         answers = [
             {"class": plain(name), "sample": sample} for sample, name in zip(found.names, predicted, strict=True)
         ]
-        print_json({"accuracy": share, "model": version.digest(), "predictions": answers, "version": number})
+        print_json(
+            {
+                "accuracy": share,
+                "model": version.digest(),
+                "predictions": answers,
+                "skipped": skipped_view(found),
+                "version": number,
+            }
+        )
         return
     print_table(("sample", "class"), zip(found.names, map(plain, predicted), strict=True))
     if share is not None:
@@ -106,6 +131,7 @@ def certificate(
     Example: `neverseen certificate shop 1 --output first.json`
     """
     with opened(folder, write=False) as model:
+        require_published(model)
         found = model.certificate(model.published_number if number is None else number)
     if output is not None:
         if output.exists():

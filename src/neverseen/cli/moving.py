@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from neverseen.cli.archive import read_archive, write_archive
-from neverseen.cli.opening import opened
+from neverseen.cli.opening import opened, require_published
 from neverseen.cli.options import Folder, Json
 from neverseen.cli.printing import print_json
 from neverseen.errors import InputError
@@ -43,6 +43,7 @@ def export(
         digest = write_archive(folder, file)
     elif ending in {".safetensors", ".onnx"}:
         with opened(folder, write=False) as model:
+            require_published(model)
             version = model.version()
         digest = version.digest()
         if ending == ".onnx":

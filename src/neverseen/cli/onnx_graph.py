@@ -7,6 +7,7 @@ whose products and sums are exact in any order.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,9 @@ def graph_of(version: Version) -> bytes:
 
     ``features`` is float32 of shape (n, n_features), finite. ``scores`` is int64 of shape (n, C), in grid steps: the
     same integers as `Version.scores`. ``best`` is int64 of shape (n,): the position of the greatest, and of the first
-    among equals, in ``classes``, which stands with the digest of the model in the metadata.
+    among equals, in ``labels``, which stands with the digest of the model in the metadata: a JSON list of the labels
+    as they are (texts, numbers, true, false, null; others as in the specification). ``classes`` has their canonical
+    texts.
     """
     if not version.classes:
         raise NotLearnedError("the published version holds no samples, and so has no scores: learn something first")
@@ -87,6 +90,7 @@ def graph_of(version: Version) -> bytes:
         {
             "classes": canonical_json(version.classes),
             "configuration": canonical_json(version.configuration.as_json()),
+            "labels": canonical_json([json.loads(name) for name in version.classes]),
             "model": version.digest(),
         },
     )

@@ -1,4 +1,4 @@
-"""Stores as commands open them: the backbone made again from its recipe, the keys from their file.
+"""Stores as commands open them: the backbone made again from its recipe or by the operator, the keys from their file.
 
 Here as in all of the command line, what stores and models need is imported where it is used: it takes a second, which
 those who ask for help should not wait.
@@ -6,10 +6,14 @@ those who ask for help should not wait.
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neverseen.errors import ConfigurationError
+from neverseen.cli.tables import Takes
+from neverseen.errors import ConfigurationError, KeyMissingError, NotPublishedError
 from neverseen.keys import Keyring
 
 if TYPE_CHECKING:
@@ -17,7 +21,12 @@ if TYPE_CHECKING:
     from neverseen.store import Store
     from neverseen.store.description import Description
 
-KINDS = "features:NUMBER, features:NUMBER:NAME, efficientnet_lite0, efficientnet_lite0:RESOLUTION or minilm"
+KINDS = (
+    "features:NUMBER, features:NUMBER:NAME, efficientnet_lite0, efficientnet_lite0:RESOLUTION, minilm, onnx:FILE or "
+    "PACKAGE.MODULE:FUNCTION"
+)
+FEATURES = "features"
+"""As ``--backbone`` of a store that is there: samples are rows of its backbone's features."""
 
 
 def recipe_of(words: str) -> dict[str, Any]:
@@ -43,28 +52,112 @@ def recipe_of(words: str) -> dict[str, Any]:
     raise ConfigurationError(f"a backbone is one of {KINDS}; got {words!r}")
 
 
-def backbone_of(recipe: Any) -> Backbone:
-    """Return the backbone that a recipe describes."""
-    from neverseen.backbones import Precomputed, efficientnet_lite0, minilm
+def new_backbone(words: str) -> Backbone:
+    """Return the backbone that ``--backbone`` asks for, for a new store."""
+    from neverseen.backbones import OnnxBackbone
+    from neverseen.backbones.recipes import backbone_of
 
-    match recipe:
-        case {"kind": "features", "n_features": int(size), "name": str(name)}:
-            return Precomputed(size, name)
-        case {"kind": "efficientnet_lite0", "resolution": int(resolution)}:
-            return efficientnet_lite0(resolution=resolution)
-        case {"kind": "minilm"}:
-            return minilm()
-    raise ConfigurationError("the store does not say how to make its backbone: open it from Python, with backbone=")
+    kind, _, rest = words.partition(":")
+    if kind == "onnx" and rest:
+        return OnnxBackbone(rest)
+    if "." in kind and rest:
+        return operators_backbone(words)
+    return backbone_of(recipe_of(words), Path())
+
+
+def operators_backbone(words: str) -> Backbone:
+    """Return what a function of the operator's makes, given as ``package.module:function``.
+
+    Only words of the command line come here, never those of a store's folder.
+    """
+    from neverseen.backbones import Backbone
+
+    module, _, name = words.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # after all that is installed, so that nothing there is hidden
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"--backbone {words}: it cannot be imported ({error}). Write package.module:function, of a module that is "
+            "installed or in this folder"
+        ) from error
+    is_made = isinstance(found, Backbone) and not isinstance(found, type)
+    made = found() if callable(found) and not is_made else found
+    if not isinstance(made, Backbone):
+        raise ConfigurationError(
+            f"--backbone {words} gave a {type(made).__name__}: a backbone has a name, n_features, extract and digest"
+        )
+    return made
 
 
 def described(folder: Path) -> Description:
     """Return what a store is, as the file in its folder says."""
-    from neverseen.store.description import Description
+    from neverseen.store.description import NAME, Description
 
+    if not (folder / NAME).is_file():
+        raise FileNotFoundError(f"{folder} is not a store: there is no {NAME} in it. Make one: neverseen init {folder}")
     return Description.read(folder)
 
 
-def opened(folder: Path, *, write: bool, keys: Path | None = None, raw: bool = False) -> Store:
+def backbone_for(folder: Path, words: str | None) -> Backbone:
+    """Return the backbone of a store, or say at once that it cannot be made.
+
+    Parameters
+    ----------
+    folder : Path
+    words : str or None
+        Of ``--backbone``.
+    """
+    from neverseen.backbones.recipes import backbone_of, takes
+    from neverseen.store.absent import AbsentBackbone
+
+    if words == FEATURES:
+        return AbsentBackbone(described(folder), folder, features_only=True)
+    if words is not None:
+        return operators_backbone(words)
+    about = described(folder).backbone
+    recipe = about.get("recipe")
+    if takes(recipe) is None:
+        raise ConfigurationError(
+            f"{folder} was made with the backbone {about['name']}, and its folder does not say how to make it. Give it "
+            "with --backbone PACKAGE.MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
+            "status and verify need no backbone"
+        )
+    return backbone_of(recipe, folder)
+
+
+def taken_by(folder: Path, words: str | None) -> tuple[Takes, Backbone | None]:
+    """Return what a store takes, and its backbone if it had to be made to know: before anything else takes time."""
+    from neverseen.backbones.recipes import kind_of, takes
+
+    description = described(folder)
+    name = str(description.backbone["name"])
+    kind = takes(description.backbone.get("recipe")) if words is None else None
+    made = None
+    if kind is None:
+        made = backbone_for(folder, words)
+        kind = kind_of(made)
+    return Takes(kind, description.n_features, str(folder), name), made
+
+
+def require_published(model: Store) -> None:
+    """Raise `NotPublishedError`, with what to do, unless readers see anything."""
+    if model.published_number == 0:
+        raise NotPublishedError(f"nothing is published in {model.folder} yet: run neverseen publish {model.folder}")
+
+
+def opened(
+    folder: Path,
+    *,
+    write: bool,
+    keys: Path | None = None,
+    raw: bool = False,
+    words: str | None = None,
+    made: Backbone | None = None,
+    needs_keys: bool = False,
+) -> Store:
     """Open a store.
 
     Parameters
@@ -75,10 +168,27 @@ def opened(folder: Path, *, write: bool, keys: Path | None = None, raw: bool = F
         The key file, where it is not in the folder.
     raw : bool
         Whether raw samples will be given, for which the backbone is made.
+    words : str or None
+        Of ``--backbone``.
+    made : Backbone, optional
+        The backbone, if it is there already.
+    needs_keys : bool
+        Whether nothing can be done without the keys.
     """
     from neverseen import store
+    from neverseen.store.store import KEYS
 
+    described(folder)
+    if write and not os.access(folder, os.W_OK):
+        raise PermissionError(
+            f"{folder} cannot be written: it is mounted read-only, or belongs to somebody else. predict, status, "
+            "history, certificate, verify and export to .safetensors or .onnx work"
+        )
+    if needs_keys and keys is None and not (folder / KEYS).is_file():
+        raise KeyMissingError(f"the keys of {folder} are not in its folder: give their file with --keys FILE")
     known = None if keys is None else Keyring.load(keys)
-    backbone = backbone_of(described(folder).backbone.get("recipe")) if raw else None
+    backbone = made
+    if raw and made is None:
+        backbone = backbone_for(folder, words)
     hardware = "auto" if write or raw else "numpy"  # what only reads is done before PyTorch would be there
     return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)

@@ -11,8 +11,8 @@ Folder = Annotated[Path, typer.Argument(help="The store's folder.", show_default
 Source = Annotated[
     Path,
     typer.Argument(
-        help="Samples: a folder of images with one subfolder for each class; features as .csv, .parquet or .npz; or "
-        "a text file, with a label, a TAB and a text on each line.",
+        help="Samples: a folder of images with one subfolder for each class; features or texts as .csv, .jsonl, "
+        ".parquet or .npz; or a text file, with a label, a TAB and a text on each line.",
         show_default=False,
     ),
 ]
@@ -36,6 +36,22 @@ Ids = Annotated[
 Owners = Annotated[
     str | None,
     typer.Option(help="Column (or array) of owners.", show_default="owner; owners in .npz, if there", metavar="COLUMN"),
+]
+Texts = Annotated[
+    str | None,
+    typer.Option(help="Column of texts, if the store takes them.", show_default="text; X in .npz", metavar="COLUMN"),
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out images that cannot be used, and list them on stderr.")
+]
+Backbone = Annotated[
+    str | None,
+    typer.Option(
+        help="A function of yours that makes the store's backbone, where its folder does not say how; or `features`, "
+        "if samples are rows of its features.",
+        metavar="PACKAGE.MODULE:FUNCTION",
+        show_default="as the store says",
+    ),
 ]
 Publish = Annotated[bool, typer.Option("--publish/--no-publish", help="Make the change visible, with a certificate.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

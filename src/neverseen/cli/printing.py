@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from neverseen.certificates import Certificate
+from neverseen.cli.tables import Samples
 from neverseen.labels import Label, from_text, in_class_order, normalise, text
 
 
@@ -23,7 +24,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     listed = list(rows)
     if not sys.stdout.isatty():
         for row in [heads, *listed]:
-            typer.echo("\t".join(map(_cell, row)))
+            typer.echo("\t".join(map(shown, row)))
         return
     from rich.console import Console
     from rich.table import Table
@@ -34,7 +35,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         numbers = all(type(row[place]) is int for row in listed)
         table.add_column(head, justify="right" if numbers else "left", overflow="fold")
     for row in listed:
-        table.add_row(*(Text(_cell(cell)) for cell in row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     Console().print(table)
 
 
@@ -42,7 +43,7 @@ def print_facts(facts: dict[str, object]) -> None:
     """Print names and values, one pair a line."""
     wide = max(map(len, facts), default=0)
     for name, value in facts.items():
-        typer.echo(f"{name.ljust(wide) if sys.stdout.isatty() else name + ':'} {_cell(value)}")
+        typer.echo(f"{name.ljust(wide) if sys.stdout.isatty() else name + ':'} {shown(value)}")
 
 
 def plain(label: Label) -> Any:
@@ -83,7 +84,18 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def _cell(value: object) -> str:
-    shown = f"{value:,}" if type(value) is int else str(value)
-    # What comes from samples is untrusted: control characters must not reach the terminal.
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)
+def tell_skipped(found: Samples) -> None:
+    """List on stderr what was left out of a source."""
+    for name, why in found.skipped:
+        typer.echo(f"skipped: {shown(name)}: {shown(why)}", err=True)
+
+
+def skipped_view(found: Samples) -> list[dict[str, str]]:
+    """Return what was left out of a source, as JSON values."""
+    return [{"sample": name, "why": why} for name, why in found.skipped]
+
+
+def shown(value: object) -> str:
+    """Return a value as text. What comes from samples is untrusted: control characters must not reach the terminal."""
+    words = f"{value:,}" if type(value) is int else str(value)
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)

@@ -12,11 +12,22 @@ import typer
 from typer.core import TyperGroup
 
 from neverseen.cli import changing, checking, looking, moving, serving
+from neverseen.cli.printing import shown
 from neverseen.errors import NeverseenError
+
+NAME = "neverseen.command"
+"""Under which a context notes the command that runs."""
 
 
 class Commands(TyperGroup):
     """Commands whose errors are one line on stderr, and exit code 1."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command, and note what it is called."""
+        name, command, rest = super().resolve_command(ctx, args)
+        inner = rest[:1] if hasattr(command, "commands") else []
+        ctx.meta[NAME] = " ".join([str(name), *inner])
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; a traceback is for mistakes of ours alone."""
@@ -26,12 +37,15 @@ class Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except (NeverseenError, OSError) as error:
-            words = " ".join(str(error).split()) or type(error).__name__
-            typer.echo(f"error: {words}", err=True)
-            raise typer.Exit(1) from None
+            raise _failed(ctx, " ".join(str(error).split()) or type(error).__name__) from None
         except MemoryError:
-            typer.echo("error: there is not enough memory for this: work on less at a time", err=True)
-            raise typer.Exit(1) from None
+            raise _failed(ctx, "there is not enough memory for this: work on less at a time") from None
+
+
+def _failed(ctx: Any, words: str) -> typer.Exit:
+    """Say which command failed, and why."""
+    typer.echo(f"error: {shown(ctx.meta.get(NAME, 'neverseen'))}: {shown(words)}", err=True)
+    return typer.Exit(1)
 
 
 app = typer.Typer(
@@ -76,4 +90,4 @@ def main() -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"warning: {' '.join(str(message).split())}", err=True)
+    typer.echo(f"warning: {shown(' '.join(str(message).split()))}", err=True)

@@ -82,19 +82,25 @@ def _new_file(place: Path) -> tuple[Path, int]:
 
 def read_receipts(paths: Sequence[Path]) -> list[bytes]:
     """Return the receipts in some files, in order."""
-    receipts: list[bytes] = []
+    return [receipt for _, receipt in placed_receipts(paths)]
+
+
+def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
+    """Return where each receipt in some files is, for people, and the receipt, in order."""
+    receipts: list[tuple[str, bytes]] = []
     for path in paths:
         with path.open("rb") as file:
             start = file.read(len(PREFIXES[0]))
             if start in PREFIXES:
-                receipts.append(start + file.read(LINE_LIMIT))
+                receipts.append((str(path), start + file.read(LINE_LIMIT)))
                 continue
             file.seek(0)
             number = 0
             while line := file.readline(LINE_LIMIT):
                 number += 1
                 if line.strip():
-                    receipts.append(_receipt(line, f"{path}, line {number}"))
+                    where = f"{path}, line {number}"
+                    receipts.append((where, _receipt(line, where)))
                 if len(receipts) > COUNT_LIMIT:
                     raise FileRejectedError(f"{path}: more than {COUNT_LIMIT:,} receipts; give fewer at a time")
     if not receipts:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from neverseen.cli.opening import backbone_of, described
-from neverseen.cli.options import Folder, Json, Keys
+from neverseen.cli.opening import FEATURES, backbone_for, described
+from neverseen.cli.options import Backbone, Folder, Json, Keys
 from neverseen.cli.printing import print_json, print_table
 from neverseen.keys import Keyring
 
@@ -59,11 +59,14 @@ def serve(
         str | None, typer.Option(help="What predictions tell: labels, top-k or scores.", show_default="labels")
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Classes of a prediction with top-k.", show_default="3")] = None,
+    backbone: Backbone = None,
     keys: Keys = None,
 ) -> None:
     """Serve a store over HTTP, with a console for browsers.
 
-    Settings that are not given are those of `service/service.toml` in the store's folder, if it is there.
+    Settings that are not given are those of `service/service.toml` in the store's folder, if it is there. Where the
+    folder does not say how to make the backbone, give it with --backbone, or serve features and receipts alone with
+    --backbone features.
 
     Example: `neverseen serve shop --port 8080`
     """
@@ -80,16 +83,24 @@ def serve(
         output=output,
         top_k=top_k,
     )
-    description = described(folder)
-    recipe = description.backbone.get("recipe")
     known = None if keys is None else Keyring.load(keys)
-    backbone = backbone_of(recipe) if recipe is not None else None
+    network = backbone_for(folder, backbone)
     if not any(key.revoked is None for key in KeyFile(service_folder(folder)).all()):
         typer.echo("warning: there are no API keys yet: neverseen keys add makes one", err=True)
-    scheme = "http" if tls_cert is None else "https"
-    shown = f"[{host}]" if ":" in host else host
-    typer.echo(f"console and API: {scheme}://{shown}:{port}/", err=True)
-    run(folder, chosen, backbone=backbone, keys=known, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key)
+    if backbone == FEATURES:
+        words = f"samples are rows of {network.n_features} features of {network.name}: images and texts are refused"
+        typer.echo(words, err=True)
+    run(
+        folder,
+        chosen,
+        backbone=network,
+        keys=known,
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        ready=lambda address: typer.echo(f"console and API: {address}", err=True),
+    )
 
 
 def add(

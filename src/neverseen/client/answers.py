@@ -138,6 +138,8 @@ class Check:
     passed: bool
     message: str
     seconds: float
+    listed_in: int | None = None
+    """Of ``"mine"``: the certificate that lists the receipt. A later one may have learned the sample again."""
 
 
 def read_request(said: dict[str, Any]) -> Request:
@@ -190,7 +192,8 @@ def read_entries(said: dict[str, Any]) -> list[CertificateEntry]:
 def read_checks(said: dict[str, Any]) -> list[Check]:
     """Return the outcome of each check."""
     return [
-        Check(row["name"], row["passed"] is True, str(row["message"]), float(row["seconds"])) for row in said["checks"]
+        Check(row["name"], row["passed"] is True, str(row["message"]), float(row["seconds"]), row.get("listed_in"))
+        for row in said["checks"]
     ]
 
 

@@ -211,7 +211,8 @@ class Client(Connected):
         Parameters
         ----------
         checks : sequence of str
-            Of ``"signature"``, ``"chain"``, ``"mine"`` (needs the receipt) and ``"weights"`` (needs the scope audit).
+            Of ``"signature"``, ``"chain"``, ``"mine"`` (needs the receipt: whether this certificate lists it; a later
+            one may have learned the sample again) and ``"weights"`` (needs the scope audit).
         """
         return self._run(conversations.verify(self._retries, certificate, receipt, checks))
 

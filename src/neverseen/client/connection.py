@@ -61,7 +61,8 @@ class Connected:
             The publisher's key, 64 hex digits, as you noted it when you first met: a key that comes with the
             certificate proves nothing.
         receipt : bytes, optional
-            Require that the certificate says that this receipt's sample was forgotten. The receipt stays here.
+            Require that the certificate lists this receipt as forgotten. The receipt stays here. A later certificate
+            may have learned the sample again: none tells.
         """
         from neverseen.certificates import Certificate, check_signature, is_mine
 
@@ -69,8 +70,8 @@ class Connected:
         check_signature(found, public_key)
         if receipt is not None and not is_mine(found, receipt):
             raise CertificateRejectedError(
-                f"certificate {found.number} does not say that the sample of this receipt was forgotten: see the one "
-                "that the request names",
+                f"certificate {found.number} does not list this receipt as forgotten: see the one that the request "
+                "names",
                 found.number,
             )
         return found

@@ -84,7 +84,10 @@ class ReceiptRefusedError(ServiceError, ReceiptRejectedError):
 
 
 class ForgottenAlreadyError(ReceiptRefusedError, AlreadyForgottenError):
-    """The sample of a receipt was forgotten before: the certificate numbered `certificate` says so."""
+    """A receipt was used before: the certificate numbered `certificate` lists it as forgotten.
+
+    If the sample was learned again since, it is held under its new receipt.
+    """
 
     def __init__(self, message: str, row: int, certificate: int, **about: Any) -> None:
         AlreadyForgottenError.__init__(self, message, row, certificate)

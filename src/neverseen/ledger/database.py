@@ -30,6 +30,7 @@ _CACHE_SIZE = 2**30  # at most: the indexes of ten million samples fit
 _LOG_SIZE = 2**28  # of the write-ahead log, when it is carried over into the database
 _SYNCHRONOUS_FULL = 2
 _PAGE_ROWS = 1000  # of a table that is made anew, those in memory at a time
+_READER_SETTINGS = ("temp_store", "cache_size")  # of a file that may not be written
 
 
 class Transaction:
@@ -283,12 +284,14 @@ class SQLite(Database):
         if not path.is_file():
             raise LedgerError(f"the ledger {path} is missing: restore it from a copy, or create it")
         self._path, self._create = path, create
-        engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=sa.QueuePool, hide_parameters=True)
+        self.is_read_only = not create and not may_write(path)
+        pool = sa.NullPool if self.is_read_only else sa.QueuePool
+        engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=pool, hide_parameters=True)
         super().__init__(str(path), engine, patience)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"file:{quote(str(self._path))}?mode=rw",  # never made by accident
+            f"file:{quote(str(self._path))}?{self._mode()}",
             uri=True,
             timeout=self._patience,
             isolation_level=None,  # transactions begin where it is said, below
@@ -309,6 +312,8 @@ class SQLite(Database):
                 ("cache_size", -(_CACHE_SIZE // 1024), None),
                 ("wal_autocheckpoint", _LOG_SIZE // _PAGE_SIZE, None),
             ):
+                if self.is_read_only and setting not in _READER_SETTINGS:
+                    continue
                 connection.execute(f"PRAGMA {setting} = {value}")
                 (found,) = connection.execute(f"PRAGMA {setting}").fetchone() or (None,)
                 if wanted is not None and found != wanted:
@@ -320,6 +325,33 @@ class SQLite(Database):
             connection.close()
             raise
         return connection
+
+    def _mode(self) -> str:
+        """Return how to open the file.
+
+        SQLite makes two files beside a database with a write-ahead log, even to read it. Where it may not, the database
+        can be read as one that nobody changes, if there is no log; or through the files of whoever writes it.
+        """
+        if not self.is_read_only:
+            return "mode=rw"  # never made by accident
+        return "mode=ro&immutable=1" if self._is_at_rest() else "mode=ro"
+
+    def _is_at_rest(self) -> bool:
+        log = self._path.with_name(f"{self._path.name}-wal")
+        return not log.exists() or log.stat().st_size == 0
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """Hand out a transaction; where the file may not be written, see that nobody else wrote it meanwhile."""
+        before = self._stamp() if self.is_read_only and self._is_at_rest() else None
+        with super().reading() as transaction:
+            yield transaction
+        if before is not None and before != self._stamp():
+            raise LedgerError(f"the ledger {self.name} changed while it was being read: try again")
+
+    def _stamp(self) -> tuple[int, int, int]:
+        about = self._path.stat()
+        return about.st_ino, about.st_size, about.st_mtime_ns
 
     def insert(self, table: sa.Table) -> Insert:  # noqa: D102
         return sqlite.insert(table)
@@ -353,17 +385,22 @@ class SQLite(Database):
         if busy:
             raise LedgerError(
                 f"the ledger {self.name} is being read: its log still holds what was deleted. End the reading, and "
-                "call again"
+                "try again"
             )
 
     def _explained(self, error: DBAPIError, lost: bool) -> str:
         code = str(getattr(error.orig, "sqlite_errorname", ""))
+        if self.is_read_only and code.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+            return (
+                f"the ledger {self.name} has a log that was not carried over, or is to be changed, and may not be "
+                f"written here: open the store once where it may ({code})"
+            )
         for start, words in (
-            ("SQLITE_BUSY", "is in use by another writer: wait for it to end, and call again"),
-            ("SQLITE_LOCKED", "is in use by another writer: wait for it to end, and call again"),
+            ("SQLITE_BUSY", "is in use by another writer: wait for it to end, and try again"),
+            ("SQLITE_LOCKED", "is in use by another writer: wait for it to end, and try again"),
             ("SQLITE_CORRUPT", "is damaged: restore it from a copy"),
             ("SQLITE_NOTADB", "is damaged, or no database at all: restore it from a copy"),
-            ("SQLITE_FULL", "found the disk full: make room, and call again"),
+            ("SQLITE_FULL", "found the disk full: make room, and try again"),
             ("SQLITE_READONLY", "may not be written, which SQLite does even to read: see who owns file and folder"),
             ("SQLITE_CANTOPEN", "cannot be opened: see that the file is there, and who owns it and its folder"),
             ("SQLITE_IOERR", "could not be read or written: see to the disk, then open it again"),
@@ -372,6 +409,11 @@ class SQLite(Database):
                 return f"the ledger {self.name} {words} ({code})"
         # No more: what the driver says may quote what is in a row.
         return f"the ledger {self.name} cannot be used ({code or type(error.orig).__name__})"
+
+
+def may_write(path: Path) -> bool:
+    """Return whether a database may be written: its file, and its folder, where its log is made."""
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 class PostgreSQL(Database):
@@ -485,7 +527,7 @@ class PostgreSQL(Database):
             if time.monotonic() > deadline:
                 raise LedgerError(
                     f"the ledger {self.name} is being read, or another transaction of the server is still open, and "
-                    "keeps what was deleted. End it (see pg_stat_activity), and call again"
+                    "keeps what was deleted. End it (see pg_stat_activity), and try again"
                 )
             time.sleep(0.05)
 
@@ -493,7 +535,7 @@ class PostgreSQL(Database):
         diagnosis = getattr(error.orig, "diag", None)
         state = getattr(error.orig, "sqlstate", None)
         if state == "55P03":  # lock not available
-            return f"the ledger {self.name} is in use by another writer: wait for it to end, and call again"
+            return f"the ledger {self.name} is in use by another writer: wait for it to end, and try again"
         said = getattr(diagnosis, "message_primary", None) if state else str(error.orig).strip().partition("\n")[0]
         if self._engine.url.password:
             said = str(said).replace(str(self._engine.url.password), "***")

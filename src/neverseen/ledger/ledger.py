@@ -213,6 +213,15 @@ class Ledger:
                 found |= {bytes(content) for (content,) in rows}
             return found & wanted
 
+    def knows_commitments(self, commitments: Iterable[bytes]) -> set[bytes]:
+        """Return those of these commitments whose samples are held. It walks through all rows."""
+        found: set[bytes] = set()
+        with self._reading() as transaction:
+            for chunk in chunks(sorted(set(commitments))):
+                rows = transaction.rows(sa.select(samples.c.commitment).where(samples.c.commitment.in_(chunk)))
+                found |= {bytes(commitment) for (commitment,) in rows}
+        return found
+
     def counts(self) -> dict[str, int]:
         """Return the number of samples of each class."""
         with self._reading() as transaction:

@@ -100,15 +100,18 @@ def in_chain(certificate: Certificate, chain: Chain, published: int) -> str:
 
 
 def mine(certificate: Certificate, receipt: bytes | None) -> str:
-    """Check that a certificate lists the sample of a receipt."""
+    """Check that a certificate lists a receipt. Whether the sample was learned again since, it does not tell."""
     if receipt is None:
         raise CertificateRejectedError("no receipt was given: send yours as receipt")
     if not is_mine(certificate, receipt):
         raise CertificateRejectedError(
-            f"certificate {certificate.number} does not list this receipt: its sample is not forgotten, or another "
-            "certificate says so"
+            f"certificate {certificate.number} does not list this receipt: its sample may be held, or another "
+            "certificate lists it"
         )
-    return f"certificate {certificate.number} lists the sample of this receipt as forgotten"
+    return (
+        f"certificate {certificate.number} of {certificate.time} lists this receipt as forgotten; a later one may have "
+        "learned the sample again"
+    )
 
 
 def weights(opened: Store, certificate: Certificate) -> str:

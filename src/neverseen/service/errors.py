@@ -29,7 +29,7 @@ CODES: dict[str, tuple[int, str]] = {
     "receipt_rejected": (404, "A receipt is altered, foreign, or cut short: no sample is held under it."),
     "method_not_allowed": (405, "The path does not take this method."),
     "timeout": (408, "The body did not come in time."),
-    "already_forgotten": (409, "The sample of a receipt was forgotten before."),
+    "already_forgotten": (409, "A receipt was used before: no sample is held under it."),
     "id_taken": (409, "An id belongs to a sample that is held, or is given twice."),
     "ambiguous": (409, "A sample was learned several times: say which by its id, or give its receipt."),
     "idempotency_conflict": (409, "The idempotency key was used for another request."),
@@ -131,13 +131,19 @@ def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
         case Refusal():
             return error
         case AlreadyForgottenError():
-            words = f"the sample of receipt {error.row} was forgotten already: see certificate {error.certificate}"
+            words = (
+                f"receipt {error.row} was used already: certificate {error.certificate} lists it as forgotten. If its "
+                "sample was learned again since, only its new receipt is good"
+            )
             return Refusal("already_forgotten", words, row=error.row, certificate=error.certificate)
         case ReceiptRejectedError() if error.reason == "repeated":
             words = f"receipt {error.row} is listed twice: list each once"
             return Refusal("invalid_request", words, row=error.row)
         case ReceiptRejectedError() if error.reason == "used":
-            words = f"the sample of receipt {error.row} was forgotten already; the next certificate will say so"
+            words = (
+                f"receipt {error.row} was used already: no sample is held under it. The next certificate will list it, "
+                "if it was forgotten just now"
+            )
             return Refusal("already_forgotten", words, row=error.row)
         case ReceiptRejectedError():
             if owner is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -38,11 +39,15 @@ class Server(uvicorn.Server):
     ----------
     config : uvicorn.Config
     connections : Connections
+    ready : callable, optional
+        Called once connections are taken.
     """
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(
+        self, config: uvicorn.Config, connections: Connections, ready: Callable[[], None] | None = None
+    ) -> None:
         super().__init__(config)
-        self._connections = connections
+        self._connections, self._ready = connections, ready
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -54,10 +59,15 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as the base does, but accept connections here, where they are counted."""
-        self._listeners = listening(self.config.host, self.config.port, self.config.backlog)
+        self._listeners = sockets or bound(self.config.host, self.config.port)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            listener.listen(self.config.backlog)
         await super().startup(sockets=[])
         for listener in self._listeners:
             self._begin(self._accept(listener))
+        if self.started and self._ready is not None:
+            self._ready()
 
     async def on_tick(self, counter: int) -> bool:
         """Look after connections about once a second."""
@@ -122,28 +132,6 @@ class Server(uvicorn.Server):
                 transport.abort()
 
 
-def listening(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Return sockets that listen on all addresses of a host."""
-    found: list[socket.socket] = []
-    try:
-        for family, kind, number, _, place in socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            listener = socket.socket(family, kind, number)
-            found.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.setblocking(False)
-            listener.bind(place)
-            listener.listen(backlog)
-    except OSError as error:
-        for listener in found:
-            listener.close()
-        raise ConfigurationError(f"the service cannot listen on {host}, port {port}: {error}") from None
-    return found
-
-
 def connections_of(settings: Settings) -> Connections:
     """Return what counts the connections of a service, within its settings and what the process may open."""
     most = allowed(settings.max_connections)
@@ -166,6 +154,7 @@ def serve(
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     hardware: str = "auto",
+    ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve a store until the process is told to stop (SIGTERM or SIGINT).
 
@@ -182,6 +171,8 @@ def serve(
         Where to listen.
     tls_cert, tls_key : Path, optional
         Files of a certificate (with its chain) and its key, in PEM: both or none.
+    ready : callable, optional
+        Called with the service's address once it takes connections.
     """
     if (tls_cert is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both a certificate and its key")
@@ -208,18 +199,67 @@ def serve(
         timeout_graceful_shutdown=max(1, int(chosen.stop_timeout)),
         **tls,
     )
-    server = Server(config, connections_of(chosen))
+    sockets = bound(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"{'http' if tls_cert is None else 'https'}://{shown}:{sockets[0].getsockname()[1]}/"
+    server = Server(config, connections_of(chosen), lambda: None if ready is None else ready(address))
     if threading.current_thread() is threading.main_thread():
         # The server raises the signal that stopped it once more, when all is done: then it has been heeded.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
     service = app.state.service
-    service.start()  # what is wrong with the store is told in a sentence, before there is a server
     try:
+        service.start()  # what is wrong with the store is told in a sentence, before there is a server
         with suppress(KeyboardInterrupt):
-            server.run()
+            server.run(sockets)
+    except OSError as error:
+        if not server.started:  # another program began to listen after the port was bound here
+            raise _unusable(host, port, error) from None
+        raise
     finally:
+        for each in sockets:
+            each.close()
         if service.started:
             service.stop()
     if not server.started:
         raise ConfigurationError(f"the service did not start on {host}:{port}: see the lines above")
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that are bound to a port of all addresses of a host, or say why there are none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigurationError(f"--host {host} is not an address of this machine: {error.strerror}") from None
+    sockets: list[socket.socket] = []
+    missing = OSError(errno.EADDRNOTAVAIL, "it is no address of this machine")
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                made.bind(address)
+            except OSError:
+                made.close()
+                raise
+            sockets.append(made)
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # localhost, on a machine without IPv6
+                continue
+            for each in sockets:
+                each.close()
+            raise _unusable(host, port, error) from None
+    if not sockets:
+        raise _unusable(host, port, missing)
+    return sockets
+
+
+def _unusable(host: str, port: int, error: OSError) -> ConfigurationError:
+    why = str(error.strerror)
+    if error.errno == errno.EADDRINUSE:
+        why = "it is in use by another program. End that one, or choose another with --port"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        why = "this user may not use it. Choose one from 1024 on with --port"
+    return ConfigurationError(f"port {port} of {host} cannot be used: {why}")

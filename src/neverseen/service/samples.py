@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.backbones import Backbone, Precomputed
+from neverseen.backbones import Backbone
 from neverseen.backbones.contents import FORMATS, decoded
+from neverseen.backbones.recipes import kind_of
 from neverseen.errors import InputError, NeverseenError
 from neverseen.service.errors import Refusal
 from neverseen.service.schemas import Sample
@@ -20,14 +21,6 @@ from neverseen.service.settings import Settings
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 KINDS = {"features": "features", "images": "image", "texts": "text"}
 """What a sample is called, by what the backbone takes."""
-
-
-def kind_of(backbone: Backbone) -> str:
-    """Return what a backbone takes: ``"features"``, ``"images"`` or ``"texts"``."""
-    inner: Any = getattr(backbone, "backbone", backbone)  # of a cache
-    if isinstance(inner, Precomputed) or not hasattr(inner, "preprocess"):
-        return "features"
-    return "texts" if type(inner.preprocess).__name__ == "Texts" else "images"
 
 
 def from_base64(word: str, what: str, row: int) -> bytes:

@@ -371,6 +371,8 @@ class CheckView(Answer):
     passed: bool
     message: str
     seconds: float
+    listed_in: int | None = None
+    """Of ``mine``: the certificate that lists the receipt. A later one may have learned the sample again."""
 
 
 class VerifyAnswer(Answer):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neverseen.backbones import Backbone
+from neverseen.backbones.recipes import recipe_of, require_recipe
 from neverseen.classifier import AnalyticClassifier
 from neverseen.files import sync_folder
 from neverseen.forgetting import ForgettingModel
@@ -47,8 +48,13 @@ def create(
     ledger : str, optional
         URL of a PostgreSQL database (``postgresql+psycopg://...``) for the ledger; a file in the folder by default.
     recipe : dict, optional
-        How to make the backbone again, as JSON values, for `open` without a backbone.
+        How to make the backbone again, for `open` without a backbone, the command line and the service
+        (`neverseen.backbones.recipes`). By default what the backbone says of itself: named backbones, `Precomputed`
+        and `OnnxBackbone` on images, whose file is copied into the folder, can be made again; others must be given
+        to `open`.
     """
+    if recipe is not None:
+        require_recipe(recipe)
     place = Path(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise FileExistsError(f"{place} is there already: open it with store.open, or choose another folder")
@@ -67,7 +73,7 @@ def create(
         signing.save(partial / SIGNING_KEY)
         configuration = model.classifier._configuration()
         tracked = bool(settings.track_classes)
-        about = {"name": backbone.name, "recipe": recipe}
+        about = {"name": backbone.name, "recipe": recipe or recipe_of(backbone, partial)}
         Description(configuration, backbone.n_features, tracked, about, ledger, signing.public).write(partial)
         size = configuration.encoder.code_size(backbone.n_features)
         snapshot = write_snapshot(partial / SUMS, _empty(size, choose("numpy"), tracked))

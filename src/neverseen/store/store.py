@@ -28,8 +28,9 @@ from neverseen.errors import (
 from neverseen.forgetting import Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
 from neverseen.keys import Key, Keyring
-from neverseen.labels import normalise, text
+from neverseen.labels import LabelIndex, normalise, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
+from neverseen.membership import Member
 from neverseen.receipts import commitment
 from neverseen.register import number_for
 from neverseen.signing import SigningKey
@@ -37,6 +38,7 @@ from neverseen.statistics import Statistics
 from neverseen.store.absent import checked
 from neverseen.store.description import Description
 from neverseen.store.held import Note, StoredClassifier, StoredForgetting, StoredModel
+from neverseen.store.holding import Holding, holdings
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
 from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications
@@ -68,7 +70,8 @@ def open_store(
     ----------
     folder : path
     backbone : Backbone, optional
-        The one it was made with, told by its digest. Without it, features or receipts can be given, not raw samples.
+        The one it was made with, told by its digest. Without it, it is made from the store's recipe when raw samples
+        come. Where there is no recipe, rows of its features or receipts can be given.
     keys : Keyring, optional
         Where they are not in the folder.
     write : bool
@@ -105,8 +108,8 @@ class Store:
     ) -> None:
         self.folder = folder
         self.description = Description.read(folder)
-        self.backbone = checked(backbone, self.description)
-        self._hardware, self._clock = hardware, clock
+        self.backbone = checked(backbone, self.description, folder)
+        self._hardware, self._clock, self._given_keys = hardware, clock, keys
         self._publications = Publications(folder, self.description)
         self._published: tuple[int, Version] | None = None
         self._model: StoredForgetting | None = None
@@ -270,8 +273,8 @@ class Store:
             error
             if number is None
             else AlreadyForgottenError(
-                f"receipt {error.row}: its sample was forgotten already; certificate {number} says so. Nothing was "
-                "changed",
+                f"receipt {error.row} was used already: its sample was forgotten, and certificate {number} says so. If "
+                "the sample was learned again since, only its new receipt is good. Nothing was changed",
                 error.row,
                 number,
             )
@@ -425,7 +428,7 @@ class Store:
         number = self.published_number
         if number == 0:
             raise NotPublishedError(
-                f"nothing is published in {self.folder} yet: call publish, or wait for who writes it"
+                f"nothing is published in {self.folder} yet: publish it, or wait for the process that writes it"
             )
         for _ in range(10):  # another process may publish, and remove this version, between the two lines
             if self._published is not None and self._published[0] == number:
@@ -485,6 +488,59 @@ class Store:
             if snapshot == self._snapshot():
                 return stored.statistics
         raise StoreDamagedError(f"the sums in {self.folder / SUMS} do not hold still: try again")
+
+    def ids_held(self, ids: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
+        """Return, for each id, whether a sample of its owner is held under it: `learn` would refuse it."""
+        key, configuration = self._writer()._require_keys().membership, self.description.configuration.digest()
+        whose = [None] * len(ids) if owners is None else owners
+        numbers = [
+            number_for(configuration, key, text(normalise(owner)), text(normalise(each)))
+            for owner, each in zip(whose, ids, strict=True)
+        ]
+        held = self._open_ledger().by_numbers(numbers)
+        return [number in held for number in numbers]
+
+    def held_already(self, samples: Any, labels: Sequence[Any]) -> list[bool]:
+        """Return, for each sample, whether one with the same features and label is held, or comes before it here.
+
+        `learn` does not mind: a sample that is learned twice counts twice. This is for those who do.
+        """
+        prepared = samples if isinstance(samples, Prepared) else self.prepare(samples)
+        membership = self._exact().membership
+        members = membership.digests(prepared.quantised, LabelIndex(list(labels)))
+        held, seen = membership.held(members), set[Member]()
+        answers = []
+        for member in members:
+            answers.append(held[member] > 0 or member in seen)
+            seen.add(member)
+        return answers
+
+    def holds(self, receipts: Sequence[bytes]) -> list[Holding]:
+        """Return, for each receipt, whether its sample is held now, published or not, and what certificates say.
+
+        Also for readers. With the keys, given or in the folder, samples are found that were learned again: under the
+        same id or another, with the same content or features, in whatever class. Without them only the receipt itself
+        is looked for. A sample that was altered before it was learned again is another sample.
+        """
+        digest = self.description.configuration.digest()
+        return holdings(self._open_ledger(), receipts, digest, self._readable_keys(), self._learned_since)
+
+    def _learned_since(self, number: int) -> int:
+        """Return how many samples came with a certificate or after it, published or not."""
+        ledger = self._open_ledger()
+        newest = self.published_number
+        later = [self.certificate(each) for each in range(number, newest + 1)]
+        waiting = sum(ledger.counts().values()) - later[-1].after.samples + len(ledger.pending())
+        return sum(certificate.learned for certificate in later) + waiting
+
+    def _readable_keys(self) -> Keyring | None:
+        """Return the keys, as far as they are there to be read."""
+        known = self._given_keys if self._model is None else self._model.keys
+        if known is None and os.access(self.folder / KEYS, os.R_OK):
+            known = Keyring.load(self.folder / KEYS)
+        if known is not None and self._open_ledger().meta("key_check") not in (None, known.membership.check()):
+            raise ConfigurationError("the keys are not those that this store was made with")
+        return known
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return id, label and owner of a receipt of this store."""

@@ -1,0 +1,128 @@
+"""Recipes: how a store makes its backbone again, as JSON values in its folder.
+
+A recipe names one of the backbones below and its settings. It holds no code and no path: a store's folder may come from
+somebody else. What it makes is compared with the digest that the store was made with before it is used.
+
+=========================  ======================================================================================
+``features``               `Precomputed`: ``n_features``, ``name``
+``efficientnet_lite0``     ``resolution``, and ``runtime`` if it is not PyTorch
+``minilm``                 ``runtime`` if it is not PyTorch
+``onnx``                   `OnnxBackbone` on images: ``backbone.onnx`` in the store's folder, and its ``sha256``
+=========================  ======================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from neverseen.backbones.cache import Cached
+from neverseen.backbones.images import Images
+from neverseen.backbones.named import efficientnet_lite0, minilm
+from neverseen.backbones.onnx_runtime import OnnxBackbone
+from neverseen.backbones.precomputed import Precomputed
+from neverseen.backbones.protocol import Backbone
+from neverseen.errors import ConfigurationError, FileRejectedError
+from neverseen.files import replace_file
+
+FILE = "backbone.onnx"
+"""The network of a store, in its folder."""
+_KINDS = {"features": "features", "efficientnet_lite0": "images", "minilm": "texts", "onnx": "images"}
+
+
+def takes(recipe: Any) -> str | None:
+    """Return what the backbone of a recipe takes, without making it: features, images, texts; None if it is unknown.
+
+    Examples
+    --------
+    >>> takes({"kind": "minilm"})
+    'texts'
+    """
+    kind = recipe.get("kind") if isinstance(recipe, dict) else None
+    return _KINDS.get(kind) if isinstance(kind, str) else None
+
+
+def kind_of(backbone: Backbone) -> str:
+    """Return what a backbone takes: ``"features"``, ``"images"`` or ``"texts"``."""
+    inner: Any = getattr(backbone, "backbone", backbone)  # of a cache
+    if isinstance(inner, Precomputed) or not hasattr(inner, "preprocess"):
+        return "features"
+    return "texts" if type(inner.preprocess).__name__ == "Texts" else "images"
+
+
+def recipe_of(backbone: Backbone, folder: Path) -> dict[str, Any] | None:
+    """Return a recipe that makes a backbone again, or None if there is none.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    folder : Path
+        Of the store. The file of an `OnnxBackbone` on images is copied into it.
+    """
+    inner = backbone.backbone if isinstance(backbone, Cached) else backbone
+    if isinstance(inner, Precomputed):
+        return {"kind": "features", "n_features": inner.n_features, "name": inner.name}
+    own: dict[str, Any] | None = getattr(inner, "recipe", None)
+    if own is not None or not isinstance(inner, OnnxBackbone) or type(inner.preprocess) is not Images:
+        return own
+    model = inner.path.read_bytes() if inner.path.is_file() else b""
+    if hashlib.sha256(model).hexdigest() != inner.file_digest:
+        return None  # another file is there by now
+    recipe = inner.settings() | {"kind": "onnx", "images": inner.preprocess.configuration()}
+    replace_file(folder / FILE, [model])
+    if backbone_of(recipe, folder).digest() != inner.digest():  # a base set, or an id of the preprocessing
+        (folder / FILE).unlink()
+        return None
+    return recipe
+
+
+def require_recipe(recipe: Any) -> None:
+    """Raise `ConfigurationError` unless a recipe is one of those that can be followed."""
+    if takes(recipe) is None:
+        raise ConfigurationError(
+            f"a recipe is a dict whose kind is one of {', '.join(sorted(_KINDS))}; leave it out, and the backbone says "
+            "how it is made, if it can"
+        )
+
+
+def backbone_of(recipe: Any, folder: Path) -> Backbone:
+    """Return the backbone that a recipe describes. Whether it is the right one, its digest must tell.
+
+    Parameters
+    ----------
+    recipe : JSON value
+        Untrusted.
+    folder : Path
+        Of the store.
+    """
+    match recipe:
+        case {"kind": "features", "n_features": int(size), "name": str(name)}:
+            return Precomputed(size, name)
+        case {"kind": "efficientnet_lite0", "resolution": int(resolution)}:
+            return efficientnet_lite0(resolution=resolution, runtime=str(recipe.get("runtime", "torch")))
+        case {"kind": "minilm"}:
+            return minilm(runtime=str(recipe.get("runtime", "torch")))
+        case {"kind": "onnx", "sha256": str(digest), "images": dict(images)}:
+            return _network(folder / FILE, digest, images, recipe)
+    raise ConfigurationError("the store does not say how to make its backbone, or in no way that is known")
+
+
+def _network(path: Path, digest: str, images: dict[str, Any], recipe: dict[str, Any]) -> OnnxBackbone:
+    if path.is_symlink() or not path.is_file():
+        raise FileRejectedError(f"{path}, the store's network, is missing, or is not a plain file: restore it")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != digest:
+        raise FileRejectedError(f"{path} is not the network that the store was made with: restore it from a copy")
+    try:
+        preprocess = Images.from_configuration(images)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileRejectedError("the store's recipe has a preprocessing that cannot be used") from error
+    settings: dict[str, Any] = {
+        key: recipe.get(key) for key in ("name", "output", "n_features", "batch_size", "stands_for")
+    }
+    made = OnnxBackbone(path, preprocess, **settings)
+    if made.file_digest != digest:  # swapped in between
+        raise FileRejectedError(f"{path} changed while it was being read")
+    return made

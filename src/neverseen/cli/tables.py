@@ -1,0 +1,426 @@
+"""Samples from tables: CSV, JSON lines, Parquet and NumPy archives, with texts or features. All of it is untrusted.
+
+What is wrong is named with its file, its line or row, and its column.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from neverseen.errors import FileRejectedError, InputError
+
+ROW_LIMIT = 10_000_000
+COLUMN_LIMIT = 2**20
+BYTE_LIMIT = 2**36
+"""Of what a compressed file unpacks to."""
+LINE_LIMIT = 2**24
+"""Letters of a line."""
+_GREATEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where in a source labels, ids, owners and texts are; None for the usual names."""
+
+    labels: str | None = None
+    ids: str | None = None
+    owners: str | None = None
+    label: str | None = None
+    """One label for all."""
+    texts: str | None = None
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What a store takes, and what to call it when something else is given."""
+
+    kind: str
+    """``"features"``, ``"images"`` or ``"texts"``."""
+    n_features: int
+    store: str
+    backbone: str
+
+    def __str__(self) -> str:
+        what = f"rows of {self.n_features} features" if self.kind == "features" else self.kind
+        return f"{self.store} takes {what} (backbone {self.backbone})"
+
+
+@dataclass
+class Samples:
+    """What a source holds.
+
+    Attributes
+    ----------
+    samples : list or ndarray
+    labels, ids, owners : list or None
+        None where the source has none.
+    names : list of str
+        What to call each sample when speaking of it.
+    skipped : list of (str, str)
+        What was left out, and why.
+    """
+
+    samples: Any
+    labels: list[Any] | None
+    ids: list[Any] | None
+    owners: list[Any] | None
+    names: list[str]
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def only(self, rows: Sequence[int]) -> Samples:
+        """Return some of them."""
+
+        def chosen(values: Any) -> Any:
+            return None if values is None else [values[row] for row in rows]
+
+        samples = self.samples[list(rows)] if isinstance(self.samples, np.ndarray) else chosen(self.samples)
+        lists = (chosen(self.labels), chosen(self.ids), chosen(self.owners))
+        return Samples(samples, *lists, chosen(self.names), self.skipped)
+
+
+def read_table(source: Path, columns: Columns, takes: Takes | None) -> Samples:
+    """Return the samples of a table.
+
+    Parameters
+    ----------
+    source : Path
+    columns : Columns
+    takes : Takes or None
+        What the samples are for. None: texts if there is a column of them, else features.
+    """
+    reader = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines, ".npz": _npz}
+    return reader.get(source.suffix.lower(), _parquet)(source, columns, takes)
+
+
+ENDINGS = {".csv", ".jsonl", ".ndjson", ".npz", ".parquet", ".pq"}
+
+
+class _Heads:
+    """The columns of a table: which are labels, ids, owners and texts, and which are features."""
+
+    def __init__(self, source: Path, heads: Sequence[str], columns: Columns, takes: Takes | None) -> None:
+        if len(set(heads)) != len(heads):
+            raise InputError(f"{source} has two columns of the same name, or no line of heads")
+        if len(heads) > COLUMN_LIMIT:
+            raise InputError(f"{source} has {len(heads):,} columns; at most {COLUMN_LIMIT:,} are read")
+        if takes is not None and takes.kind == "images":
+            raise InputError(f"{source} is a table, and {takes}: give a folder of images, or one image")
+        self.special = _special(source, heads, columns, ("label", "id", "owner", "text"))
+        kind = takes.kind if takes is not None else "texts" if "texts" in self.special else "features"
+        if kind == "features" and columns.texts is None:
+            self.special.pop("texts", None)
+        self.has_texts = kind == "texts"
+        self.features = [name for name in heads if name not in self.special.values()]
+        if self.has_texts and "texts" not in self.special:
+            raise InputError(
+                f"{source} has no column 'text', and {takes}: name the column with --texts; it has {_listed(heads)}"
+            )
+        if not self.has_texts and columns.texts is not None:
+            raise InputError(f"--texts names a column of texts, and {takes}: leave it out")
+        if not self.has_texts and not self.features:
+            raise InputError(f"{source} has no columns of features")
+        if self.has_texts:
+            self.features = []
+
+    def require_width(self, source: Path, takes: Takes | None) -> None:
+        if takes is not None and not self.has_texts and len(self.features) != takes.n_features:
+            count = len(self.features)
+            raise InputError(
+                f"{source} has {count} {'column' if count == 1 else 'columns'} of features "
+                f"({_listed(self.features)}), and {takes}"
+            )
+
+
+def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
+    with source.open("r", encoding="utf-8-sig", newline="") as file:
+        try:
+            rows = csv.reader(lines_of(source, file), strict=True)
+            names = next(rows, [])
+            heads = _Heads(source, names, columns, takes)
+            places = {what: names.index(name) for what, name in heads.special.items()}
+            positions = [names.index(name) for name in heads.features]
+            lists: dict[str, list[Any]] = {what: [] for what in places}
+            numbers, lines = array("d"), array("Q")
+            for row in rows:
+                if not row:
+                    continue
+                where = f"{source}, line {rows.line_num}"
+                if len(row) != len(names):
+                    raise InputError(f"{where}: {len(row)} cells under {len(names)} heads")
+                for what, place in places.items():
+                    lists[what].append(_cell(what, row[place], where, names[place]))
+                try:
+                    numbers.extend(float(row[place]) for place in positions)
+                except ValueError:
+                    by_name = sorted(positions, key=lambda place: names[place] != "text")
+                    wrong = next(place for place in by_name if not _is_number(row[place]))
+                    raise _no_feature(where, names[wrong], row[wrong], takes) from None
+                lines.append(rows.line_num)
+                if len(lines) > ROW_LIMIT:
+                    raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{source} is not a CSV file in UTF-8: {error}") from None
+    if heads.has_texts:
+        return _texts_of(lists)
+    if lines:
+        heads.require_width(source, takes)
+    features = np.frombuffer(numbers, np.float64).reshape(len(lines), len(heads.features))
+    return _features_of(source, features, lists, heads.features, [f"line {line}" for line in lines])
+
+
+def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
+    """Read one JSON object a line: ``text``, or ``features`` with a list of numbers; ``label``, ``id``, ``owner``."""
+    lists: dict[str, list[Any]] = {}
+    rows: list[Any] = []
+    lines: list[str] = []
+    first: _Heads | None = None
+    with source.open("r", encoding="utf-8-sig", newline="\n") as file:
+        try:
+            for number, line in enumerate(lines_of(source, file), 1):
+                if not line.strip():
+                    continue
+                where = f"{source}, line {number}"
+                entry = _json_object(line, where)
+                if first is None:
+                    if "receipt" in entry:
+                        raise InputError(f"{source} is a file of receipts, not of samples: give it with --receipts")
+                    first = _Heads(source, list(entry), columns, takes)
+                    lists = {what: [] for what in first.special}
+                for what, name in first.special.items():
+                    lists[what].append(_cell(what, entry.get(name), where, name))
+                if not first.has_texts:
+                    rows.append(_json_features(entry, where, takes, rows))
+                lines.append(f"line {number}")
+                if len(lines) > ROW_LIMIT:
+                    raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
+        except UnicodeDecodeError:
+            raise InputError(f"{source} is not text in UTF-8") from None
+    if first is None:
+        raise InputError(f"there are no samples in {source}")
+    if first.has_texts:
+        return _texts_of(lists)
+    return _features_of(source, np.array(rows, np.float64), lists, None, lines)
+
+
+def _json_object(line: str, where: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        entry = None
+    if not isinstance(entry, dict):
+        raise InputError(f'{where} is not a JSON object such as {{"text": ..., "label": ...}}')
+    return entry
+
+
+def _json_features(entry: dict[str, Any], where: str, takes: Takes | None, before: list[Any]) -> list[float]:
+    values = entry.get("features")
+    if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
+        told = "" if takes is None else f", and {takes}"
+        raise InputError(f"{where} has no 'features', a list of numbers{told}; it has {_listed(list(entry))}")
+    wanted = takes.n_features if takes is not None else len(before[0]) if before else len(values)
+    if len(values) != wanted:
+        raise InputError(f"{where} has {len(values)} features; {wanted} are needed")
+    try:
+        return [float(value) for value in values]
+    except OverflowError:
+        raise InputError(f"{where}: one of its features is beyond float32: drop or rescale it") from None
+
+
+def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
+    from neverseen.backbones.packages import imported
+
+    parquet = imported("pyarrow.parquet", "reading .parquet", "pip install pyarrow")
+    arrow = imported("pyarrow", "reading .parquet", "pip install pyarrow")
+    try:
+        with parquet.ParquetFile(source) as file:
+            heads = _Heads(source, list(file.schema_arrow.names), columns, takes)
+            size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups))
+            if size > BYTE_LIMIT or file.metadata.num_rows > ROW_LIMIT or file.metadata.num_columns > COLUMN_LIMIT:
+                raise InputError(f"{source} holds too much to be read at once: split it")
+            table = file.read(columns=[*heads.special.values(), *heads.features])
+    except InputError:
+        raise
+    except (arrow.ArrowException, OSError) as error:
+        raise FileRejectedError(f"{source} is not a Parquet file that can be read: {error}") from error
+    lists = {
+        what: [
+            _cell(what, value, f"{source}, row {row}", name)
+            for row, value in enumerate(table.column(name).to_pylist(), 1)
+        ]
+        for what, name in heads.special.items()
+    }
+    if heads.has_texts:
+        return _texts_of(lists)
+    where = [f"row {row}" for row in range(1, table.num_rows + 1)]
+    types = arrow.types
+    first = table.column(heads.features[0])
+    if len(heads.features) == 1 and (types.is_list(first.type) or types.is_fixed_size_list(first.type)):
+        try:  # one column that holds whole rows
+            features = np.array(first.to_pylist(), np.float64).reshape(table.num_rows, -1)
+        except (TypeError, ValueError):
+            raise InputError(f"{source}: rows of features are not of one length, or not of numbers") from None
+        if takes is not None and features.shape[1] != takes.n_features:
+            raise InputError(f"{source} has rows of {features.shape[1]} features, and {takes}")
+        return _features_of(source, features, lists, None, where)
+    features = np.empty((table.num_rows, len(heads.features)))
+    for position, name in enumerate(heads.features):
+        column = table.column(name)
+        if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)):
+            raise _no_feature(str(source), name, str(column.type), takes)
+        if column.null_count:
+            row = 1 + column.is_null().to_pylist().index(True)
+            raise _empty(f"{source}, row {row}", name)
+        features[:, position] = column.to_numpy()
+    heads.require_width(source, takes)
+    return _features_of(source, features, lists, heads.features, where)
+
+
+def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
+    try:
+        with zipfile.ZipFile(source) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > BYTE_LIMIT:
+            raise InputError(f"{source} unpacks to {size:,} bytes; at most {BYTE_LIMIT:,} are read")
+        with np.load(source, allow_pickle=False) as arrays:
+            given = {name: arrays[name] for name in arrays.files}
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OverflowError, RuntimeError) as error:
+        raise FileRejectedError(f"{source} is not an .npz file of plain arrays: {error}") from error
+    wanted = columns.texts or "X"
+    if wanted not in given or not given[wanted].ndim:
+        raise InputError(f"{source} has no array {wanted} of samples; it has {_listed(sorted(given)) or 'none'}")
+    samples, lists = given.pop(wanted), {}
+    for what, name in _special(source, sorted(given), columns, ("y", "ids", "owners")).items():
+        if given[name].shape != (len(samples),):
+            raise InputError(f"{source}: {name} has shape {given[name].shape}, not one entry for each row of {wanted}")
+        lists[what] = [
+            _cell(what, value, f"{source}, row {row}", name) for row, value in enumerate(given[name].tolist(), 1)
+        ]
+    _require_array(source, wanted, samples, takes)
+    where = [f"row {row}" for row in range(1, len(samples) + 1)]
+    if samples.dtype.kind == "U":
+        rows = zip(samples.tolist(), where, strict=True)
+        lists["texts"] = [_cell("texts", text, f"{source}, {row}", wanted) for text, row in rows]
+        return _texts_of(lists)
+    if samples.ndim == 2 and takes is not None and takes.kind == "features":
+        return _features_of(source, samples, lists, None, where)
+    return _samples(samples, lists)
+
+
+def _require_array(source: Path, name: str, samples: np.ndarray, takes: Takes | None) -> None:
+    """Raise unless an array may hold what the store takes."""
+    if takes is None:
+        return
+    shape, kind = samples.shape, samples.dtype.kind
+    fits = {
+        "features": samples.ndim == 2 and kind in "biuf" and shape[-1] == takes.n_features,
+        "images": samples.ndim in (3, 4) and kind in "biuf",
+        "texts": samples.ndim == 1 and kind == "U",
+    }
+    if not fits[takes.kind]:
+        raise InputError(f"{source}: {name} has shape {shape} and dtype {samples.dtype}, and {takes}")
+
+
+def _special(source: Path, heads: Sequence[str], columns: Columns, usual: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    asked = {"labels": columns.labels, "ids": columns.ids, "owners": columns.owners, "texts": columns.texts}
+    for (what, given), name in zip(asked.items(), usual, strict=False):
+        if given is not None and given not in heads:
+            raise InputError(f"{source} has no {given!r} for --{what}; it has {_listed(heads)}")
+        if given is not None or name in heads:
+            found[what] = given or name
+    return found
+
+
+def _cell(what: str, value: Any, where: str, name: str) -> Any:
+    """Return a label, an id, an owner or a text, if it can be one."""
+    blank = value is None or (isinstance(value, str) and not value.strip())
+    if blank and what == "owners":
+        return None  # nobody's
+    if blank:
+        raise _empty(where, name)
+    if what == "texts" and not isinstance(value, str):
+        raise InputError(f"{where}: the cell of the column {name!r} is not a text")
+    if isinstance(value, list | dict):
+        raise InputError(f"{where}: the cell of the column {name!r} is not a text or a number")
+    return value
+
+
+def _empty(where: str, name: str) -> InputError:
+    return InputError(f"{where}: the cell of the column {name!r} is empty: fill it in, or leave the row out")
+
+
+def _texts_of(lists: dict[str, list[Any]]) -> Samples:
+    return _samples(lists["texts"], lists)
+
+
+def _features_of(
+    source: Path, features: np.ndarray, lists: dict[str, list[Any]], heads: list[str] | None, where: list[str]
+) -> Samples:
+    """Return rows of features, all of them finite in float32."""
+    with np.errstate(invalid="ignore"):
+        good = np.abs(features) <= _GREATEST
+    if not good.all():
+        row, column = (int(place) for place in np.argwhere(~good)[0])
+        name = repr(heads[column]) if heads is not None else str(column + 1)
+        raise InputError(
+            f"{source}, {where[row]}: the cell of the column {name} is NaN, infinite or beyond float32: drop or "
+            "rescale it"
+        )
+    return _samples(features, lists)
+
+
+def _samples(samples: Any, lists: dict[str, list[Any]]) -> Samples:
+    ids = lists.get("ids")
+    names = [f"row {row}" for row in range(1, len(samples) + 1)] if ids is None else [str(name) for name in ids]
+    return Samples(samples, lists.get("labels"), ids, lists.get("owners"), names)
+
+
+def lines_of(source: Path, file: TextIO) -> Iterator[str]:
+    """Yield the lines of a file, none longer than is read at a time."""
+    number = 0
+    while line := file.readline(LINE_LIMIT):
+        number += 1
+        if len(line) >= LINE_LIMIT:
+            raise InputError(f"{source}, line {number} is longer than {LINE_LIMIT:,} letters")
+        yield line
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _no_feature(where: str, name: str, cell: str, takes: Takes | None) -> InputError:
+    if not cell.strip():
+        return _empty(where, name)
+    if name == "text" and takes is not None:
+        return InputError(
+            f"{where}: the column 'text' holds texts, and {takes}. A store for texts is made with neverseen init "
+            "FOLDER --backbone minilm"
+        )
+    return InputError(
+        f"{where}: the column {name!r} is not numbers, and so no feature. If it has labels, ids or owners, say so with "
+        "--labels, --ids or --owners; else leave it out"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + " ..." * (len(names) > 8)

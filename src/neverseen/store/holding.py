@@ -1,0 +1,122 @@
+"""Whether a store holds what receipts are about: what certificates alone cannot tell.
+
+A certificate lists receipts whose samples went. The same sample can be learned again afterwards, under the same id or
+another, and no later certificate says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from neverseen.errors import ReceiptRejectedError
+from neverseen.keys import Keyring
+from neverseen.labels import LabelIndex, from_text
+from neverseen.ledger import Ledger
+from neverseen.membership import Membership
+from neverseen.receipts import Receipt, commitment, unseal
+from neverseen.register import number_for, tickets_of
+
+
+class Holding(NamedTuple):
+    """What a store says about one receipt.
+
+    Attributes
+    ----------
+    certificate : int or None
+        Number of the newest certificate that lists the receipt as forgotten.
+    held : str or None
+        ``"receipt"``: the sample is held under this receipt. ``"sample"``: a sample with the same content or features
+        is held, under another receipt: it was learned again, or somebody else's is the same. ``"id"``: another sample
+        is held under its id. None: nothing was found.
+    sure : bool
+        Whether `held` None means that the sample is not held. Without the keys only the receipt itself can be looked
+        for, and samples that were learned after the certificate may be the same.
+    """
+
+    certificate: int | None
+    held: str | None
+    sure: bool
+
+
+def holdings(
+    ledger: Ledger,
+    receipts: Sequence[bytes],
+    configuration: bytes,
+    keys: Keyring | None,
+    learned_since: Callable[[int], int],
+) -> list[Holding]:
+    """Return what the ledger says about each receipt.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    receipts : sequence of bytes
+    configuration : bytes
+        Configuration digest of the store.
+    keys : Keyring or None
+        The store's. Without them receipts cannot be opened.
+    learned_since : callable
+        Returns how many samples came with a certificate or after it, given its number.
+    """
+    marks = [commitment(receipt) for receipt in receipts]
+    numbers = ledger.certificates_of(marks)
+    standing = ledger.knows_commitments(marks)
+    opened = {} if keys is None else _opened(receipts, configuration, keys)
+    found = {} if keys is None else _found(ledger, opened, configuration, keys)
+    since: dict[int, int] = {}
+    answers = []
+    for row, mark in enumerate(marks):
+        number = numbers.get(mark)
+        held = "receipt" if mark in standing else found.get(row)
+        sure = row in opened
+        if not sure and number is not None:
+            if number not in since:
+                since[number] = learned_since(number)
+            sure = since[number] == 0
+        answers.append(Holding(number, held, sure))
+    return answers
+
+
+def _opened(receipts: Sequence[bytes], configuration: bytes, keys: Keyring) -> dict[int, Receipt]:
+    """Return the receipts that the keys open, by their rows."""
+    opened = {}
+    for row, token in enumerate(receipts):
+        try:
+            opened[row] = unseal(token, row, keys.receipts, configuration)
+        except ReceiptRejectedError:  # another store's, altered, or of a key since dropped: it is looked for as it is
+            continue
+    return opened
+
+
+def _found(ledger: Ledger, opened: dict[int, Receipt], configuration: bytes, keys: Keyring) -> dict[int, str]:
+    """Return, by row, as what the samples of opened receipts are held."""
+    if not opened:
+        return {}
+    receipts = list(opened.values())
+    ids, names = [receipt.id for receipt in receipts], [receipt.label for receipt in receipts]
+    tickets = tickets_of(configuration, keys.membership, ids, names, [receipt.fingerprint for receipt in receipts])
+    numbers = [number_for(configuration, keys.membership, receipt.owner, receipt.id) for receipt in receipts]
+    by_number = ledger.by_numbers(numbers)
+    contents = ledger.knows_contents(ticket.content for ticket in tickets)
+    same = _held_features(ledger, receipts, Membership(keys.membership, configuration))
+    found: dict[int, str] = {}
+    for row, ticket, number, is_same in zip(opened, tickets, numbers, same, strict=True):
+        if is_same or ticket.content in contents:
+            found[row] = "sample"
+        elif number in by_number:
+            found[row] = "id"
+    return found
+
+
+def _held_features(ledger: Ledger, receipts: list[Receipt], membership: Membership) -> list[bool]:
+    """Return, for each receipt, whether a sample with its features is held, of whatever class."""
+    quantised = np.stack([receipt.quantised for receipt in receipts])
+    held = [False] * len(receipts)
+    for name in ledger.counts():
+        digests = [digest for _, digest in membership.digests(quantised, LabelIndex([from_text(name)] * len(receipts)))]
+        there = ledger.by_members(digests)
+        held = [before or digest in there for before, digest in zip(held, digests, strict=True)]
+    return held

@@ -1,0 +1,270 @@
+"""The promise: a file of samples, an image, an archive and a store's folder can be refused, and do nothing else.
+
+They come from others. None of them may run code, be read from or written to elsewhere, hang a command, fill the memory,
+or speak to the terminal; and what is refused leaves no trace.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neverseen import AnalyticClassifier, RandomProjection, store
+from neverseen.backbones import Images, OnnxBackbone, Precomputed
+from neverseen.backbones.recipes import FILE
+from neverseen.cli import tables
+from tests.networks_for_stores import Letters, linear_network
+from tests.samples import uniform_bytes
+from tests.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
+
+__all__ = ["_here"]
+
+STRIPES = ("--backbone", "tests.networks_for_stores:Brightness")
+HEADS = ",".join("abcdefgh")
+ONES = ",".join("1" * 8)
+
+
+def tree(folder: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+
+
+# -- tables ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("nul.csv", f"label,{HEADS}\nx,\0,{ONES[2:]}\n".encode()),
+        ("quote.csv", f'label,{HEADS}\n"x,{ONES}\n'.encode()),
+        ("wide.csv", b"label," + b",".join(b"c%d" % place for place in range(5000)) + b"\n"),
+        ("inf.csv", f"label,{HEADS}\nx,1e999,{ONES[2:]}\n".encode()),
+        ("hex.csv", f"label,{HEADS}\nx,0x10,{ONES[2:]}\n".encode()),
+        ("utf16.csv", f"label,{HEADS}\nx,{ONES}\n".encode("utf-16")),
+        ("field.csv", f"label,{HEADS}\n{'x' * 200_000},{ONES}\n".encode()),
+        ("deep.jsonl", b"[" * 100_000 + b"\n"),
+        ("deeper.jsonl", b'{"a":' * 100_000 + b"\n"),
+        ("nan.jsonl", b'{"features": [NaN' + b",1" * 7 + b'], "label": "x"}\n'),
+        ("big.jsonl", b'{"features": [1' + b"0" * 400 + b",1" * 7 + b'], "label": "x"}\n'),
+        ("digits.jsonl", b'{"features": [' + b"1" * 10_000 + b",1" * 7 + b'], "label": "x"}\n'),
+        ("bool.jsonl", b'{"features": [true' + b",1" * 7 + b'], "label": "x"}\n'),
+        ("label.jsonl", b'{"features": [1' + b",1" * 7 + b'], "label": {"a": 1}}\n'),
+        ("other.jsonl", b'{"features": [1' + b",1" * 7 + b'], "label": "x"}\n{"text": "a", "label": "x"}\n'),
+        ("empty.jsonl", b""),
+        ("cut.npz", b"PK\x03\x04"),
+        ("cut.parquet", b"PAR1" + bytes(40) + b"PAR1"),
+    ],
+)
+def test_crafted_tables_are_refused_in_one_line(name: str, content: bytes) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    run("init", "shop", *INIT)
+    before = {path: raw for path, raw in tree("shop").items() if "lock" not in path}
+    Path(name).write_bytes(content)
+    words = run("learn", "shop", name, code=1)
+    assert words.startswith("error: learn: ")
+    assert name in words
+    assert {path: raw for path, raw in tree("shop").items() if "lock" not in path} == before
+    assert not list(Path().glob("receipts*"))
+
+
+def test_a_line_without_end_is_not_read_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("init", "shop", *INIT)
+    monkeypatch.setattr(tables, "LINE_LIMIT", 1000)
+    for name in ("long.csv", "long.jsonl"):
+        Path(name).write_text("x" * 5000, "utf-8")
+        assert "line 1 is longer than 1,000 letters" in run("learn", "shop", name, code=1)
+
+
+def test_a_pickle_in_an_archive_is_never_opened() -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (Path("owned"),)
+
+    run("init", "shop", *INIT)
+    np.savez("evil.npz", X=np.array([Evil()] * 2, dtype=object), y=np.arange(2))
+    assert "plain arrays" in run("learn", "shop", "evil.npz", code=1)
+    assert not Path("owned").exists()
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("init", "shop", *INIT)
+    monkeypatch.setattr(tables, "BYTE_LIMIT", 10**6)
+    head = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118)
+    about = "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 8), }".ljust(117).encode() + b"\n"
+    with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", head + about + bytes(64 * 10**6))
+    assert "unpacks to 64,000,128 bytes" in run("learn", "shop", "bomb.npz", code=1)
+
+
+def test_names_do_not_speak_to_the_terminal() -> None:
+    pytest.importorskip("PIL")
+    run("init", "album", *STRIPES, "--codes", "16")
+    Path("photos/x").mkdir(parents=True)
+    Path("photos/x/\x1b]0;owned\x07.png").write_bytes(b"no image")
+    from PIL import Image
+
+    Image.fromarray(uniform_bytes("good", 8, 8, 3)).save("photos/x/good.png")
+    from typer.testing import CliRunner
+
+    from neverseen.cli import app
+
+    result = CliRunner().invoke(app, ["learn", "album", "photos", "--skip-bad", *STRIPES])
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout + result.stderr
+    assert "\x1b" not in run("learn", "album", "photos", *STRIPES, code=1)
+
+
+# -- images ------------------------------------------------------------------------------------------
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def test_bad_images_are_skipped_by_name_and_hang_nothing() -> None:
+    pil = pytest.importorskip("PIL.Image")
+    folder = Path("photos/x")
+    folder.mkdir(parents=True)
+    pil.fromarray(uniform_bytes("good", 8, 8, 3)).save(folder / "good.png")
+    good = (folder / "good.png").read_bytes()
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    bad = {
+        "bomb.png": b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))),
+        "cut.png": good[: len(good) // 2],
+        "empty.png": b"",
+        "script.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(owned) (w) file closefile\n",
+        "vector.png": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    }
+    for name, content in bad.items():
+        (folder / name).write_bytes(content)
+    os.mkfifo(folder / "pipe.png")  # opening it would wait for ever
+    (folder / "loop.png").symlink_to("loop.png")
+    run("init", "album", *STRIPES, "--codes", "16")
+    done = answer("learn", "album", "photos", "--skip-bad", *STRIPES)
+    assert done["learned"] == 1
+    assert [entry["sample"] for entry in done["skipped"]] == [f"x/{name}" for name in sorted(bad)]
+    assert answer("forget", "album", "photos", "--skip-bad", *STRIPES)["forgotten"] == 1
+
+
+# -- recipes -----------------------------------------------------------------------------------------
+
+
+def altered_recipe(folder: str, recipe: Any, name: str | None = None) -> None:
+    path = Path(folder, "store.json")
+    about = json.loads(path.read_bytes())
+    about["backbone"]["recipe"] = recipe
+    about["backbone"]["name"] = name or about["backbone"]["name"]
+    path.write_text(json.dumps(about, sort_keys=True, separators=(",", ":")) + "\n", "utf-8")
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "evil:make",
+        {"kind": "evil:make"},
+        {"kind": "python", "module": "evil", "function": "make"},
+        {"kind": "features", "n_features": 8, "name": "precomputed", "module": "evil"},
+        {"kind": "features", "n_features": 10**12, "name": "x"},
+        {"kind": "features", "n_features": "8", "name": "x"},
+        {"kind": "onnx", "sha256": "ab" * 32, "images": {}, "file": "../../evil.onnx"},
+        {"kind": ["onnx"]},
+    ],
+)
+def test_a_stores_recipe_runs_no_code_and_reads_nothing_else(recipe: Any) -> None:
+    Path("evil.py").write_text("import pathlib\npathlib.Path('owned').touch()\ndef make(): ...\n", "utf-8")
+    with store.create("shop", Letters(), AnalyticClassifier(RandomProjection(16), gamma=64)) as model:
+        model.learn(["abc", "xyz"], ["a", "b"])
+        model.publish()
+    run("keys", "add", "shop", "app", "--scope", "predict")
+    altered_recipe("shop", recipe, "evil:make")
+    write_csv("rows.csv", ROWS, NAMES)
+    Path("texts.csv").write_text("text\nabc\n", "utf-8")
+    for source in ("rows.csv", "texts.csv"):
+        run("predict", "shop", source, code=1)
+    run("serve", "shop", code=1)
+    assert not Path("owned").exists()
+
+
+def test_a_network_beside_the_store_is_not_followed() -> None:
+    pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
+    Path("network.onnx").write_bytes(linear_network(8))
+    settings = AnalyticClassifier(RandomProjection(16), gamma=64)
+    with store.create("album", OnnxBackbone("network.onnx", Images(size=4)), settings) as model:
+        model.learn([uniform_bytes(f"p{row}", 8, 8, 3) for row in range(4)], list("aabb"))
+        model.publish()
+    pil = pytest.importorskip("PIL.Image")
+    pil.fromarray(uniform_bytes("one", 8, 8, 3)).save("one.png")
+    assert len(answer("predict", "album", "one.png")["predictions"]) == 1
+    Path("album", FILE).unlink()
+    Path("album", FILE).symlink_to(Path("network.onnx").absolute())
+    assert "not a plain file" in run("predict", "album", "one.png", code=1)
+    Path("album", FILE).unlink()
+    Path("album", FILE).write_bytes(linear_network(8, seed=1))
+    assert "is not the network that the store was made with" in run("predict", "album", "one.png", code=1)
+
+
+def test_a_network_and_its_recipe_swapped_together_do_not_pass() -> None:
+    pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
+    pil = pytest.importorskip("PIL.Image")
+    settings = AnalyticClassifier(RandomProjection(16), gamma=64)
+    for seed, folder in enumerate(("album", "other")):
+        Path("network.onnx").write_bytes(linear_network(8, seed))
+        with store.create(folder, OnnxBackbone("network.onnx", Images(size=4)), settings) as model:
+            model.learn([uniform_bytes(f"p{row}", 8, 8, 3) for row in range(4)], list("aabb"))
+            model.publish()
+    pil.fromarray(uniform_bytes("one", 8, 8, 3)).save("one.png")
+    Path("album", FILE).write_bytes(Path("other", FILE).read_bytes())
+    altered_recipe("album", json.loads(Path("other/store.json").read_bytes())["backbone"]["recipe"])
+    assert "made with another backbone" in run("predict", "album", "one.png", code=1)
+
+
+def test_a_folder_of_modules_hides_none_that_is_installed() -> None:
+    """The operator's own module may lie in this folder; one named like a library must not take its place."""
+    Path("json.py").write_text("import pathlib\npathlib.Path('owned').touch()\n", "utf-8")
+    Path("mine.py").write_text("import json\nfrom tests.networks_for_stores import Letters\n", "utf-8")
+    run("init", "mail", "--backbone", "mine:Letters", "--codes", "16", code=1)  # a module in a package is needed
+    Path("pack").mkdir()
+    Path("pack/mine.py").write_text("import json\nfrom tests.networks_for_stores import Letters\n", "utf-8")
+    run("init", "mail", "--backbone", "pack.mine:Letters", "--codes", "16")
+    assert not Path("owned").exists()
+
+
+# -- archives ----------------------------------------------------------------------------------------
+
+
+def test_an_archive_writes_nowhere_else() -> None:
+    store.create("shop", Precomputed(8), AnalyticClassifier(RandomProjection(16), gamma=64)).close()
+    run("export", "shop", "shop.tar")
+    for name, kind, link in (
+        ("../escape.json", tarfile.REGTYPE, ""),
+        ("/tmp/neverseen-escape.json", tarfile.REGTYPE, ""),  # noqa: S108
+        ("sums/../../escape.json", tarfile.REGTYPE, ""),
+        ("sums/link.json", tarfile.SYMTYPE, "/etc/passwd"),
+        ("sums/hard.json", tarfile.LNKTYPE, "store.json"),
+        ("pipe.json", tarfile.FIFOTYPE, ""),
+        ("service/keys.json", tarfile.REGTYPE, ""),
+        (".hidden", tarfile.REGTYPE, ""),
+        ("store.json", tarfile.REGTYPE, ""),  # a second time
+    ):
+        with tarfile.open("shop.tar") as old, tarfile.open("evil.tar", "w") as new:
+            for member in old:
+                new.addfile(member, old.extractfile(member))
+            extra = tarfile.TarInfo(name)
+            extra.type, extra.linkname, extra.size = kind, link, 2 if kind == tarfile.REGTYPE else 0
+            new.addfile(extra, io.BytesIO(b"{}"))
+        run("import", "again", "evil.tar", code=1)
+        assert not Path("again").exists(), name
+        assert not list(Path().glob(".again*"))
+        assert not Path("escape.json").exists()
+        assert not Path("../escape.json").exists()
+        assert not Path("/tmp/neverseen-escape.json").exists()  # noqa: S108

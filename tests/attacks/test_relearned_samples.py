@@ -1,0 +1,212 @@
+"""The promise: nothing says "forgotten" of a sample that is held, or may be.
+
+The attack: have a sample forgotten, wait for the certificate that lists its receipt, and learn the sample again. The
+certificate still lists the receipt, and will for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from neverseen import AnalyticClassifier, Keyring, RandomProjection, store
+from neverseen.backbones import Precomputed
+from neverseen.certificates import is_mine
+from neverseen.cli import app
+from neverseen.cli.receipt_files import ReceiptFile, read_receipts
+from neverseen.client import Client
+from neverseen.store import Store
+from tests.samples import clustered
+from tests.service import running
+
+ROWS, NUMBERS = clustered("relearned", 24, 8, 2)
+NAMES = [("cat", "dog")[number] for number in NUMBERS]
+IDS = [f"photo {place}" for place in range(24)]
+OTHER = "dog" if NAMES[0] == "cat" else "cat"
+
+
+def made(folder: Path, keys: Keyring | None = None) -> Store:
+    return store.create(folder, Precomputed(8), AnalyticClassifier(RandomProjection(24), gamma=512), keys=keys)
+
+
+def forgotten(folder: Path, keys: Keyring | None = None) -> bytes:
+    """Make a store that learned everything and forgot its first sample; return that one's receipt."""
+    with made(folder, keys) as model:
+        receipts = model.learn(ROWS, NAMES, IDS)
+        model.publish()
+        model.forget(receipts[:1])
+        model.publish()
+        ReceiptFile(folder.parent / "mine.jsonl").write(receipts[:1], model.read_receipt)
+    return receipts[0]
+
+
+def relearn(folder: Path, label: str = NAMES[0], known: str = IDS[0], keys: Keyring | None = None) -> None:
+    with store.open(folder, backbone=Precomputed(8), keys=keys) as model:
+        model.learn(ROWS[:1], [label], [known])
+        model.publish()
+
+
+def verify(*words: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["verify", "mine", *map(str, words)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("label", "known"),
+    [(NAMES[0], IDS[0]), (NAMES[0], "under another id"), (OTHER, IDS[0]), (OTHER, "of another class and id")],
+)
+def test_a_sample_that_was_learned_again_is_found(tmp_path: Path, label: str, known: str) -> None:
+    receipt = forgotten(tmp_path / "shop")
+    mine = tmp_path / "mine.jsonl"
+    code, words, _ = verify(tmp_path / "shop", "--receipt", mine)
+    assert code == 0
+    assert "certificate 2 of 20" in words
+    assert "does not hold its sample" in words
+    relearn(tmp_path / "shop", label, known)
+    code, words, error = verify(tmp_path / "shop", "--receipt", mine)
+    assert (code, words) == (1, "")
+    assert "certificate 2 of 20" in error
+    assert "holds" in error
+    with store.open(tmp_path / "shop", write=False) as model:
+        assert is_mine(model.certificate(2), receipt)  # it will always
+        assert model.holds([receipt])[0].held in ("receipt", "sample")
+
+
+def test_an_unpublished_relearning_is_found(tmp_path: Path) -> None:
+    receipt = forgotten(tmp_path / "shop")
+    with store.open(tmp_path / "shop", backbone=Precomputed(8)) as model:
+        model.learn(ROWS[:1], NAMES[:1], ["again"])
+        assert model.holds([receipt])[0].held == "sample"
+    assert verify(tmp_path / "shop", "--receipt", tmp_path / "mine.jsonl")[0] == 1
+
+
+def test_another_sample_under_the_old_id_is_told(tmp_path: Path) -> None:
+    receipt = forgotten(tmp_path / "shop")
+    with store.open(tmp_path / "shop", backbone=Precomputed(8)) as model:
+        model.learn(ROWS[:1] + 1, NAMES[:1], IDS[:1])
+        assert model.holds([receipt])[0].held == "id"
+    code, _, error = verify(tmp_path / "shop", "--receipt", tmp_path / "mine.jsonl")
+    assert code == 1
+    assert "under its id" in error
+
+
+def test_without_keys_nothing_is_claimed_that_cannot_be_known(tmp_path: Path) -> None:
+    keys = Keyring.create(tmp_path / "keys.json")
+    receipt = forgotten(tmp_path / "shop", keys)
+    mine = tmp_path / "mine.jsonl"
+    with store.open(tmp_path / "shop", write=False) as model:
+        assert model.holds([receipt]) == [store.Holding(2, None, sure=True)]  # nothing was learned since
+    assert verify(tmp_path / "shop", "--receipt", mine)[0] == 0
+    relearn(tmp_path / "shop", known="under another id", keys=keys)
+    code, _, error = verify(tmp_path / "shop", "--receipt", mine)
+    assert code == 1
+    assert "--keys" in error
+    code, _, error = verify(tmp_path / "shop", "--receipt", mine, "--keys", tmp_path / "keys.json")
+    assert code == 1
+    assert "holds a sample with the same content" in error
+    other = Keyring.create(tmp_path / "other.json")
+    assert verify(tmp_path / "shop", "--receipt", mine, "--keys", tmp_path / "other.json")[0] == 1
+    assert other is not keys
+
+
+def test_an_unpublished_relearning_without_keys_is_not_passed(tmp_path: Path) -> None:
+    keys = Keyring.create(tmp_path / "keys.json")
+    forgotten(tmp_path / "shop", keys)
+    with store.open(tmp_path / "shop", backbone=Precomputed(8), keys=keys) as model:
+        model.learn(ROWS[:1], NAMES[:1], ["again"])
+    assert verify(tmp_path / "shop", "--receipt", tmp_path / "mine.jsonl")[0] == 1
+
+
+def test_a_certificate_alone_never_says_forgotten_alone(tmp_path: Path) -> None:
+    forgotten(tmp_path / "shop")
+    relearn(tmp_path / "shop")
+    file, mine = tmp_path / "shop" / "certificates" / "00000002.json", tmp_path / "mine.jsonl"
+    code, words, _ = verify(file, "--receipt", mine)
+    assert code == 0
+    assert "listed as forgotten by certificate 2 of 20" in words
+    assert "may have learned the samples again" in words
+    assert verify(file, "--receipt", mine, "--store", tmp_path / "shop")[0] == 1
+
+
+def test_a_certificate_of_another_store_is_refused(tmp_path: Path) -> None:
+    forgotten(tmp_path / "shop")
+    (tmp_path / "other").mkdir()
+    forgotten(tmp_path / "other" / "shop")
+    file, mine = tmp_path / "shop" / "certificates" / "00000002.json", tmp_path / "mine.jsonl"
+    code, _, error = verify(file, "--receipt", mine, "--store", tmp_path / "other" / "shop")
+    assert code == 1
+    assert "not with the key given" in error
+
+
+def test_json_says_what_was_found(tmp_path: Path) -> None:
+    forgotten(tmp_path / "shop")
+    mine, place = tmp_path / "mine.jsonl", str(tmp_path / "shop")
+    code, words, _ = verify(place, "--receipt", mine, "--json")
+    assert code == 0
+    assert json.loads(words) == {
+        "certificates": [2],
+        "check": "mine",
+        "held": [None],
+        "passed": True,
+        "store": place,
+    }
+    relearn(tmp_path / "shop", known="another")
+    code, words, _ = verify(place, "--receipt", mine, "--json")
+    assert code == 1
+    found: dict[str, Any] = json.loads(words)
+    assert (found["passed"], found["held"]) == (False, ["sample"])
+
+
+def test_what_is_listed_nowhere_fails(tmp_path: Path) -> None:
+    with made(tmp_path / "shop") as model:
+        receipts = model.learn(ROWS, NAMES, IDS)
+        ReceiptFile(tmp_path / "all.jsonl").write(receipts, model.read_receipt)
+        model.publish()
+        assert model.holds(receipts[:2]) == [store.Holding(None, "receipt", sure=True)] * 2
+    assert len(read_receipts([tmp_path / "all.jsonl"])) == 24
+    assert verify(tmp_path / "shop", "--receipt", tmp_path / "all.jsonl")[0] == 1
+
+
+def test_an_altered_receipt_is_not_listed(tmp_path: Path) -> None:
+    receipt = bytearray(forgotten(tmp_path / "shop"))
+    receipt[-1] ^= 1
+    with store.open(tmp_path / "shop", write=False) as model:
+        assert model.holds([bytes(receipt)]) == [store.Holding(None, None, sure=False)]
+
+
+def test_looking_changes_nothing(tmp_path: Path) -> None:
+    receipt = forgotten(tmp_path / "shop")
+    with store.open(tmp_path / "shop") as model:
+        before = model.digest(), model.status()["samples"], model._exact().last_record
+        model.holds([receipt])
+        assert before == (model.digest(), model.status()["samples"], model._exact().last_record)
+
+
+def test_the_service_names_the_certificate_and_no_more(tmp_path: Path) -> None:
+    with running(tmp_path / "served") as service, Client(service.url) as client:
+        (receipt,) = service.learn([0])
+        request = service.forget([receipt]).json()["request"]["id"]
+        service.wait(request)
+        service.learn([0])
+        number = service.client.get(f"/v1/requests/{request}", headers=service.admin).json()["request"]["certificate"]
+        (check,) = client.verify(number, receipt, ["mine"])
+        assert check.passed
+        assert check.listed_in == number
+        assert f"certificate {number} of 20" in check.message
+        assert "may have learned the sample again" in check.message
+        body = {"certificate": number, "checks": ["mine"], "receipt": receipt}
+        assert service.client.post("/v1/verify", json=body).json()["checks"][0]["listed_in"] == number
+        (check,) = client.verify(1, receipt, ["mine"])
+        assert check.passed == (number == 1)
+
+
+def test_features_of_nobody_are_not_found(tmp_path: Path) -> None:
+    receipt = forgotten(tmp_path / "shop")
+    with store.open(tmp_path / "shop", backbone=Precomputed(8)) as model:
+        model.learn(np.flip(ROWS[1:3], axis=1), ["bird", "bird"])
+        assert model.holds([receipt]) == [store.Holding(2, None, sure=True)]
