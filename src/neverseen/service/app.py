@@ -82,7 +82,7 @@ def create_app(
 
     def openapi() -> dict[str, Any]:
         if not made:
-            made.update(document(app, service.reader.kind, service.reader.n_features, service.settings.max_batch))
+            made.update(document(app, service.bounds.kind, service.bounds.n_features, service.settings.max_batch))
         return made
 
     app.openapi = openapi  # type: ignore[method-assign]

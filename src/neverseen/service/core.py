@@ -8,8 +8,9 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -22,9 +23,12 @@ from neverseen import store
 from neverseen.backbones import Backbone
 from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
+from neverseen.service import messages
 from neverseen.service.access import ApiKey, KeyFile
+from neverseen.service.apart import Apart
 from neverseen.service.audit import AuditLog
-from neverseen.service.bodies import Bodies
+from neverseen.service.bodies import Bodies, content_type
+from neverseen.service.contents import FORM, JSON, READERS, Bounds, Given
 from neverseen.service.errors import Refusal
 from neverseen.service.history import History, Probe
 from neverseen.service.idempotency import Repetitions
@@ -34,11 +38,13 @@ from neverseen.service.metrics import Metrics
 from neverseen.service.predicting import Predictor
 from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, audited
-from neverseen.service.samples import Reader
+from neverseen.service.room import Room
+from neverseen.service.samples import bounds_of
 from neverseen.service.settings import Settings, service_folder
 from neverseen.store import Store
 
 Result = TypeVar("Result")
+_SMALL = 2**15  # bytes of a body that is read at once: a few milliseconds at most
 _TICK = 0.05  # seconds; answers that must not tell anything come at multiples of this
 _IDEMPOTENCY = re.compile(r"[!-~]{1,200}")
 
@@ -73,13 +79,17 @@ class Service:
         self.buckets = Buckets(settings.requests_per_second, settings.request_burst)
         self.sample_buckets = Buckets(settings.samples_per_second, settings.sample_burst)
         self.public_buckets = Buckets(settings.public_per_second, settings.public_burst)
+        self.public_byte_buckets = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
         self.bodies = Bodies(settings)
+        self._pixels = Room(settings.max_waiting_pixels, settings.max_waiting_pixels // 2)
         self.access: KeyFile
         self.audit: AuditLog
         self.history: History
         self.repetitions: Repetitions
         self.writer: Writer
-        self.reader: Reader
+        self.bounds: Bounds
+        self.readers: Apart
+        self.checker: Apart
         self.predictor: Predictor
         self.pool: ThreadPoolExecutor
         self.started = False
@@ -102,7 +112,8 @@ class Service:
             lost = [row for row in opened._open_ledger().requests(20_000) if row.id not in known]
             self.audit.append([entry | {"recovered": True} for entry in audited(reversed(lost))])
             self.audit.append([{"action": "start", "version": self.writer.published.number}])
-            self.reader = Reader(opened.backbone, self.settings)
+            self.bounds = bounds_of(opened.backbone, self.settings)
+            self._start_apart(opened)
             self.predictor = Predictor(
                 opened.backbone, lambda: self.writer.published, self.settings, self.metrics, self.history
             )
@@ -121,7 +132,17 @@ class Service:
         self.audit.soon({"action": "stop", "finished": done})
         self.audit.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
+        self.readers.stop()
+        self.checker.stop()
         return done
+
+    def _start_apart(self, opened: Store) -> None:
+        settings = self.settings
+        each = {"memory": settings.reading_memory, "seconds": settings.reading_timeout}
+        bounds = each | {"bounds": self.bounds.as_json()}
+        self.readers = Apart(bounds, settings.reading_processes, settings.reading_waiting)
+        chain = each | {"certificates": str(opened.folder / "certificates"), "key": opened.description.public_key}
+        self.checker = Apart(chain, 1, settings.verify_waiting)
 
     def opened(self) -> Store:
         """Return the store, or refuse while it is not open."""
@@ -136,6 +157,50 @@ class Service:
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do what takes long, or reads the disk, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, work, *arguments)
+
+    # -- what is sent ------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def received(self, request: Request, action: str, key: ApiKey) -> AsyncIterator[tuple[bytearray, Given]]:
+        """Hand out a body and what it holds, both counted against the key until this is left.
+
+        Parameters
+        ----------
+        request : Request
+        action : {"learn", "predict", "forget"}
+        key : ApiKey
+        """
+        kind = content_type(request, JSON, FORM)
+        most = self.settings.max_json if kind == JSON else self.settings.max_body
+        unpacked = 0
+
+        def room(pixels: int) -> bool:
+            nonlocal unpacked
+            if not self._pixels.take(key.name, pixels):
+                return False
+            unpacked += pixels
+            return True
+
+        async with self.bodies.receiving(request, key.name, min(most, self.settings.max_body)) as content:
+            try:
+                yield content, await self._read(request, action, key, content, room)
+            finally:
+                self._pixels.give(key.name, unpacked)
+
+    async def _read(
+        self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
+    ) -> Given:
+        kind = request.headers["content-type"]
+        if self.bounds.kind != "images" and len(content) <= _SMALL:
+            return READERS[action](bytes(content), kind, self.bounds, lambda pixels: None)
+        about, parts = await self.readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
+        return messages.unpacked(about, parts)
+
+    async def digest_of(self, action: str, *parts: bytes | bytearray | memoryview) -> bytes:
+        """Return what stands for the content of a request, for whoever sends it again."""
+        if sum(map(len, parts)) <= _SMALL:
+            return self.repetitions.body(action, *parts)
+        return await self.in_thread(self.repetitions.body, action, *parts)
 
     # -- who asks ----------------------------------------------------------------------------------
 
@@ -165,10 +230,16 @@ class Service:
 
     def public(self, request: Request) -> None:
         """Count a request without a key against its address."""
-        address = request.client.host if request.client else ""
-        wait = self.public_buckets.take(address)
+        wait = self.public_buckets.take(address_of(request))
         if wait:
             raise Refusal("rate_limited", "this address asks too often: wait as long as Retry-After says", wait=wait)
+
+    def count_public_bytes(self, request: Request, size: int) -> None:
+        """Count the bytes of a body without a key against its address."""
+        wait = self.public_byte_buckets.take(address_of(request), size)
+        if wait:
+            words = "this address sends too much without a key: wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
 
     def count_samples(self, key: ApiKey, samples: int) -> None:
         """Count samples against a key."""
@@ -242,6 +313,11 @@ def new_id() -> str:
     """Return the id of a new request: a number of this process, in a form that tells nobody how many there were."""
     digest = hashlib.blake2b(next(_IDS).to_bytes(8), key=_SECRET, digest_size=12, person=b"neverseen:req")
     return "req_" + digest.hexdigest()
+
+
+def address_of(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return request.client.host if request.client else ""
 
 
 def answer(content: Any, status: int = 200) -> Response:

@@ -87,6 +87,11 @@ class Refusal(Exception):  # noqa: N818
         """The status of HTTP."""
         return CODES[self.code][0]
 
+    def as_arguments(self) -> dict[str, Any]:
+        """Return what it is made of, as JSON values."""
+        names = ("code", "message", "row", "certificate", "reason", "wait")
+        return {name: getattr(self, name) for name in names}
+
     def response(self, close: bool = False) -> Response:
         """Return the answer; `close` says that the connection is not used again."""
         about: dict[str, Any] = {"code": self.code, "message": self.message}
@@ -102,6 +107,11 @@ class Refusal(Exception):  # noqa: N818
 
 
 NOT_FOUND = "there is no such sample that this key may forget"
+
+
+def too_much() -> Refusal:
+    """Return the answer to what cannot be read within the memory and the time that there are for it."""
+    return Refusal("too_large", "this takes too much memory or time to read: send less at a time")
 
 
 def hidden(row: int | None) -> Refusal:

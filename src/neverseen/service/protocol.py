@@ -7,7 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from neverseen.service.bodies import JSON
+from neverseen.service.contents import JSON
 from neverseen.service.errors import Refusal
 
 HEAD_BYTES = 2**16
