@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import multiprocessing
 import os
 import resource
 import socket
@@ -20,11 +21,11 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -56,14 +57,15 @@ class Siege:
     port : int
     tokens : dict
         ``"good"``, ``"bad"`` and ``"narrow"``: keys of the client, of the attacker, and one that may only predict.
-    process : psutil.Process
+    pid : int
+        Of the service.
     scale : float
         1 for attacks of full size.
     """
 
     port: int
     tokens: dict[str, str]
-    process: psutil.Process
+    pid: int
     scale: float
 
     def many(self, count: int) -> int:
@@ -73,11 +75,10 @@ class Siege:
     def memory(self) -> int:
         """Return the bytes of the service and of the processes that it started."""
         found = 0
-        try:
-            for each in [self.process, *self.process.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            service = psutil.Process(self.pid)
+            for each in [service, *service.children(recursive=True)]:
                 found += each.memory_info().rss
-        except psutil.NoSuchProcess:
-            pass
         return found
 
 
@@ -198,7 +199,7 @@ def besieged(folder: Path, attack: Attack, scale: float) -> Iterator[Siege]:
         if attack.files is not None:
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (attack.files, attack.files))
         _wait(process, port)
-        siege = Siege(port, tokens, psutil.Process(process.pid), scale)
+        siege = Siege(port, tokens, process.pid, scale)
         _call(siege, "/v1/samples", {"samples": _taught(attack)})
         _call(siege, "/v1/publish", {})
         yield siege
@@ -247,15 +248,12 @@ class Client(threading.Thread):
         That each took. One that was due while the one before took its time counts from when it was due.
     errors : Counter
         Of answers that were none: their status, or 0.
-    peak : int
-        The most bytes that the service was seen to take.
     """
 
     def __init__(self, siege: Siege, body: dict[str, Any]) -> None:
         super().__init__(daemon=True)
         self.seconds: list[float] = []
         self.errors: Counter[int] = Counter()
-        self.peak = 0
         self._siege, self._body, self._done = siege, json.dumps(body).encode(), threading.Event()
 
     def run(self) -> None:
@@ -276,8 +274,6 @@ class Client(threading.Thread):
             self.seconds.append(ended - due)
             if status != 200:
                 self.errors[status] += 1
-            if len(self.seconds) % 5 == 0:
-                self.peak = max(self.peak, self._siege.memory())
             due += PERIOD
             if status == 0 or ended - due > 5:  # do not send what was missed in a bunch
                 due = time.perf_counter() + PERIOD
@@ -299,22 +295,34 @@ def _while(siege: Siege, body: dict[str, Any], work: Callable[[], Any]) -> tuple
         client.stop()
 
 
-def measured(attack: Attack, folder: Path, seconds: float, scale: float) -> dict[str, Any]:
+def _attack(name: str, siege: Siege) -> Counter[int]:
+    return ATTACKS[name].run(siege)
+
+
+def measured(name: str, folder: Path, seconds: float, scale: float) -> dict[str, Any]:
     """Return what became of a service and its client in an attack, as JSON values."""
+    attack = ATTACKS[name]
     with besieged(folder, attack, scale) as siege:
         sample = {name: value for name, value in _taught(attack)[0].items() if name != "label"}
         body = {"samples": [sample]}
         _while(siege, body, lambda: time.sleep(min(1.0, seconds)))  # the first calls prepare
         quiet, _ = _while(siege, body, lambda: time.sleep(seconds))
         before = siege.memory()
-        began = time.perf_counter()
+        spawning = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawning) as attacker:  # the client must not wait for what the attacker computes
+            attacker.submit(time.sleep, 0).result()
+            peaks: list[int] = []
+            began = time.perf_counter()
 
-        def work() -> Counter[int]:
-            found = attack.run(siege)
-            time.sleep(max(0.0, min(1.0, seconds) - (time.perf_counter() - began)))
-            return found
+            def work() -> Counter[int]:
+                going = attacker.submit(_attack, name, siege)
+                while not going.done():
+                    peaks.append(siege.memory())
+                    time.sleep(0.1)
+                time.sleep(min(1.0, seconds))
+                return going.result()
 
-        besetting, statuses = _while(siege, body, work)
+            besetting, statuses = _while(siege, body, work)
         lasted = time.perf_counter() - began
         end = time.monotonic() + 20
         while siege.memory() > 1.2 * before and time.monotonic() < end:
@@ -328,7 +336,7 @@ def measured(attack: Attack, folder: Path, seconds: float, scale: float) -> dict
         "under_attack": _latency(besetting),
         "ratio_p99": _percentile(besetting, 99) / _percentile(quiet, 99),
         "errors": {str(status): count for status, count in sorted(besetting.errors.items())},
-        "memory": {"before": before, "peak": max(before, besetting.peak), "after": after},
+        "memory": {"before": before, "peak": max(before, *peaks), "after": after},
     }
 
 
@@ -361,7 +369,7 @@ def main(words: Sequence[str] | None = None) -> None:
     rows: dict[str, dict[str, Any]] = {}
     for name in options.attacks:
         with tempfile.TemporaryDirectory() as folder:
-            rows[name] = measured(ATTACKS[name], Path(folder), options.seconds, options.scale)
+            rows[name] = measured(name, Path(folder), options.seconds, options.scale)
         print(_line(name, rows[name]), flush=True)
     if options.json is not None:
         about = provenance("siege", seconds=options.seconds, scale=options.scale, period=PERIOD)

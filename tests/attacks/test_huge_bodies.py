@@ -14,6 +14,7 @@ from benchmarks.siege_attacks import BOUNDARY, FORM, form, many_receipts, many_s
 from neverseen.service import Settings, contents
 from neverseen.service.contents import Bounds
 from neverseen.service.errors import Refusal
+from neverseen.service.schemas import ForgetBody, PredictBody
 from tests.attacks.siege import Besieged, besieged, call, features
 from tests.service import never, running, samples
 
@@ -86,8 +87,8 @@ def test_forms_of_many_parts(service: Besieged) -> None:
 
 def test_counts_come_before_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """More samples than are taken are refused before there is an object of any of them."""
-    monkeypatch.setattr(contents.PredictBody, "model_validate_json", None)
-    monkeypatch.setattr(contents.ForgetBody, "model_validate_json", None)
+    monkeypatch.setattr(PredictBody, "model_validate_json", None)
+    monkeypatch.setattr(ForgetBody, "model_validate_json", None)
     many = {
         "predict": json.dumps({"samples": [{"features": [0] * 6}] * 102}),
         "forget": json.dumps({"receipts": ["AA"] * 1700}),
@@ -95,7 +96,7 @@ def test_counts_come_before_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     for action, body in many.items():
         with pytest.raises(Refusal, match="at most 100 at a time"):
             contents.READERS[action](body.encode(), "application/json", BOUNDS, lambda pixels: None)
-    monkeypatch.setattr(contents.json, "loads", None)
+    monkeypatch.setattr("neverseen.service.contents.json.loads", None)
     with pytest.raises(Refusal, match="too many lines"):
         contents.receipts_in(b'{"receipt":"AA"}\n' * 101, BOUNDS)
 

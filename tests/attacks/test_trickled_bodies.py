@@ -22,8 +22,7 @@ MEGABYTE = 10**6
 
 
 def test_nine_bodies_of_one_key(tmp_path: Path) -> None:
-    limits = {"max_body": MEGABYTE, "max_waiting_bytes": 4 * MEGABYTE}
-    with besieged(tmp_path / "s", quiet=0, max_delay=0, **limits) as service:
+    with besieged(tmp_path / "s", max_delay=0, max_body=MEGABYTE, max_waiting_bytes=4 * MEGABYTE) as service:
         assert call(service, "/v1/samples", {"samples": samples(range(60))})[0] == 201
         assert call(service, "/v1/publish", {})[0] == 200
         found: list[object] = []

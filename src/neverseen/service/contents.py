@@ -142,7 +142,8 @@ def forgotten(content: bytes, content_type: str, bounds: Bounds, room: Room) -> 
     spans = form_of(content, content_type, 1, ("receipts",), ()).files.get("receipts", [])
     if len(spans) != 1:
         raise Refusal("invalid_request", "send one file of receipts, in the field receipts")
-    return Given(receipts=receipts_in(*_cut(content, spans), bounds), spans=spans)
+    (file,) = _cut(content, spans)
+    return Given(receipts=receipts_in(file, bounds), spans=spans)
 
 
 READERS = {"learn": learned, "predict": predicted, "forget": forgotten}
