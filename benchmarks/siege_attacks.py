@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import lru_cache
 
 BOUNDARY = b"siege"
 JSON = "application/json"
@@ -23,12 +24,14 @@ FORM = f"multipart/form-data; boundary={BOUNDARY.decode()}"
 # -- bodies ------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=2)
 def odd_certificate(keys: int) -> bytes:
     """Return a body that has a certificate checked which is none, with so many keys."""
     entries = ",".join(f'"{number:07d}":1' for number in range(keys))
     return b'{"certificate":{%s},"checks":["signature","chain","mine"],"receipt":"TlNSMQAB"}' % entries.encode()
 
 
+@lru_cache(maxsize=2)
 def long_certificate(commitments: int) -> bytes:
     """Return a body with a certificate that looks like one, with so many commitments."""
     state = {"statistics": "0" * 64, "model": "0" * 64, "samples": 1, "classes": 1}
@@ -50,18 +53,21 @@ def long_certificate(commitments: int) -> bytes:
     return json.dumps({"certificate": about, "checks": ["signature", "chain"]}).encode()
 
 
+@lru_cache(maxsize=2)
 def many_samples(size: int) -> bytes:
     """Return a body of so many bytes that holds as many samples as fit, none of which is one."""
     sample = b'{"text":""}'
     return b'{"samples":[' + b",".join([sample] * (size // (len(sample) + 1))) + b"]}"
 
 
+@lru_cache(maxsize=2)
 def many_receipts(size: int) -> bytes:
     """Return a form of so many bytes with a file of as many receipts as fit."""
     line = b'{"receipt":"AA"}\n'
     return form((b"receipts", line * (size // len(line))))
 
 
+@lru_cache(maxsize=2)
 def bomb(side: int) -> bytes:
     """Return a black image, one bit a pixel: a few kilobytes that take much room once they are unpacked."""
 
