@@ -61,7 +61,7 @@ class Settings:
         Token buckets of each key.
     public_per_second, public_burst : float
         Requests without a key, by address.
-    public_bytes_per_second, public_bytes_burst : float
+    public_bytes_per_second, public_bytes_burst : int
         Bytes of bodies without a key, by address.
     stop_timeout : float
         Seconds that a stop waits for what is queued.
@@ -108,8 +108,8 @@ class Settings:
     sample_burst: float = 100_000.0
     public_per_second: float = 50.0
     public_burst: float = 200.0
-    public_bytes_per_second: float = 2.0**18
-    public_bytes_burst: float = 2.0**22
+    public_bytes_per_second: int = 2**18
+    public_bytes_burst: int = 2**22
     stop_timeout: float = 30.0
     history_points: int = 10_000
 
