@@ -38,7 +38,8 @@ class Apart:
         What a process has to know, as JSON values: see `neverseen.service.apart_process`.
     processes : int
     waiting : int
-        Requests that may wait; more are refused. A quarter of them may be one client's, and clients take turns.
+        Requests that may wait; more are refused. A quarter of them may be one client's, and clients take turns: of
+        several processes, one client cannot keep all busy.
     """
 
     def __init__(self, about: dict[str, Any], processes: int, waiting: int) -> None:
@@ -74,7 +75,8 @@ class Apart:
         if not self._room.take(client, 1):
             raise Refusal("busy", "too many requests of this kind wait already: try again in a moment", wait=1)
         try:
-            turn = self._turns.setdefault(client, asyncio.Semaphore(self._processes))
+            most = max(1, self._processes - 1)  # one is left for others
+            turn = self._turns.setdefault(client, asyncio.Semaphore(most))
             async with turn:
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._pool, self._exchange, question, content, room)

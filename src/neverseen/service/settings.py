@@ -93,7 +93,7 @@ class Settings:
     body_timeout: float = 60.0
     body_pause: float = 5.0
     body_rate: float = 16_384.0
-    reading_processes: int = 1
+    reading_processes: int = 2
     reading_waiting: int = 64
     reading_memory: int = 2**30
     reading_timeout: float = 10.0
