@@ -12,7 +12,7 @@ import pytest
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Cached, Images, OnnxBackbone, Precomputed, recipes
 from neverseen.errors import ConfigurationError, FileRejectedError
-from neverseen.service.samples import Reader
+from neverseen.service.samples import bounds_of
 from neverseen.service.settings import Settings
 from tests.networks_for_stores import Letters, linear_network
 from tests.samples import clustered, uniform_bytes
@@ -79,7 +79,7 @@ def test_a_network_in_an_onnx_file_goes_into_the_folder(tmp_path: Path) -> None:
     (tmp_path / "network.onnx").unlink()
     with store.open(tmp_path / "s", write=False) as model:
         assert model.predict(PIXELS).tolist() == expected
-        assert Reader(model.backbone, Settings()).kind == "images"
+        assert bounds_of(model.backbone, Settings()).kind == "images"
         assert recipes.kind_of(model.backbone) == "images"
     assert recipes.takes(json.loads((tmp_path / "s" / "store.json").read_bytes())["backbone"]["recipe"]) == "images"
 

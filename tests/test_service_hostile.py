@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ import numpy as np
 import pytest
 
 from neverseen.service import Settings
+from neverseen.service.contents import Bounds, images_of
 from neverseen.service.errors import Refusal
 from neverseen.service.limits import Buckets
-from neverseen.service.samples import Reader
 from tests.service import Running, bearer, running, samples, token
 
 LIMITED = Settings(max_body=200_000, max_batch=100, body_timeout=2, quiet=0, max_delay=0)
@@ -64,7 +65,7 @@ BODIES: list[tuple[bytes, set[int]]] = [
     (b'{"receipts": ["\xff"]}', {400}),
     (b'{"receipts": ["\\ud800"]}', {400}),
     (b"[" * 100_000, {400}),
-    (b'{"a":' * 30_000, {400}),
+    (b'{"a":' * 30_000, {400, 422}),
     (b'{"samples": [{"features": [NaN], "label": "x"}]}', {400, 422}),
     (b'{"samples": [{"features": [Infinity,1,1,1,1,1], "label": "x"}]}', {400, 422}),
     (b'{"samples": [{"features": [1e999,1,1,1,1,1], "label": "x"}]}', {400, 422}),
@@ -308,10 +309,7 @@ def test_query_parameters(service: Running) -> None:
 # -- images ------------------------------------------------------------------------------------------
 
 
-class Pictures:
-    """Stands for a backbone of images."""
-
-    name, n_features, base, preprocess = "pictures", 4, None, object()
+PICTURES = Bounds("images", 4, 100, 1000, 2**20, 10**6, 10**7)
 
 
 def png(width: int, height: int, rows: int) -> bytes:
@@ -326,14 +324,15 @@ def png(width: int, height: int, rows: int) -> bytes:
 
 
 def test_images_that_are_none() -> None:
-    reader = Reader(Pictures(), Settings(max_pixels=10_000, max_image_bytes=50_000))  # type: ignore[arg-type]
-    assert reader.kind == "images"
-    assert reader.images([png(50, 50, 50)])[0].shape == (50, 50, 3)
+    bounds = replace(PICTURES, max_pixels=10_000, max_image_bytes=50_000)
+    measured: list[int] = []
+    pixels, (image,) = images_of([png(50, 50, 50)], bounds, measured.append)
+    assert (pixels, measured, image.shape) == (2500, [2500], (50, 50, 3))
     bomb = png(30_000, 30_000, 1)
     assert len(bomb) < 10_000
     for content in (bomb, png(101, 100, 100), b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", bytes(50_001)):
         with pytest.raises(Refusal, match="image 0") as found:
-            reader.images([content])
+            images_of([content], bounds, measured.append)
         assert (found.value.status, found.value.row) == (422, 0)
 
 
@@ -343,8 +342,7 @@ def test_an_image_within_limits_is_taken() -> None:
 
     file = io.BytesIO()
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(file, "PNG")
-    reader = Reader(Pictures(), Settings())  # type: ignore[arg-type]
-    assert reader.images([file.getvalue()])[0].shape == (20, 20, 3)
+    assert images_of([file.getvalue()], PICTURES, lambda pixels: None)[1][0].shape == (20, 20, 3)
 
 
 # -- buckets -----------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_requests_that_wait_together_are_counted_together(tmp_path: Path) -> Non
             prepared: Prepared = opened.prepare(ROWS[number * 3 : number * 3 + 3])
             payload = LearnSamples(prepared, labels, [None] * 3, None)
             jobs.append(Job(LEARN, f"req_{number:024d}", "key", None, 3, payload))
-        outcomes = [outcome for _, outcome in apply(opened, jobs, room)]
+        outcomes = [outcome for _, outcome in apply(opened, jobs, room=room)]
         codes = [outcome.code if isinstance(outcome, Refusal) else None for outcome in outcomes]
         assert codes == [None, *["too_many_classes"] * 3]
         assert len(opened.statistics().counts) == 3

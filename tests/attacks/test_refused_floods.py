@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from neverseen.service import Settings, check_audit
-from tests.service import bearer, running, token
+from neverseen.service import Settings, audit_key, check_audit
+from tests.service import KEYS, bearer, running, token
 
 SLOW = Settings(requests_per_second=1e-6, request_burst=5, public_per_second=1e-6, public_burst=5)  # never refills
 MANY = 60
@@ -18,7 +18,7 @@ MANY = 60
 
 def refused_lines(folder: Path) -> list[dict[str, Any]]:
     path = folder / "service" / "audit.jsonl"
-    check_audit(path)
+    check_audit(path.parent, audit_key(KEYS))
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     return [line for line in lines if line.get("outcome") not in (None, "applied")]
 

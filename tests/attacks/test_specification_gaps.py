@@ -32,7 +32,7 @@ from neverseen.client.samples import receipt_bytes
 from neverseen.hardware import choose
 from neverseen.labels import LabelIndex, canonical_json, require_classes
 from neverseen.model import Configuration, ExactModel
-from neverseen.service.samples import from_base64
+from neverseen.service.contents import from_base64
 from neverseen.statistics import Statistics
 from neverseen.store import create
 from tests import oracle

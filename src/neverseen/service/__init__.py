@@ -3,21 +3,46 @@
 `create_app` returns the ASGI application, `serve` runs it. ``neverseen serve FOLDER`` is the same from a shell.
 """
 
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
 from neverseen.errors import MissingPackageError
 
-try:
-    import fastapi as _fastapi  # noqa: F401
-    import prometheus_client as _prometheus_client  # noqa: F401
-    import python_multipart as _python_multipart  # noqa: F401
-    import uvicorn as _uvicorn  # noqa: F401
-except ImportError as error:
-    raise MissingPackageError(f"the service needs {error.name}: pip install 'neverseen[service]'") from error
-
-from neverseen.service.access import ApiKey, KeyFile
-from neverseen.service.app import create_app
-from neverseen.service.audit import audit_key
-from neverseen.service.audit_check import AuditReport, check_audit
-from neverseen.service.run import serve
-from neverseen.service.settings import Settings
+for _package in ("fastapi", "prometheus_client", "python_multipart", "uvicorn"):
+    if find_spec(_package) is None:
+        raise MissingPackageError(f"the service needs {_package}: pip install 'neverseen[service]'")
 
 __all__ = ["ApiKey", "AuditReport", "KeyFile", "Settings", "audit_key", "check_audit", "create_app", "serve"]
+
+# Imported when they are first asked for: a process that reads bodies does without them.
+_LATE = {
+    "ApiKey": "access",
+    "AuditReport": "audit_check",
+    "KeyFile": "access",
+    "Settings": "settings",
+    "audit_key": "audit",
+    "check_audit": "audit_check",
+    "create_app": "app",
+    "serve": "run",
+}
+
+if TYPE_CHECKING:
+    from neverseen.service.access import ApiKey, KeyFile
+    from neverseen.service.app import create_app
+    from neverseen.service.audit import audit_key
+    from neverseen.service.audit_check import AuditReport, check_audit
+    from neverseen.service.run import serve
+    from neverseen.service.settings import Settings
+else:
+
+    def __getattr__(name: str) -> object:
+        """Return a name that is not here yet, and keep it."""
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(f"neverseen.service.{_LATE[name]}"), name)
+        return found
+
+    def __dir__() -> list[str]:
+        """Return all names, those that are not here yet too."""
+        return sorted({*globals(), *_LATE})

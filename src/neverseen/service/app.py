@@ -84,8 +84,8 @@ def create_app(
     async def openapi(request: Request) -> Response:
         service.public(request)
         if not made:
-            reader = service.reader
-            made.append(answer(document(app, reader.kind, reader.n_features, service.settings.max_batch)))
+            bounds = service.bounds
+            made.append(answer(document(app, bounds.kind, bounds.n_features, service.settings.max_batch)))
         return made[0]
 
     app.add_route("/openapi.json", openapi, include_in_schema=False)

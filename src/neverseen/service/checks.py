@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from neverseen.certificates import Certificate, _require_link, check_chain, check_signature, is_mine
+from neverseen.certificates import Certificate, State, check_next, check_signature, is_mine
 from neverseen.errors import CertificateRejectedError, NeverseenError
 from neverseen.labels import canonical_json
-from neverseen.store import Store
+from neverseen.service.contents import from_base64, parsed
+from neverseen.service.errors import Refusal
+from neverseen.service.schemas import VerifyBody
+
+if TYPE_CHECKING:
+    from neverseen.store import Store
 
 _Stamp = tuple[int, int, int, int]
+_SECONDS = 2.0  # of new links that one request may have checked
+_SUMMARIES = 100_000
 
 
 class Chain:
@@ -30,46 +37,76 @@ class Chain:
 
     def __init__(self, folder: Path, public_key: str) -> None:
         self._folder, self._key = folder, public_key
-        self._lock = threading.Lock()
-        self._checked: list[tuple[_Stamp, Certificate]] = []
-
-    def path(self, number: int) -> Path:
-        """Return the file of a certificate."""
-        return self._folder / f"{number:08d}.json"
+        self._checked: list[tuple[_Stamp, str]] = []  # of each certificate, in order: its file's stamp, its digest
+        self._last: Certificate | None = None  # of those that were checked
+        self._summaries: OrderedDict[int, tuple[_Stamp, dict[str, Any]]] = OrderedDict()
 
     def get(self, number: int) -> Certificate:
         """Return a certificate that may be any, as its file has it."""
-        with self._lock:
-            if number <= len(self._checked) and self._checked[number - 1][0] == _stamp(self.path(number)):
-                return self._checked[number - 1][1]
-        return Certificate.load(self.path(number))
+        path = certificate_path(self._folder, number)
+        try:
+            return Certificate.from_json(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            raise _missing() from None
 
-    def check(self, published: int) -> list[Certificate]:
-        """Return all certificates, or raise `CertificateRejectedError` unless they are a chain."""
-        with self._lock:
-            good = 0
-            for stamp, certificate in self._checked[:published]:
-                if stamp != _stamp(self.path(certificate.number)):
-                    break
-                good += 1
+    def summary(self, number: int) -> dict[str, Any]:
+        """Return a line about a certificate, as JSON values."""
+        stamp = self._stamp(number)
+        known = self._summaries.get(number)
+        if known is None or known[0] != stamp:
+            certificate = self.get(number)
+            about = {
+                "number": certificate.number,
+                "time": certificate.time,
+                "learned": certificate.learned,
+                "forgotten": certificate.forgotten,
+                "samples": certificate.after.samples,
+                "classes": certificate.after.classes,
+            }
+            known = self._summaries[number] = stamp, about
+            if len(self._summaries) > _SUMMARIES:
+                self._summaries.popitem(last=False)
+        return known[1]
+
+    def check(self, published: int) -> list[str]:
+        """Return the digests of all certificates, or raise `CertificateRejectedError` unless they are a chain."""
+        good = 0
+        for stamp, _ in self._checked[:published]:
+            if stamp != self._stamp(good + 1):
+                break
+            good += 1
+        if good < len(self._checked):
             del self._checked[good:]
-            for number in range(good + 1, published + 1):
-                stamp = _stamp(self.path(number))
-                certificate = Certificate.load(self.path(number))
-                if number == 1:
-                    check_chain([certificate], self._key)
-                else:
-                    _require_link(self._checked[-1][1], certificate)
-                    check_signature(certificate, self._key)
-                self._checked.append((stamp, certificate))
-            return [certificate for _, certificate in self._checked]
+            self._last = self.get(good) if good else None
+        until = time.monotonic() + _SECONDS
+        for number in range(good + 1, published + 1):
+            if time.monotonic() > until:
+                words = f"{number - 1} of {published} certificates are checked so far: ask again in a moment"
+                raise Refusal("busy", words, wait=1)
+            stamp, certificate = self._stamp(number), self.get(number)
+            check_next(certificate, self._last, self._key)
+            self._checked.append((stamp, certificate.digest()))
+            self._last = certificate
+        return [digest for _, digest in self._checked]
+
+    def _stamp(self, number: int) -> _Stamp:
+        return _stamp(certificate_path(self._folder, number))
+
+
+def certificate_path(folder: Path, number: int) -> Path:
+    """Return the file of a certificate."""
+    return folder / f"{number:08d}.json"
+
+
+def _missing() -> CertificateRejectedError:
+    return CertificateRejectedError("a certificate is missing from the chain")
 
 
 def _stamp(path: Path) -> _Stamp:
     try:
         about = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:
-        raise CertificateRejectedError("a certificate is missing from the chain") from None
+        raise _missing() from None
     return about.st_ino, about.st_mtime_ns, about.st_size, about.st_ctime_ns
 
 
@@ -92,11 +129,11 @@ def signature(certificate: Certificate, public_key: str) -> str:
 
 def in_chain(certificate: Certificate, chain: Chain, published: int) -> str:
     """Check the whole chain, and that a certificate is a link of it."""
-    certificates = chain.check(published)
+    digests = chain.check(published)
     number = certificate.number
-    if number > len(certificates) or certificates[number - 1].to_json() != certificate.to_json():
+    if number > len(digests) or digests[number - 1] != certificate.digest():
         raise CertificateRejectedError(f"certificate {number} is not the one in the chain of this service", number)
-    return f"all {len(certificates)} certificates are there, in order, and signed; this is number {number}"
+    return f"all {len(digests)} certificates are there, in order, and signed; this is number {number}"
 
 
 def mine(certificate: Certificate, receipt: bytes | None) -> str:
@@ -114,19 +151,28 @@ def mine(certificate: Certificate, receipt: bytes | None) -> str:
     )
 
 
-def weights(opened: Store, certificate: Certificate) -> str:
-    """Check that the published weights are the correctly rounded solution of the sums; for the writer's thread."""
+def weights(opened: Store, wanted: int, after: State) -> str:
+    """Check that the published weights are the correctly rounded solution of the sums; for the writer's thread.
+
+    Parameters
+    ----------
+    opened : Store
+    wanted : int
+        Number of the certificate.
+    after : State
+        What it says of the model.
+    """
     number = opened.published_number
-    if certificate.number != number:
+    if wanted != number:
         raise CertificateRejectedError(
-            f"the weights of certificate {certificate.number} are not here any more: the newest is {number}"
+            f"the weights of certificate {wanted} are not here any more: the newest is {number}"
         )
     statistics, version = opened.statistics(), opened.version()
-    if statistics.total and statistics.digest() != certificate.after.statistics:
+    if statistics.total and statistics.digest() != after.statistics:
         raise CertificateRejectedError(
             f"the sums are not those of certificate {number}: changes are not published yet. Try again in a moment"
         )
-    if version.digest() != certificate.after.model:
+    if version.digest() != after.model:
         raise CertificateRejectedError(f"the weights are not those that certificate {number} states")
     version.check(statistics)
     rows, columns = version.weights.shape
@@ -141,3 +187,48 @@ def timed(name: str, check: Callable[[], str]) -> dict[str, Any]:
     except NeverseenError as error:
         words, passed = str(error), False
     return {"name": name, "passed": passed, "message": words, "seconds": round(time.monotonic() - started, 6)}
+
+
+class Checker:
+    """Makes checks for whoever asks, in a process apart.
+
+    Parameters
+    ----------
+    folder, public_key
+        As for `Chain`.
+    """
+
+    def __init__(self, folder: Path, public_key: str) -> None:
+        self._chain, self._key = Chain(folder, public_key), public_key
+
+    def answer(self, question: dict[str, Any], content: bytes) -> tuple[dict[str, Any], list[Any]]:
+        """Answer a question: ``list`` (of numbers), or ``published`` (up to where the chain goes) with a body."""
+        if "list" in question:
+            return {"certificates": [self._chain.summary(number) for number in question["list"]]}, []
+        return self._verify(content, question["published"], question["audit"]), []
+
+    def _verify(self, content: bytes, published: int, audit: str) -> dict[str, Any]:
+        """Return the checks that a body asks for; of the weights, which only the service can check, what to check."""
+        given = parsed(VerifyBody, content)
+        if isinstance(given.certificate, int) and given.certificate > published:
+            raise Refusal("not_found", "there is no such certificate")
+        if "weights" in given.checks and audit:
+            raise Refusal(audit, "the check weights needs a key with the scope audit")
+        receipt = None if given.receipt is None else from_base64(given.receipt, "receipt", 0)
+        try:
+            certificate = certificate_of(given.certificate, self._chain)
+        except NeverseenError as error:
+            failed = {"passed": False, "message": str(error), "seconds": 0.0}
+            return {"checks": [{"name": name} | failed for name in given.checks]}
+        made = {
+            "signature": lambda: signature(certificate, self._key),
+            "chain": lambda: in_chain(certificate, self._chain, published),
+            "mine": lambda: mine(certificate, receipt),
+        }
+        checks: list[dict[str, Any]] = [
+            timed(name, made[name]) if name in made else {"name": name} for name in given.checks
+        ]
+        for check in checks:
+            if check["name"] == "mine" and check["passed"]:
+                check["listed_in"] = certificate.number
+        return {"checks": checks, "number": certificate.number, "after": vars(certificate.after)}

@@ -9,9 +9,9 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -25,9 +25,12 @@ from neverseen.backbones import Backbone
 from neverseen.errors import InputError
 from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
+from neverseen.service import messages
 from neverseen.service.access import ApiKey, KeyFile, maker_of
+from neverseen.service.apart import Apart
 from neverseen.service.audit import AuditLog, audit_key
-from neverseen.service.bodies import Bodies
+from neverseen.service.bodies import Bodies, content_type
+from neverseen.service.contents import FORM, JSON, READERS, Bounds, Given
 from neverseen.service.errors import Refusal
 from neverseen.service.history import History, Probe
 from neverseen.service.idempotency import Repetitions
@@ -39,11 +42,13 @@ from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, audited
 from neverseen.service.refusals import Refusals
 from neverseen.service.room import Room, memory_left, texts_of
-from neverseen.service.samples import Reader
+from neverseen.service.samples import bounds_of
 from neverseen.service.settings import Settings, service_folder
+from neverseen.service.shares import Shares
 from neverseen.store import Store
 
 Result = TypeVar("Result")
+_SMALL = 2**15  # bytes of a body that is read at once: a few milliseconds at most
 _TICK = 0.05  # seconds; answers that must not tell anything come at multiples of this
 _IDEMPOTENCY = re.compile(r"[!-~]{1,200}")
 
@@ -79,7 +84,9 @@ class Service:
         self.sample_buckets = Buckets(settings.samples_per_second, settings.sample_burst)
         self.public_buckets = Buckets(settings.public_per_second, settings.public_burst)
         self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
+        self.public_byte_buckets = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
         self.bodies = Bodies(settings)
+        self._pixels = Shares(settings.max_waiting_pixels, settings.max_waiting_pixels // 2)
         self.access: KeyFile
         self.audit: AuditLog
         self.refusals: Refusals
@@ -87,7 +94,9 @@ class Service:
         self.history: History
         self.repetitions: Repetitions
         self.writer: Writer
-        self.reader: Reader
+        self.bounds: Bounds
+        self.readers: Apart
+        self.checker: Apart
         self.predictor: Predictor
         self.pool: ThreadPoolExecutor
         self.started = False
@@ -112,7 +121,10 @@ class Service:
             self.refusals = Refusals(self.audit.soon, self.settings.refusal_seconds)
             self.audit.append([entry | {"recovered": True} for entry in audited(self._without_line(opened))])
             self.audit.append([{"action": "start", "version": self.writer.published.number}])
-            self.reader = Reader(opened.backbone, self.settings)
+            self.bounds = bounds_of(opened.backbone, self.settings)
+            self._start_apart(opened)
+            undone.callback(self.readers.stop)
+            undone.callback(self.checker.stop)
             self.predictor = Predictor(
                 opened.backbone, lambda: self.writer.published, self.settings, self.metrics, self.history
             )
@@ -138,7 +150,17 @@ class Service:
         self.audit.soon({"action": "stop", "finished": done})
         self.audit.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
+        self.readers.stop()
+        self.checker.stop()
         return done
+
+    def _start_apart(self, opened: Store) -> None:
+        settings = self.settings
+        each = {"memory": settings.reading_memory, "seconds": settings.reading_timeout}
+        bounds = each | {"bounds": self.bounds.as_json()}
+        self.readers = Apart(bounds, settings.reading_processes, settings.reading_waiting)
+        chain = each | {"certificates": str(opened.folder / "certificates"), "key": opened.description.public_key}
+        self.checker = Apart(chain, 1, settings.verify_waiting)
 
     def opened(self) -> Store:
         """Return the store, or refuse while it is not open."""
@@ -169,21 +191,71 @@ class Service:
         """Do what takes long, or reads the disk, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, work, *arguments)
 
+    # -- what is sent ------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def received(self, request: Request, action: str, key: ApiKey) -> AsyncIterator[tuple[bytearray, Given]]:
+        """Hand out a body and what it holds, both counted against the key until this is left.
+
+        Parameters
+        ----------
+        request : Request
+        action : {"learn", "predict", "forget"}
+        key : ApiKey
+        """
+        kind = content_type(request, JSON, FORM)
+        most = self.settings.max_json if kind == JSON else self.settings.max_body
+        unpacked = 0
+
+        def room(pixels: int) -> bool:
+            nonlocal unpacked
+            if not self._pixels.take(key.name, pixels):
+                return False
+            unpacked += pixels
+            return True
+
+        async with self.bodies.receiving(request, key.name, min(most, self.settings.max_body)) as content:
+            try:
+                yield content, await self._read(request, action, key, content, room)
+            finally:
+                self._pixels.give(key.name, unpacked)
+
+    async def _read(
+        self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
+    ) -> Given:
+        kind = request.headers["content-type"]
+        if self.bounds.kind != "images" and len(content) <= _SMALL:
+            return READERS[action](bytes(content), kind, self.bounds, lambda pixels: None)
+        about, parts = await self.readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
+        return messages.unpacked(about, parts)
+
+    async def digest_of(self, action: str, *parts: bytes | bytearray | memoryview) -> bytes:
+        """Return what stands for the content of a request, for whoever sends it again."""
+        if sum(map(len, parts)) <= _SMALL:
+            return self.repetitions.body(action, *parts)
+        return await self.in_thread(self.repetitions.body, action, *parts)
+
     # -- who asks ----------------------------------------------------------------------------------
+
+    def key_of(self, request: Request) -> ApiKey | None:
+        """Return the key of a request; without a good one it counts against its address, and there is none."""
+        token = token_of(request) or ""
+        key = self.access.find(token, look=False)
+        if key is None:
+            self.public(request)  # who guesses is slowed down
+            key = self.access.find(token)
+        if key is not None:
+            request.scope["neverseen.key"] = key.name
+        return key
 
     def require(self, request: Request, *scopes: str) -> ApiKey:
         """Return the key of a request if it has one of these scopes, or refuse; without a scope, any will do.
 
         The buckets come first: whatever a request is refused for, it counts, and one too many costs next to nothing.
         """
-        token = token_of(request) or ""
-        key = self.access.find(token, look=False)
-        if key is None:
-            self.public(request)  # who guesses is slowed down
-            key = self.access.find(token)
+        key = self.key_of(request)
         if key is None:
             raise Refusal("unauthorized", "send an API key that is good: Authorization: Bearer nsk_...")
-        request.scope["neverseen.key"] = key.name
         wait = self.buckets.take(key.name)
         if wait:
             limit = f"requests_per_second = {self.settings.requests_per_second:g}"
@@ -195,7 +267,7 @@ class Service:
 
     def public(self, request: Request) -> None:
         """Count a request without a key against its address."""
-        wait = self.public_buckets.take(origin(request.client.host if request.client else ""))
+        wait = self.public_buckets.take(address_of(request))
         if wait:
             limit = f"public_per_second = {self.settings.public_per_second:g}"
             words = f"this address asks too often ({limit}): wait as long as Retry-After says"
@@ -207,6 +279,13 @@ class Service:
             return True
         token = token_of(request)
         return token is not None and row.maker is not None and hmac.compare_digest(row.maker, maker_of(token, row.id))
+
+    def count_public_bytes(self, request: Request, size: int) -> None:
+        """Count the bytes of a body without a key against its address."""
+        wait = self.public_byte_buckets.take(address_of(request), size)
+        if wait:
+            words = "this address sends too much without a key: wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
 
     def count_samples(self, key: ApiKey, samples: int) -> None:
         """Count samples against a key."""
@@ -302,6 +381,11 @@ def new_id() -> str:
     """Return the id of a new request: a number of this process, in a form that tells nobody how many there were."""
     digest = hashlib.blake2b(next(_IDS).to_bytes(8), key=_SECRET, digest_size=12, person=b"neverseen:req")
     return "req_" + digest.hexdigest()
+
+
+def address_of(request: Request) -> str:
+    """Return what a request without a key is counted against: the address, or network, that it comes from."""
+    return origin(request.client.host if request.client else "")
 
 
 def answer(content: Any, status: int = 200) -> Response:

@@ -9,8 +9,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from neverseen.service.contents import KINDS
 from neverseen.service.errors import CODES
-from neverseen.service.samples import KINDS
 from neverseen.service.schemas import (
     EXAMPLE_RECEIPT,
     ClassBody,

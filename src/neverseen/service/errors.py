@@ -28,7 +28,7 @@ CODES: dict[str, tuple[int, str]] = {
     "features_moved": (404, "The sample was learned, but its features come out differently now: use its receipt."),
     "receipt_rejected": (404, "A receipt is altered, foreign, or cut short: no sample is held under it."),
     "method_not_allowed": (405, "The path does not take this method."),
-    "timeout": (408, "The body did not come in time."),
+    "timeout": (408, "The body did not come in time, or too slowly."),
     "already_forgotten": (409, "A receipt was used before: no sample is held under it."),
     "id_taken": (409, "An id belongs to a sample that is held, or is given twice."),
     "ambiguous": (409, "A sample was learned several times: say which by its id, or give its receipt."),
@@ -41,7 +41,7 @@ CODES: dict[str, tuple[int, str]] = {
     "not_tracked": (409, "The store does not keep sums for each class."),
     "batch_too_small": (409, "Fewer samples have changed than the policy publishes together."),
     "nothing_published": (409, "There is no version to predict with yet."),
-    "too_large": (413, "The body is larger than allowed."),
+    "too_large": (413, "The body, or what it unpacks to, is larger than allowed."),
     "wrong_content_type": (415, "The body is neither JSON nor a form."),
     "invalid_request": (422, "The body, the query or a header does not have its form."),
     "limit_reached": (422, "The model cannot hold more."),
@@ -97,6 +97,11 @@ class Refusal(Exception):  # noqa: N818
         """The status of HTTP."""
         return CODES[self.code][0]
 
+    def as_arguments(self) -> dict[str, Any]:
+        """Return what it is made of, as JSON values."""
+        names = ("code", "message", "row", "certificate", "reason", "wait")
+        return {name: getattr(self, name) for name in names}
+
     def response(self, close: bool = False) -> Response:
         """Return the answer; `close` says that the connection is not used again."""
         about: dict[str, Any] = {"code": self.code, "message": self.message}
@@ -112,6 +117,11 @@ class Refusal(Exception):  # noqa: N818
 
 
 NOT_FOUND = "there is no such sample that this key may forget"
+
+
+def too_much() -> Refusal:
+    """Return the answer to what cannot be read within the memory and the time that there are for it."""
+    return Refusal("too_large", "this takes too much memory or time to read: send less at a time")
 
 
 def hidden(row: int | None) -> Refusal:

@@ -52,9 +52,9 @@ class Repetitions:
         """Return what stands for an idempotency key of a client."""
         return self._digest(b"neverseen:idem", client.encode() + b"\0" + key.encode())
 
-    def body(self, action: str, content: bytes) -> bytes:
-        """Return what stands for the content of a request."""
-        return self._digest(b"neverseen:body", action.encode() + b"\0" + content)
+    def body(self, action: str, *parts: bytes | bytearray | memoryview) -> bytes:
+        """Return what stands for the content of a request, given in parts."""
+        return self._digest(b"neverseen:body", action.encode() + b"\0", *parts)
 
     async def once(self, tag: bytes | None, body: bytes, work: Callable[[], Awaitable[Any]]) -> Any:
         """Do the work, or wait for whoever does it under the same tag already.
@@ -86,8 +86,11 @@ class Repetitions:
         if not task.cancelled():
             task.exception()  # seen, whether anybody waits or not
 
-    def _digest(self, person: bytes, content: bytes) -> bytes:
-        return hashlib.blake2b(content, key=self._secret, digest_size=32, person=person).digest()
+    def _digest(self, person: bytes, *parts: bytes | bytearray | memoryview) -> bytes:
+        hasher = hashlib.blake2b(key=self._secret, digest_size=32, person=person)
+        for part in parts:
+            hasher.update(part)
+        return hasher.digest()
 
 
 def to_keep(body: bytes, receipts: Sequence[bytes]) -> bytes:

@@ -99,7 +99,7 @@ class Publisher:
         if policy.to_seal():
             self._try("sealing", self.seal, store, policy)
 
-    def _try(self, what: str, work: Callable[[Store, Policy], Certificate], store: Store, policy: Policy) -> None:
+    def _try(self, what: str, work: Callable[[Store, Policy], object], store: Store, policy: Policy) -> None:
         try:
             work(store, policy)
         except BaseException as error:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from neverseen.errors import CertificateRejectedError
+from neverseen.certificates import State
 from neverseen.service import checks
-from neverseen.service.bodies import JSON, content_type, parsed
-from neverseen.service.core import Service, answer, number
+from neverseen.service.bodies import content_type
+from neverseen.service.contents import JSON
+from neverseen.service.core import Service, address_of, answer, number
 from neverseen.service.documented import SENT, answers, body
 from neverseen.service.errors import Refusal
-from neverseen.service.samples import from_base64
 from neverseen.service.schemas import CertificatesAnswer, PublicKeyAnswer, VerifyAnswer, VerifyBody
 
 _PUBLIC = ("rate_limited", "unavailable")
+_PIECE = 2**18
 _LIMIT = {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}}
 _BEFORE = {
     "name": "before",
@@ -75,18 +78,11 @@ def router(service: Service) -> APIRouter:
 
 
 class Certificates:
-    """The handlers, which share a service."""
+    """The handlers, which share a service. Checks are made in a process apart: anybody may ask for them."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._chain: checks.Chain | None = None
         self._weights = asyncio.Lock()
-
-    def _chain_of(self) -> checks.Chain:
-        if self._chain is None:
-            opened = self._service.opened()
-            self._chain = checks.Chain(opened.folder / "certificates", opened.description.public_key)
-        return self._chain
 
     async def listed(self, request: Request) -> Response:
         """List certificates."""
@@ -96,10 +92,9 @@ class Certificates:
         newest = service.writer.published.number
         before = number(request, "before", newest + 1, 1, 2**53) or newest + 1
         end = min(before, newest + 1)
-        chain = self._chain_of()
-        wanted = range(end - 1, max(0, end - 1 - limit), -1)
-        found = await service.in_thread(lambda: [_summary(chain.get(each)) for each in wanted])
-        return answer({"certificates": found})
+        wanted = list(range(end - 1, max(0, end - 1 - limit), -1))
+        found, _ = await service.checker.ask(address_of(request), {"list": wanted})
+        return answer({"certificates": found["certificates"]})
 
     async def key(self, request: Request) -> Response:
         """Return the public key."""
@@ -114,62 +109,39 @@ class Certificates:
         wanted = int(word) if word.isascii() and word.isdigit() and len(word) <= 16 else 0
         if not 1 <= wanted <= service.writer.published.number:
             raise Refusal("not_found", "there is no such certificate")
-        content = await service.in_thread(self._chain_of().path(wanted).read_bytes)
-        return Response(content, media_type=JSON)
+        path = checks.certificate_path(service.opened().folder / "certificates", wanted)
+        size = (await service.in_thread(path.stat)).st_size
+        return StreamingResponse(self._pieces(path), headers={"content-length": str(size)}, media_type=JSON)
+
+    async def _pieces(self, path: Path) -> AsyncIterator[bytes]:
+        """Yield a file in pieces: one may have many megabytes, and whoever wants it may be slow."""
+        with path.open("rb") as file:
+            while piece := await self._service.in_thread(file.read, _PIECE):
+                yield piece
 
     async def verify(self, request: Request) -> Response:
         """Make checks."""
-        service = self._service
-        service.public(request)
+        service, settings = self._service, self._service.settings
+        key = service.key_of(request)
+        if key is not None:
+            service.require(request)
         content_type(request, JSON)
-        async with service.bodies.reading(request, public=True) as content:
-            given = parsed(VerifyBody, content)
-        published = service.writer.published.number
-        if isinstance(given.certificate, int) and given.certificate > published:
-            raise Refusal("not_found", "there is no such certificate")
-        if "weights" in given.checks:
-            service.require(request, "audit")
-        receipt = None if given.receipt is None else from_base64(given.receipt, "receipt", 0)
-        chain, public_key = self._chain_of(), service.opened().description.public_key
-        found = []
-        for name in given.checks:
-            if name == "weights":
-                found.append(await self._check_weights(given.certificate, chain))
-                continue
+        client = address_of(request) if key is None else key.name
+        most = settings.max_public_body if key is None else settings.max_json
+        async with service.bodies.receiving(request, client, most, public=key is None) as content:
+            if key is None:
+                service.count_public_bytes(request, len(content))
+            audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
+            question = {"published": service.writer.published.number, "audit": audit}
+            found, _ = await service.checker.ask(client, question, content)
+        made = [check if len(check) > 1 else await self._check_weights(found) for check in found["checks"]]
+        return answer({"checks": made})
 
-            def check(name: str = name) -> str:
-                certificate = checks.certificate_of(given.certificate, chain)
-                if name == "signature":
-                    return checks.signature(certificate, public_key)
-                if name == "chain":
-                    return checks.in_chain(certificate, chain, published)
-                return checks.mine(certificate, receipt)
-
-            found.append(await service.in_thread(checks.timed, name, check))
-            if name == "mine" and found[-1]["passed"]:
-                about = given.certificate
-                found[-1]["listed_in"] = about if isinstance(about, int) else about["number"]
-        return answer({"checks": found})
-
-    async def _check_weights(self, given: Any, chain: checks.Chain) -> dict[str, Any]:
+    async def _check_weights(self, about: dict[str, Any]) -> dict[str, Any]:
         """Check the weights, one at a time."""
-        try:
-            certificate = await self._service.in_thread(checks.certificate_of, given, chain)
-        except CertificateRejectedError as error:
-            return {"name": "weights", "passed": False, "message": str(error), "seconds": 0.0}
+        number, after = about["number"], State(**about["after"])
         async with self._weights:
             found: dict[str, Any] = await self._service.writer.ask(
-                lambda opened: checks.timed("weights", lambda: checks.weights(opened, certificate))
+                lambda opened: checks.timed("weights", lambda: checks.weights(opened, number, after))
             )
         return found
-
-
-def _summary(certificate: Any) -> dict[str, Any]:
-    return {
-        "number": certificate.number,
-        "time": certificate.time,
-        "learned": certificate.learned,
-        "forgotten": certificate.forgotten,
-        "samples": certificate.after.samples,
-        "classes": certificate.after.classes,
-    }

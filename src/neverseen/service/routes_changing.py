@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.service.access import OWNER, ApiKey, maker_of
 from neverseen.service.applying import reused
-from neverseen.service.bodies import FORM, JSON, content_type, form, parsed, parsed_list, receipts_in
+from neverseen.service.bodies import content_type
+from neverseen.service.contents import JSON, Given, parsed
 from neverseen.service.core import Service, answer, flag, token_of
 from neverseen.service.documented import (
     BELOW_MIN_BATCH,
@@ -42,24 +42,19 @@ from neverseen.service.jobs import (
     SampleList,
 )
 from neverseen.service.rehearsing import effect_of_class, effect_of_receipts, effect_of_samples
-from neverseen.service.samples import from_base64
 from neverseen.service.schemas import (
     EXAMPLE_RECEIPT,
     CertificateAnswer,
     ClassBody,
     EffectAnswer,
     ForgetBody,
-    Id,
-    Label,
-    LabelledSample,
     LearnAnswer,
     LearnBody,
     RequestAnswer,
 )
 from neverseen.store import Store
 
-_LABELS: TypeAdapter[Any] = TypeAdapter(list[Label])
-_IDS: TypeAdapter[Any] = TypeAdapter(list[Id])
+_CLASS_BODY = 2**13  # bytes
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
 _LEARN_FORM = documented_form(
     ["files", "labels"],
@@ -150,35 +145,19 @@ class Changing:
         service = self._service
         key = service.require(request, "learn")
         tag = service.tag_of(request, key)
-        kind = content_type(request, JSON, FORM)
-        async with service.bodies.reading(request) as content:
-            if kind == JSON:
-                given = parsed(LearnBody, content)
-                labels, owner = [sample.label for sample in given.samples], _given(given.owner)
-                ids: list[str | None] = [sample.id for sample in given.samples]
-                digest = service.repetitions.body("learn", content)
-                take: Any = (service.reader.samples, given.samples)
-            else:
-                fields = await form(request, content, service.settings, ("files",), ("labels", "ids", "owner"))
-                files = fields.files.get("files", [])
-                labels = parsed_list(_LABELS, fields.texts.get("labels", ""), "labels")
-                ids = parsed_list(_IDS, fields.texts["ids"], "ids") if "ids" in fields.texts else [None] * len(files)
-                owner = fields.texts.get("owner")
-                if not files or not len(labels) == len(ids) == len(files):
-                    raise Refusal(
-                        "invalid_request", f"{len(files)} files need as many labels, and ids if there are any"
-                    )
-                parts = [repr((labels, ids, owner)).encode(), *files]
-                digest = service.repetitions.body("learn", b"".join(len(part).to_bytes(8) + part for part in parts))
-                take = (service.reader.images, files)
-            owner = _owner(key, owner)
-            service.reader.require_few(len(labels))
+        async with service.received(request, "learn", key) as (content, given):
+            labels, ids, owner = given.labels, given.ids, _owner(key, given.owner)
             service.count_samples(key, len(labels))
             service.require_room(key, labels)
+            parts: list[bytes | memoryview] = [memoryview(content)]
+            if given.spans:  # a form: what counts is what it holds
+                parts = [repr((labels, ids, given.owner)).encode()]
+                parts += [memoryview(content)[start:end] for start, end in given.spans]
+                parts = [piece for part in parts for piece in (len(part).to_bytes(8), part)]
+            digest = await service.digest_of("learn", *parts)
 
             async def work() -> Applied:
-                samples = await service.in_thread(*take)
-                prepared = await service.in_thread(_prepared, service.opened(), samples)
+                prepared = await service.in_thread(_prepared, service.opened(), given.samples)
                 payload = LearnSamples(prepared, labels, ids, owner)
                 job = _job(LEARN, request, key, len(labels), payload, tag, digest)
                 done: Applied = await service.change(job)
@@ -196,23 +175,13 @@ class Changing:
         key = service.require(request, "forget")
         tag = service.tag_of(request, key)
         dry_run = flag(request, "dry_run")
-        kind = content_type(request, JSON, FORM)
-        async with service.bodies.reading(request) as content:
-            if kind == JSON:
-                given = parsed(ForgetBody, content)
-                words = given.receipts
-            else:
-                fields = await form(request, content, service.settings, ("receipts",), ())
-                if len(fields.files.get("receipts", ())) != 1:
-                    raise Refusal("invalid_request", "send one file of receipts, in the field receipts")
-                content = fields.files["receipts"][0]  # noqa: PLW2901
-                words = receipts_in(content)
-            digest = service.repetitions.body("forget", content)
-            if words is None:
-                return await self._forget_samples(request, key, given.samples or [], tag, digest, dry_run)
-            service.reader.require_few(len(words))
-            service.count_samples(key, len(words))
-            tokens = [from_base64(word, "receipt", row) for row, word in enumerate(words)]
+        async with service.received(request, "forget", key) as (content, given):
+            service.count_samples(key, len(given))
+            start, end = given.spans[0] if given.spans else (0, len(content))  # of a form, what its file holds
+            digest = await service.digest_of("forget", memoryview(content)[start:end])
+            if given.receipts is None:
+                return await self._forget_samples(request, key, given, tag, digest, dry_run)
+            tokens = given.receipts
         job = _job(FORGET, request, key, len(tokens), tokens, tag, digest)
         if dry_run:
             return await self._rehearse(job, lambda opened: effect_of_receipts(opened, tokens, key.owner))
@@ -222,17 +191,14 @@ class Changing:
         self,
         request: Request,
         key: ApiKey,
-        given: list[LabelledSample],
+        given: Given,
         tag: bytes | None,
         digest: bytes,
         dry_run: bool,
     ) -> Response:
         service = self._service
-        labels, ids = [sample.label for sample in given], _ids(given)
-        service.reader.require_few(len(labels))
-        service.count_samples(key, len(labels))
-        samples = await service.in_thread(service.reader.samples, given)
-        prepared = await service.in_thread(_prepared, service.opened(), samples)
+        labels, ids = given.labels, _ids(given.ids)
+        prepared = await service.in_thread(_prepared, service.opened(), given.samples)
         payload = SampleList(prepared, labels, ids)
         job = _job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest)
         if dry_run:
@@ -248,8 +214,8 @@ class Changing:
         tag = service.tag_of(request, key)
         dry_run = flag(request, "dry_run")
         content_type(request, JSON)
-        async with service.bodies.reading(request) as content:
-            label = parsed(ClassBody, content).label
+        async with service.bodies.receiving(request, key.name, _CLASS_BODY) as content:
+            label = parsed(ClassBody, bytes(content)).label
             digest = service.repetitions.body("forget_class", content)
         job = _job(FORGET_CLASS, request, key, 1, label, tag, digest)
         if dry_run:
@@ -316,15 +282,11 @@ def _prepared(opened: Store, samples: list[Any]) -> Any:
         raise refusal from None
 
 
-def _ids(given: list[LabelledSample]) -> list[str] | None:
-    ids = [sample.id for sample in given if sample.id is not None]
+def _ids(given: list[str | None]) -> list[str] | None:
+    ids = [name for name in given if name is not None]
     if ids and len(ids) != len(given):
         raise Refusal("ambiguous", "give every sample an id, or none")
     return ids or None
-
-
-def _given(value: str) -> str | None:
-    return value
 
 
 def _owner(key: ApiKey, given: str | None) -> str | None:

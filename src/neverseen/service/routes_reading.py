@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.labels import in_class_order
-from neverseen.service.bodies import FORM, JSON, content_type, form, parsed
 from neverseen.service.core import Service, answer, number, waiting_view
 from neverseen.service.documented import KEYED, SECURED, SENT, answers, body
 from neverseen.service.documented import form as documented_form
@@ -86,23 +85,9 @@ class Reading:
         """Predict samples."""
         service = self._service
         key = service.require(request, "predict")
-        kind = content_type(request, JSON, FORM)
-        async with service.bodies.reading(request) as content:
-            if kind == JSON:
-                given = parsed(PredictBody, content).samples
-                service.count_samples(key, len(given))
-                if service.reader.kind == "images":
-                    samples = await service.in_thread(service.reader.samples, given)
-                else:
-                    samples = service.reader.samples(given)
-            else:
-                fields = await form(request, content, service.settings, ("files",), ())
-                files = fields.files.get("files", [])
-                if not files:
-                    raise Refusal("invalid_request", "send images, in the field files")
-                service.count_samples(key, len(files))
-                samples = await service.in_thread(service.reader.images, files)
-            found = await service.predictor.predict(samples)
+        async with service.received(request, "predict", key) as (_, given):
+            service.count_samples(key, len(given))
+            found = await service.predictor.predict(given.samples)
         return answer(found)
 
     async def model(self, request: Request) -> Response:
@@ -118,8 +103,8 @@ class Reading:
             "digest": published.digest,
             "certificate": published.number or None,
             "backbone": str(opened.description.backbone["name"]),
-            "kind": service.reader.kind,
-            "n_features": service.reader.n_features,
+            "kind": service.bounds.kind,
+            "n_features": service.bounds.n_features,
             "output": settings.output,
             "policy": settings.policy(),
             "key": {"name": key.name, "scopes": list(key.scopes), "owner": key.owner},

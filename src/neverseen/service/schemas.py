@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, WithJsonSchema, model_validator
 
 FLOAT = 3.4028234663852886e38
 """The largest number that features may hold: float32's."""
@@ -50,7 +50,7 @@ class Body(BaseModel):
 class Sample(Body):
     """One sample: features, an image (the bytes of a file, in base64) or a text, as the model takes them."""
 
-    features: list[Number] = Field(default=_ABSENT)
+    features: Annotated[list[Number], FailFast()] = Field(default=_ABSENT)
     image: Base64 = Field(default=_ABSENT)
     text: str = Field(default=_ABSENT, strict=True)
 
@@ -71,15 +71,15 @@ class LabelledSample(Sample):
 class LearnBody(Body):
     """Samples to learn."""
 
-    samples: Annotated[list[LabelledSample], Field(min_length=1)]
+    samples: Annotated[list[LabelledSample], FailFast(), Field(min_length=1)]
     owner: Owner = Field(default=_ABSENT)
 
 
 class ForgetBody(Body):
     """What to forget: receipts, or samples with their labels."""
 
-    receipts: list[Base64] = Field(default=_ABSENT, min_length=1)
-    samples: list[LabelledSample] = Field(default=_ABSENT, min_length=1)
+    receipts: Annotated[list[Base64], FailFast()] = Field(default=_ABSENT, min_length=1)
+    samples: Annotated[list[LabelledSample], FailFast()] = Field(default=_ABSENT, min_length=1)
 
     @model_validator(mode="after")
     def _one_way(self) -> ForgetBody:
@@ -97,7 +97,7 @@ class ClassBody(Body):
 class PredictBody(Body):
     """Samples to predict."""
 
-    samples: Annotated[list[Sample], Field(min_length=1)]
+    samples: Annotated[list[Sample], FailFast(), Field(min_length=1)]
 
 
 class VerifyBody(Body):
@@ -105,7 +105,17 @@ class VerifyBody(Body):
 
     certificate: Counting | dict[str, Any]
     receipt: Base64 = Field(default=_ABSENT)
-    checks: Annotated[list[Literal["signature", "chain", "mine", "weights"]], Field(min_length=1, max_length=4)]
+    checks: Annotated[
+        list[Literal["signature", "chain", "mine", "weights"]],
+        FailFast(),
+        Field(min_length=1, max_length=4, json_schema_extra={"uniqueItems": True}),
+    ]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> VerifyBody:
+        if len(set(self.checks)) != len(self.checks):
+            raise ValueError("list each check once")
+        return self
 
 
 # -- answers -----------------------------------------------------------------------------------------

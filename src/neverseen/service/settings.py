@@ -34,12 +34,27 @@ class Settings:
         What a prediction tells. Less tells less about the samples learned.
     top_k : int
         Classes of a prediction with ``"top-k"``.
-    max_body, max_batch, max_image_bytes, max_pixels, max_text : int
-        Of one request: bytes, samples; of one sample: bytes and pixels of an image, letters of a text.
-    max_waiting_bytes : int
-        Bytes of all bodies that are held at a time.
+    max_body, max_json, max_public_body : int
+        Bytes of a request: as a form, as JSON, and without a key.
+    max_batch, max_request_pixels : int
+        Of one request: samples or receipts, and the pixels of all its images.
+    max_image_bytes, max_pixels, max_text : int
+        Of one sample: bytes and pixels of an image, letters of a text.
+    max_waiting_bytes, max_waiting_pixels : int
+        Bytes of all bodies, and pixels of all images, that are held at a time; one key may hold a quarter of the
+        bytes and half of the pixels.
     body_timeout : float
         Seconds in which a body must have come.
+    body_pause, body_rate : float
+        Seconds in which so many bytes a second must have come, again and again, until the body is whole.
+    reading_processes, reading_waiting : int
+        Processes that read large bodies and images, and requests that may wait for them.
+    reading_memory : int
+        Bytes that each of these processes, and the one that checks certificates, may take for a request.
+    reading_timeout : float
+        Seconds of processor time that each of them may take for a request.
+    verify_waiting : int
+        Requests that may wait to have certificates checked.
     queue_requests, queue_samples : int
         What may wait for the writer.
     predict_waiting, predict_threads : int
@@ -48,6 +63,8 @@ class Settings:
         Token buckets of each key.
     public_per_second, public_burst : float
         Requests without a key, by address.
+    public_bytes_per_second, public_bytes_burst : int
+        Bytes of bodies without a key, by address.
     max_classes, max_new_classes : int
         Classes of the model, and new ones of one request.
     classes_per_second, class_burst : float
@@ -84,12 +101,23 @@ class Settings:
     output: str = "labels"
     top_k: int = 3
     max_body: int = 2**26
+    max_json: int = 2**25
+    max_public_body: int = 2**20
     max_batch: int = 10_000
     max_image_bytes: int = 2**24
     max_pixels: int = 25_000_000
+    max_request_pixels: int = 50_000_000
     max_text: int = 100_000
     max_waiting_bytes: int = 2**29
+    max_waiting_pixels: int = 100_000_000
     body_timeout: float = 60.0
+    body_pause: float = 5.0
+    body_rate: float = 16_384.0
+    reading_processes: int = 2
+    reading_waiting: int = 64
+    reading_memory: int = 2**30
+    reading_timeout: float = 10.0
+    verify_waiting: int = 8
     queue_requests: int = 20_000
     queue_samples: int = 200_000
     predict_waiting: int = 20_000
@@ -100,6 +128,8 @@ class Settings:
     sample_burst: float = 100_000.0
     public_per_second: float = 50.0
     public_burst: float = 200.0
+    public_bytes_per_second: int = 2**18
+    public_bytes_burst: int = 2**22
     max_classes: int = 10_000
     max_new_classes: int = 1000
     classes_per_second: float = 10.0
@@ -137,6 +167,11 @@ class Settings:
                 )
             if not whole:
                 object.__setattr__(self, field.name, float(value))
+        for room, times, one in (("max_waiting_bytes", 4, "max_body"), ("max_waiting_pixels", 2, "max_request_pixels")):
+            if getattr(self, room) < times * getattr(self, one):  # a share of the room must take a request
+                raise ConfigurationError(
+                    f"{room} must be at least {times} times {one}; got {getattr(self, room)} and {getattr(self, one)}"
+                )
 
     @classmethod
     def load(cls, folder: Path, **overrides: Any) -> Settings:

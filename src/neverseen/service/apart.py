@@ -1,0 +1,167 @@
+"""Work on what strangers send, in processes of their own: short of memory, time and priority.
+
+Python runs one thread at a time. A large JSON text that is parsed in a thread holds up everybody, and how much memory
+an image or a certificate takes is found out too late. So this happens elsewhere: a process of low priority reads a
+body, or checks a certificate, and hands back what it found. One that takes too much memory or time ends, its request is
+refused, and the next request gets a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import neverseen
+from neverseen.service import messages
+from neverseen.service.errors import Refusal, too_much
+from neverseen.service.shares import Shares
+
+Answer = tuple[dict[str, Any], list[memoryview]]
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Apart:
+    """Processes that answer one request at a time each, started when they are needed.
+
+    Parameters
+    ----------
+    about : dict
+        What a process has to know, as JSON values: see `neverseen.service.apart_process`.
+    processes : int
+    waiting : int
+        Requests that may wait; more are refused. A quarter of them may be one client's, and clients take turns: of
+        several processes, one client cannot keep all busy.
+    """
+
+    def __init__(self, about: dict[str, Any], processes: int, waiting: int) -> None:
+        self._about, self._processes = about, processes
+        self._room = Shares(processes + waiting, max(2, waiting // 4))
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._pool = ThreadPoolExecutor(processes, "apart")
+        self._idle: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
+        for _ in range(processes):
+            self._idle.put(None)
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopping = False
+
+    async def ask(
+        self,
+        client: str,
+        question: dict[str, Any],
+        content: bytes | bytearray = b"",
+        room: Callable[[int], bool] | None = None,
+    ) -> Answer:
+        """Return what a process says to a question.
+
+        Parameters
+        ----------
+        client : str
+            Who wants to know.
+        question : dict
+            JSON values.
+        content : bytes
+        room : callable, optional
+            Asked in between, from a thread, whether there is room for so many pixels.
+        """
+        if not self._room.take(client, 1):
+            raise Refusal("busy", "too many requests of this kind wait already: try again in a moment", wait=1)
+        try:
+            most = max(1, self._processes - 1)  # one is left for others
+            turn = self._turns.setdefault(client, asyncio.Semaphore(most))
+            async with turn:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._pool, self._exchange, question, content, room)
+        finally:
+            self._room.give(client, 1)
+            if not self._room.held(client):
+                self._turns.pop(client, None)
+
+    def stop(self) -> None:
+        """End the processes."""
+        self._stopping = True
+        for process in list(self._running):
+            process.kill()  # whoever waits for it is told, and ends it
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        while not self._idle.empty():
+            _end(self._idle.get())
+
+    def _exchange(
+        self, question: dict[str, Any], content: bytes | bytearray, room: Callable[[int], bool] | None
+    ) -> Answer:
+        process = self._idle.get()
+        try:
+            gone = process is None or process.poll() is not None
+            found = None if process is None or gone else self._asked(process, question, content, room)
+            if found is None:  # there was none yet, or it had ended to give its memory back
+                _end(process)
+                process = None
+                process = _started(self._about)
+                found = self._asked(process, question, content, room)
+            if found is None:
+                raise RuntimeError("a process apart ended before it answered: see the lines above")
+        except BaseException:
+            _end(process)
+            process = None
+            raise
+        finally:
+            self._idle.put(process)
+        about, parts = found
+        if "refusal" in about:
+            raise Refusal(**about["refusal"])
+        if "failed" in about:
+            raise RuntimeError("a process apart failed: see the lines above")
+        return about, parts
+
+    def _asked(
+        self,
+        process: subprocess.Popen[bytes],
+        question: dict[str, Any],
+        content: bytes | bytearray,
+        room: Callable[[int], bool] | None,
+    ) -> Answer | None:
+        """Return what a process answers, or None if it has ended by itself; refuse if it was ended."""
+        there, back = process.stdin, process.stdout
+        if not isinstance(there, io.RawIOBase) or not isinstance(back, io.RawIOBase):
+            raise TypeError("the process has no pipes")
+        self._running.add(process)
+        try:
+            if self._stopping:
+                raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
+            messages.send(there, question, [memoryview(content)])
+            found = messages.receive(back)
+            while found is not None and "room" in found[0]:
+                messages.send(there, {"room": room is None or room(found[0]["room"])})
+                found = messages.receive(back)
+        except BrokenPipeError:
+            found = None
+        finally:
+            self._running.discard(process)
+        if found is None and process.wait() < 0:  # by the system, or by its own clock
+            raise too_much()
+        return found
+
+
+def _started(about: dict[str, Any]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "neverseen.service.apart_process", json.dumps(about)]
+    paths = [str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]  # the same code as here
+    environment = os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    if process is None:
+        return
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

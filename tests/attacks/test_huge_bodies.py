@@ -1,0 +1,150 @@
+"""Bodies are counted before they are parsed, and parsed apart: a huge one costs its sender, and nobody else."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from benchmarks.siege_attacks import BOUNDARY, FORM, form, many_receipts, many_samples, post
+from neverseen.service import Settings, contents
+from neverseen.service.contents import Bounds
+from neverseen.service.errors import Refusal
+from neverseen.service.schemas import ForgetBody, PredictBody
+from tests.attacks.siege import Besieged, besieged, call, features
+from tests.service import never, running, samples
+
+PREDICT = {"samples": [{"features": features([0])[0]}]}
+HUGE = 63 * 2**20
+BOUNDS = Bounds("features", 6, 100, 1000, 2**20, 10**6, 10**7)
+LOTS = 1_500_000_000  # bytes of memory
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
+    with besieged(tmp_path_factory.mktemp("huge") / "s", quiet=0, max_delay=0) as found:
+        assert call(found, "/v1/samples", {"samples": samples(range(60))})[0] == 201
+        assert call(found, "/v1/publish", {})[0] == 200
+        yield found
+
+
+def attack(service: Besieged, path: str, body: bytes, kind: str = "application/json") -> int:
+    """Send a body; meanwhile others are answered, and the memory stays small."""
+    with service.watched(PREDICT) as watch:
+        status = post(service.port, path, service.tokens["attacker"], body, kind)
+    assert set(watch.statuses) == {200}
+    assert watch.peak < LOTS, f"{watch.peak / 2**20:.0f} MiB"
+    return status
+
+
+@pytest.mark.parametrize("path", ["/v1/samples", "/v1/predict", "/v1/forget", "/v1/forget?dry_run=true"])
+def test_millions_of_samples(service: Besieged, path: str) -> None:
+    assert attack(service, path, many_samples(HUGE)) == 413
+    body = many_samples(31 * 2**20)
+    assert body.count(b"{") > 2_700_000
+    assert attack(service, path, body) == 422
+
+
+@pytest.mark.parametrize("path", ["/v1/forget", "/v1/forget?dry_run=true"])
+def test_millions_of_lines(service: Besieged, path: str) -> None:
+    body = many_receipts(HUGE)
+    assert body.count(b"\n") > 3_800_000
+    assert attack(service, path, body, FORM) == 422
+
+
+ODD = {
+    "samples that are none": b'{"samples":[' + b"{}," * 9_000_000 + b"{}]}",
+    "receipts that are none": b'{"receipts":[' + b'"",' * 9_000_000 + b'""]}',
+    "numbers": b'{"samples":[{"features":[' + b"0," * 9_000_000 + b'0],"label":"x"}]}',
+    "lists": b'{"samples":[{"features":[' + b"[]," * 9_000_000 + b'0],"label":"x"}]}',
+    "backslashes": b'{"samples":["' + b'\\\\","' * 4_000_000 + b'"]}',
+    "one long text": b'{"samples":[{"text":"' + b"{" * 30_000_000 + b'","label":"x"}]}',
+    "many keys": b"{" + b",".join(b'"%d":0' % number for number in range(2_000_000)) + b"}",
+}
+
+
+PATHS = cycle(["/v1/samples", "/v1/predict", "/v1/forget"])
+
+
+@pytest.mark.parametrize(("name", "path"), [(name, next(PATHS)) for name in ODD])
+def test_odd_bodies(service: Besieged, name: str, path: str) -> None:
+    assert attack(service, path, ODD[name]) in (400, 413, 422)
+
+
+def test_forms_that_are_nearly_at_an_end(service: Besieged) -> None:
+    near = b"\r\n--" + BOUNDARY[:-1]
+    for content in (b"\r" * HUGE, near * (HUGE // len(near)), b"\r\n" * (HUGE // 2)):
+        assert attack(service, "/v1/forget", form((b"receipts", content)), FORM) in (404, 422)
+
+
+def test_forms_of_many_parts(service: Besieged) -> None:
+    part = b'--%s\r\nContent-Disposition: form-data; name="files"; filename="x"\r\n\r\n\r\n' % BOUNDARY
+    body = part * (HUGE // len(part)) + b"--%s--\r\n" % BOUNDARY
+    for path in ("/v1/samples", "/v1/predict"):
+        assert attack(service, path, body, FORM) == 422
+
+
+def test_counts_come_before_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More samples than are taken are refused before there is an object of any of them."""
+    monkeypatch.setattr(PredictBody, "model_validate_json", None)
+    monkeypatch.setattr(ForgetBody, "model_validate_json", None)
+    many = {
+        "predict": json.dumps({"samples": [{"features": [0] * 6}] * 102}),
+        "forget": json.dumps({"receipts": ["AA"] * 1700}),
+    }
+    for action, body in many.items():
+        with pytest.raises(Refusal, match="at most 100 at a time"):
+            contents.READERS[action](body.encode(), "application/json", BOUNDS, lambda pixels: None)
+    monkeypatch.setattr("neverseen.service.contents.json.loads", None)
+    with pytest.raises(Refusal, match="too many lines"):
+        contents.receipts_in(b'{"receipt":"AA"}\n' * 101, BOUNDS)
+
+
+def test_braces_and_quotes_in_texts_are_no_samples() -> None:
+    texts = Bounds("texts", 6, 3, 10_000, 2**20, 10**6, 10**7)
+    words = ['{"a": [' * 500, '"' * 5000, "\\" * 5000]
+    body = json.dumps({"samples": [{"text": text} for text in words]}).encode()
+    given = contents.READERS["predict"](body, "application/json", texts, lambda pixels: None)
+    assert given.samples == words
+
+
+def test_a_large_body_is_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read in another process is what would be read here."""
+    with running(tmp_path / "s", Settings(quiet=0, max_delay=0)) as service:
+
+        def none_here(*_: object) -> None:
+            raise AssertionError("a large body was parsed in the service")
+
+        monkeypatch.setattr("neverseen.service.core.READERS", dict.fromkeys(contents.READERS, none_here))
+        rows = range(190)
+        padding = " " * 2**16
+        body = json.dumps({"samples": samples(rows)}) + padding
+        headers = service.admin | {"Content-Type": "application/json", "Idempotency-Key": "once"}
+        learned = service.client.post("/v1/samples", content=body, headers=headers)
+        assert learned.status_code == 201, learned.text
+        again = service.client.post("/v1/samples", content=body, headers=headers)
+        assert again.json()["receipts"] == learned.json()["receipts"]
+        other = service.client.post("/v1/samples", content=body + " ", headers=headers)
+        assert other.status_code == 409
+        assert service.digest() == never(rows)
+        receipts = learned.json()["receipts"]
+        lines = "".join(json.dumps({"receipt": token, "note": "x" * 1000}) + "\n" for token in receipts[100:])
+        answer = service.client.post("/v1/forget", files={"receipts": lines.encode()}, headers=service.admin)
+        assert answer.status_code == 202, answer.text
+        assert service.digest() == never(range(100))
+        body = json.dumps({"receipts": receipts[50:100]}) + padding
+        answer = service.client.post(
+            "/v1/forget", content=body, headers=service.admin | {"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 202, answer.text
+        assert service.digest() == never(range(50))
+        wrong = service.client.post(
+            "/v1/forget",
+            content=json.dumps({"receipts": [base64.b64encode(b"NSR1" + bytes(100)).decode()]}) + padding,
+            headers=service.admin | {"Content-Type": "application/json"},
+        )
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "receipt_rejected")

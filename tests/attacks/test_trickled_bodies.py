@@ -1,0 +1,116 @@
+"""Nobody can take all the room for bodies, nor keep what they took by sending the rest of a body for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from benchmarks.siege_attacks import head, post, trickle
+from neverseen.service import Settings
+from neverseen.service.bodies import Deadlines
+from tests.attacks.siege import besieged, call, features
+from tests.service import Running, bearer, running, samples, token
+
+PREDICT = {"samples": [{"features": features([0])[0]}]}
+MEGABYTE = 10**6
+
+
+def test_nine_bodies_of_one_key(tmp_path: Path) -> None:
+    with besieged(tmp_path / "s", max_delay=0, max_body=MEGABYTE, max_waiting_bytes=4 * MEGABYTE) as service:
+        assert call(service, "/v1/samples", {"samples": samples(range(60))})[0] == 201
+        assert call(service, "/v1/publish", {})[0] == 200
+        found: list[object] = []
+
+        def attack() -> None:
+            token = service.tokens["attacker"]
+            found.append(trickle(service.port, token, bodies=9, length=MEGABYTE, sent=950_000, seconds=6))
+
+        attacker = threading.Thread(target=attack)
+        attacker.start()
+        time.sleep(1)  # as long as it takes for them to come
+        large = b'{"samples":[]}' + b" " * 900_000
+        statuses = set()
+        while attacker.is_alive():
+            statuses.add(call(service, "/v1/predict", PREDICT)[0])
+            statuses.add(post(service.port, "/v1/predict", service.tokens["other"], large))
+        attacker.join()
+    assert statuses == {200, 422}  # never 503: there is room for others, for large bodies too
+
+
+def quick(**limits: float) -> Settings:
+    return Settings(quiet=0, max_delay=0, body_timeout=600, **limits)  # type: ignore[arg-type]
+
+
+def sent(service: Running, parts: list[bytes], wait: float, length: int = 1000) -> bytes:
+    """Send parts of a body with pauses; return the answer."""
+    secret = service.admin["Authorization"].removeprefix("Bearer ")
+    port = service.client.base_url.port or 0
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=60)) as connection:
+        connection.sendall(head("/v1/forget", secret, "application/json", length))
+        try:
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(wait)
+        except OSError:
+            pass
+        return connection.recv(4096)
+
+
+def test_a_body_that_stops_coming(tmp_path: Path) -> None:
+    with running(tmp_path / "s", quick(body_pause=0.3, body_rate=1000)) as service:
+        answer = sent(service, [b"{"], 0)
+        assert b" 408 " in answer
+        assert b"1000 bytes a second" in answer
+
+
+def test_a_body_that_comes_byte_by_byte(tmp_path: Path) -> None:
+    with running(tmp_path / "s", quick(body_pause=0.3, body_rate=1000)) as service:
+        assert b" 408 " in sent(service, [b" "] * 200, 0.05)
+
+
+def test_a_pause_after_most_of_a_body(tmp_path: Path) -> None:
+    with running(tmp_path / "s", quick(body_pause=0.3, body_rate=1000)) as service:
+        assert b" 408 " in sent(service, [b" " * 90_000], 0, length=100_000)  # what came before does not count
+
+
+def test_room_comes_back(tmp_path: Path) -> None:
+    limits = Settings(quiet=0, max_delay=0, max_body=1000, max_waiting_bytes=4000, body_pause=0.3, body_rate=1000)
+    with running(tmp_path / "s", limits) as service:
+        other = bearer(token(service.folder, "other", "predict"))
+        service.learn(range(5))
+        service.client.post("/v1/publish", headers=service.admin)
+        secret = service.admin["Authorization"].removeprefix("Bearer ")
+        for _ in range(3):
+            port = service.client.base_url.port or 0
+            assert set(trickle(port, secret, bodies=6, length=1000, sent=900, seconds=60)) <= {0, 408, 503}
+            assert service.client.post("/v1/predict", json=PREDICT, headers=service.admin).status_code == 200
+            assert service.client.post("/v1/predict", json=PREDICT, headers=other).status_code == 200
+
+
+def test_who_goes_on_is_waited_for() -> None:
+    async def slowly(steps: int) -> None:
+        with Deadlines().within(60, 2.0) as go_on:
+            for _ in range(steps):
+                await asyncio.sleep(0.5)
+                go_on()
+
+    async def never() -> None:
+        with Deadlines().within(60, 0.1):
+            await asyncio.sleep(30)
+
+    async def too_long() -> None:
+        with Deadlines().within(0.1, 60) as go_on:
+            while True:
+                await asyncio.sleep(0.01)
+                go_on()
+
+    asyncio.run(slowly(6))
+    for late in (never, too_long):
+        with pytest.raises(TimeoutError):
+            asyncio.run(late())

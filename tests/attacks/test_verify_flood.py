@@ -1,0 +1,138 @@
+"""Nobody without a key can keep the service busy: checks of certificates are small, few, and made apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.siege_attacks import head, long_certificate, odd_certificate, post, together
+from neverseen.service import Settings, checks
+from neverseen.service.apart import Apart
+from neverseen.service.errors import Refusal
+from tests.attacks.siege import Besieged, besieged, call, features
+from tests.service import Running, running, samples
+
+PREDICT = {"samples": [{"features": features([0])[0]}]}
+SMALL = 700_000_000  # bytes of memory: three processes of Python take less
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with besieged(tmp_path_factory.mktemp("verify") / "s", quiet=0, max_delay=0) as found:
+        assert call(found, "/v1/samples", {"samples": samples(range(60))})[0] == 201
+        assert call(found, "/v1/publish", {})[0] == 200
+        yield found
+
+
+def test_certificates_of_megabytes_without_a_key(service: Besieged) -> None:
+    body = odd_certificate(400_000)
+    assert len(body) > 4_500_000
+    with service.watched(PREDICT) as watch:
+        statuses = together(6, lambda _: post(service.port, "/v1/verify", "", body))
+    assert set(statuses) <= {0, 413, 429}  # 0: cut off while it was still sending
+    assert statuses[413]
+    assert set(watch.statuses) == {200}
+    assert watch.peak < SMALL
+
+
+def test_a_large_body_is_refused_before_it_is_sent(service: Besieged) -> None:
+    import socket
+    from contextlib import closing
+
+    with closing(socket.create_connection(("127.0.0.1", service.port), timeout=60)) as connection:
+        connection.sendall(head("/v1/verify", "", "application/json", 5_000_000))
+        assert b" 413 " in connection.recv(1000)
+
+
+def test_a_flood_of_small_certificates_of_one_address(service: Besieged) -> None:
+    body = long_certificate(12_000)
+    assert 500_000 < len(body) < 2**20
+    with service.watched(PREDICT) as watch:
+        statuses = together(24, lambda _: post(service.port, "/v1/verify", "", body))
+    assert set(statuses) <= {200, 429, 503}
+    assert statuses[429] + statuses[503] >= 10  # by bytes, and by what may wait
+    assert set(watch.statuses) == {200}
+    assert watch.peak < SMALL
+    question = {"certificate": 1, "checks": ["signature"]}
+    status, found = call(service, "/v1/verify", question)  # who has a key is not slowed down by strangers
+    assert (status, found["checks"][0]["passed"]) == (200, True)
+
+
+def test_a_certificate_that_would_take_too_much_memory(tmp_path: Path) -> None:
+    greedy = '{"certificate":{"a":[' + ",".join(["[]"] * 3_000_000) + ']},"checks":["signature"]}'
+    with besieged(tmp_path / "s", reading_memory=2**27) as service:
+        assert post(service.port, "/v1/verify", service.tokens["attacker"], greedy.encode()) == 413
+        status, found = call(service, "/v1/certificates/x", {})
+        assert status in (404, 405), found
+        status, found = call(service, "/v1/verify", {"certificate": 1, "checks": ["signature"]})
+        assert (status, found["error"]["code"]) == (404, "not_found")  # it answers again, and nothing is published
+
+
+def test_checks_are_not_made_in_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s") as service:
+        publish(service)
+        monkeypatch.setattr(checks, "certificate_of", None)
+        monkeypatch.setattr(checks, "check_signature", None)
+        answer = service.client.post("/v1/verify", json={"certificate": 1, "checks": ["signature", "chain"]})
+        assert [check["passed"] for check in answer.json()["checks"]] == [True, True]
+        listed = service.client.get("/v1/certificates").json()["certificates"]
+        assert [entry["number"] for entry in listed] == [1]
+
+
+def test_one_check_many_times(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        publish(service)
+        answer = service.client.post("/v1/verify", json={"certificate": 1, "checks": ["chain"] * 4})
+        assert answer.status_code == 422
+        assert "each check once" in answer.json()["error"]["message"]
+
+
+def test_a_certificate_is_sent_in_pieces(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        publish(service)
+        path = service.folder / "certificates" / "00000001.json"
+        answer = service.client.get("/v1/certificates/1")
+        assert answer.content == path.read_bytes()
+        assert int(answer.headers["content-length"]) == path.stat().st_size
+
+
+def test_nobody_takes_all_places_in_the_queue(tmp_path: Path) -> None:
+    about = {"memory": 2**30, "seconds": 10, "certificates": str(tmp_path), "key": "ab" * 32}
+    question, body = {"published": 0, "audit": ""}, json.dumps({"certificate": 1, "checks": ["chain"]}).encode()
+
+    async def outcomes() -> list[str]:
+        apart = Apart(about, 1, 8)
+        try:
+            asked = [apart.ask("attacker", question, body) for _ in range(12)] + [apart.ask("other", question, body)]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        finally:
+            apart.stop()
+        return [error.code for error in found if isinstance(error, Refusal)]
+
+    assert asyncio.run(outcomes()) == ["not_found"] * 2 + ["busy"] * 10 + ["not_found"]
+
+
+def test_a_long_chain_is_checked_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s") as service:
+        for row in range(3):
+            service.learn([row])
+            service.client.post("/v1/publish", headers=service.admin)
+        chain = checks.Chain(service.folder / "certificates", service.service.opened().description.public_key)
+    monkeypatch.setattr(checks, "_SECONDS", -1.0)
+    with pytest.raises(Refusal, match="0 of 3 certificates are checked so far"):
+        chain.check(3)
+    monkeypatch.setattr(checks, "_SECONDS", 60.0)
+    assert len(chain.check(3)) == 3
+
+
+def publish(service: Running) -> None:
+    service.learn([0, 1, 2])
+    service.client.post("/v1/publish", headers=service.admin)
+
+
+def test_limits_have_defaults() -> None:
+    assert Settings().max_public_body < Settings().max_json < Settings().max_body
