@@ -443,7 +443,7 @@ def test_a_long_chain_is_checked_in_parts(page: Page, service: Running) -> None:
             status=429, headers={"Retry-After": "1"}, json={"error": {"code": "rate_limited", "message": "wait"}}
         )
 
-    page.route("**/console/verdicts.js", shorter)
+    page.route("**/console/bundle.js", shorter)
     page.route("**/v1/certificates/1", hasty)
     go(page, "/certificates/4")
     check(page, "chain").get_by_text("Unbroken back to certificate 2. It stopped there, after 2.").wait_for()
