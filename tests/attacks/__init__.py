@@ -1,0 +1,1 @@
+"""Attacks that were tried, one file for each promise."""
