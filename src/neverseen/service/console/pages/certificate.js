@@ -117,7 +117,7 @@ function story({
       "p.lead",
       {},
       `On ${time(issued)}, the model ${what}. `,
-      forgotten ? "Bit for bit, this version is the model that never saw it, unless it was learned again." : "",
+      forgotten ? "Bit for bit, this version never saw what was forgotten, unless it was learned again." : "",
     ),
     make(
       "table.stacked.compare",
