@@ -15,6 +15,7 @@ import pytest
 
 from neverseen.certificates import Certificate, check_chain
 from neverseen.service import Settings
+from neverseen.service.bundling import bundle
 from neverseen.service.console_files import read_console
 from tests.service import LABELS, QUICK, ROWS, Running, never, running, samples
 
@@ -244,10 +245,28 @@ def test_the_console_is_served(service: Running) -> None:
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
     for name, file in read_console().items():
-        answer = service.client.get(f"/console/{name}")
-        assert (answer.content, answer.headers["content-type"]) == (file.content, file.kind)
-        again = service.client.get(f"/console/{name}", headers={"If-None-Match": answer.headers["etag"]})
-        assert (again.status_code, again.content) == (304, b"")
+        for coding, content in (("identity", file.content), ("gzip", file.compressed)):
+            answer = service.client.get(f"/console/{name}", headers={"Accept-Encoding": coding})
+            assert (answer.content, answer.headers["content-type"]) == (file.content, file.kind)
+            assert answer.headers["vary"] == "Accept-Encoding"
+            assert answer.headers.get("content-encoding", "identity") == coding
+            assert int(answer.headers["content-length"]) == len(content)
+            unchanged = {"If-None-Match": answer.headers["etag"], "Accept-Encoding": coding}
+            again = service.client.get(f"/console/{name}", headers=unchanged)
+            assert (again.status_code, again.content) == (304, b"")
+            other = {"If-None-Match": answer.headers["etag"], "Accept-Encoding": "br, gzip;q=0"}
+            assert service.client.get(f"/console/{name}", headers=other).status_code == (
+                304 if coding == "identity" else 200
+            )
+
+
+def test_modules_that_cannot_be_joined_are_refused() -> None:
+    for text in ('import "./b.js";', "export default 1;", 'export { b } from "./b.js";', "export let a = 1;"):
+        with pytest.raises(ValueError, match="not understood: (import|export)"):
+            bundle({"a.js": text, "b.js": "export const b = 1;"}, "a.js")
+    circle = {"a.js": 'import { b } from "./b.js";', "b.js": 'import { a } from "./a.js";\nexport const b = 1;'}
+    with pytest.raises(ValueError, match=r"a\.js imports itself"):
+        bundle(circle, "a.js")
 
 
 def test_every_answer_is_framed(service: Running) -> None:

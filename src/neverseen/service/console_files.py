@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from dataclasses import dataclass
 from importlib import resources
@@ -11,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from neverseen.service.bundling import bundle
 from neverseen.service.errors import Refusal
 
 _TYPES = {
@@ -25,23 +27,45 @@ _TYPES = {
     "txt": "text/plain; charset=utf-8",
 }
 _START = "index.html"
+_FIRST, _BUNDLE = "app.js", "bundle.js"
+"""The module that imports all others, and the one script that the page asks for."""
 _EMPTY = b"<!doctype html><title>neverseen</title><p>The service runs. Its console is not installed."
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of the console."""
+    """A file of the console, as it is and compressed."""
 
     content: bytes
     kind: str
     etag: str
+    compressed: bytes
+
+    @classmethod
+    def of(cls, content: bytes, kind: str) -> File:
+        """Return a file, compressed once and for all."""
+        return cls(content, kind, hashlib.sha256(content).hexdigest()[:32], gzip.compress(content, 9, mtime=0))
 
     def response(self, request: Request) -> Response:
         """Return the file, or say that it has not changed."""
-        headers = {"Cache-Control": "no-cache", "ETag": self.etag}
-        if request.headers.get("if-none-match") == self.etag:
+        small = len(self.compressed) < len(self.content) and _takes_gzip(request.headers.get("accept-encoding", ""))
+        etag = f'"{self.etag}-gzip"' if small else f'"{self.etag}"'  # of these bytes: a cache may hold both
+        headers = {"Cache-Control": "no-cache", "ETag": etag, "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
-        return Response(self.content, headers=headers | {"Content-Type": self.kind})
+        headers["Content-Type"] = self.kind
+        if small:
+            headers["Content-Encoding"] = "gzip"
+        return Response(self.compressed if small else self.content, headers=headers)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Return whether a header ``Accept-Encoding`` names gzip, and not to refuse it."""
+    for entry in accepted.lower().split(","):
+        name, _, quality = entry.replace(" ", "").partition(";q=")
+        if name == "gzip":
+            return quality.strip("0.") != "" or quality == ""
+    return False
 
 
 def read_console() -> dict[str, File]:
@@ -54,13 +78,15 @@ def read_console() -> dict[str, File]:
             if entry.is_dir() and not entry.name.startswith(("_", ".")):
                 gather(entry, f"{start}{entry.name}/")
             elif kind is not None and entry.is_file():
-                content = entry.read_bytes()
-                found[start + entry.name] = File(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+                found[start + entry.name] = File.of(entry.read_bytes(), kind)
 
     place = resources.files("neverseen.service") / "console"
     if place.is_dir():
         gather(place, "")
-    found.setdefault(_START, File(_EMPTY, _TYPES["html"], '"none"'))
+    if _FIRST in found:
+        modules = {name: file.content.decode() for name, file in found.items() if name.endswith(".js")}
+        found[_BUNDLE] = File.of(bundle(modules, _FIRST).encode(), _TYPES["js"])
+    found.setdefault(_START, File.of(_EMPTY, _TYPES["html"]))
     return found
 
 

@@ -115,17 +115,22 @@ export function pause(milliseconds) {
  *
  * @param {AbortSignal} left - aborts when the page is left
  * @param {() => Promise<number|null>} task - returns the milliseconds to wait until the next time; null ends it
+ * @param {(error: Error|null) => void} told - called after each time, with the error if it failed
  */
-export async function poll(left, task) {
+export async function poll(left, task, told) {
   while (!left.aborted) {
     await visible(left);
     if (left.aborted) return;
     let wait;
+    let failure = null;
     try {
       wait = await task();
     } catch (error) {
+      failure = error;
       wait = error.wait ? error.wait * 1000 : 5000;
     }
+    if (left.aborted) return;
+    told(failure);
     if (wait === null) return;
     await pause(wait);
   }

@@ -2,6 +2,8 @@
 
 import { ask, events, pause } from "./api.js";
 import { announce, make, notice, show } from "./dom.js";
+import { many } from "./format.js";
+import { atRisk, changes, drop, saveAll, untaken } from "./keeping.js";
 import { key, may, signOut } from "./session.js";
 import * as certificate from "./pages/certificate.js";
 import * as certificates from "./pages/certificates.js";
@@ -9,6 +11,7 @@ import * as forget from "./pages/forget.js";
 import * as learn from "./pages/learn.js";
 import * as overview from "./pages/overview.js";
 import * as predict from "./pages/predict.js";
+import * as receipts from "./pages/receipts.js";
 import * as requests from "./pages/requests.js";
 import * as signin from "./pages/signin.js";
 
@@ -20,6 +23,7 @@ const PAGES = [
   { path: "/forget", page: forget, needs: ["forget"] },
   { path: "/predict", page: predict, needs: ["predict"] },
   { path: "/certificates", page: certificates, open: true },
+  { path: "/receipts", page: receipts, open: true, unlisted: true },
 ];
 
 const main = document.getElementById("main");
@@ -27,9 +31,17 @@ const banner = document.getElementById("banner");
 let leave = new AbortController();
 let failed = false;
 let reason = null;
+let shown = null; // the address of the page that is shown
 
-async function route(event) {
+/** Go to a page of the console without loading it anew: what the tab was given stays in memory. */
+function go(address) {
+  if (address !== location.href) history.pushState(null, "", address);
+  route({ moved: true });
+}
+
+async function route({ moved = false } = {}) {
   leave.abort();
+  shown = location.href;
   leave = new AbortController();
   const left = leave.signal;
   const { page, open = false, path, number } = current();
@@ -41,8 +53,8 @@ async function route(event) {
   failed = false;
   const place = make("div.page");
   show(main, place);
-  if (event?.type === "hashchange") main.focus({ preventScroll: true });
-  if (event) window.scrollTo(0, 0);
+  if (moved) main.focus({ preventScroll: true });
+  if (moved) window.scrollTo(0, 0);
   show(
     place,
     make("h1", {}, asked.title),
@@ -67,23 +79,64 @@ function current() {
 }
 
 function drawFrame(path) {
-  const shown = PAGES.filter(({ open, needs }) => open || (key() && (!needs || may(...needs))));
+  const offered = PAGES.filter(
+    ({ open, needs, unlisted }) => !unlisted && (open || (key() && (!needs || may(...needs)))),
+  );
   show(
     document.getElementById("nav"),
-    shown.map((entry) =>
+    offered.map((entry) =>
       make("a", { href: `/#${entry.path}`, "aria-current": entry.path === path ? "page" : null }, entry.page.title),
     ),
   );
   const out = make("button.quiet.small", { type: "button", onclick: leaveAccount }, "Sign out");
   const into = make("a", { href: "/#/" }, "Sign in");
-  show(document.getElementById("who"), key() ? out : path === "/certificates" ? into : null);
+  show(document.getElementById("who"), unsaved, key() ? out : path === "/certificates" ? into : null);
 }
 
-function leaveAccount() {
+const unsaved = make("a.unsaved", { href: "/#/receipts", hidden: true });
+changes.addEventListener("change", () => {
+  unsaved.hidden = !untaken();
+  show(unsaved, `${many(untaken(), "receipt")} to save`);
+});
+
+async function leaveAccount() {
+  if (atRisk() && !(await mayLose())) return;
+  drop();
   signOut();
   reason = "You are signed out. The key is no longer in this tab.";
-  if (location.pathname === "/" && current().path === "/") route();
-  else location.assign("/#/");
+  go(new URL("/#/", location.href).href);
+}
+
+/** Ask whether what is not saved may be lost. @returns {Promise<boolean>} */
+function mayLose() {
+  const back = make("button.quiet", { type: "button", autofocus: true }, "Stay");
+  const lose = make("button.danger", { type: "button" }, "Lose them");
+  const keepThem = make("button", { type: "button", hidden: !untaken() }, "Download, then sign out");
+  const dialog = make(
+    "dialog",
+    { "aria-labelledby": "lose-title" },
+    make("h2", { id: "lose-title" }, "Signing out loses receipts"),
+    make("p", {}, `${atRisk()}. The service keeps no copy.`),
+    make("div.actions", {}, back, lose, keepThem),
+  );
+  document.body.append(dialog);
+  return new Promise((resolve) => {
+    const end = (answer) => () => {
+      resolve(answer);
+      dialog.close();
+    };
+    back.addEventListener("click", end(false));
+    lose.addEventListener("click", end(true));
+    keepThem.addEventListener("click", () => {
+      saveAll();
+      end(true)();
+    });
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(false);
+    });
+    dialog.showModal();
+  });
 }
 
 let mending = false;
@@ -107,12 +160,16 @@ async function mend() {
   mending = false;
 }
 
-window.addEventListener("beforeunload", () => {
+window.addEventListener("beforeunload", (event) => {
+  if (atRisk()) event.preventDefault(); // the browser asks
   leaving = true;
+  setTimeout(() => {
+    leaving = false; // who is still here has stayed
+  }, 3000);
 });
-window.addEventListener("pageshow", () => {
-  leaving = false;
-});
+for (const dragged of ["dragover", "drop"]) {
+  window.addEventListener(dragged, (event) => event.preventDefault()); // a file beside its field would replace the page
+}
 events.addEventListener("down", mend);
 events.addEventListener("up", () => {
   if (banner.hidden) return;
@@ -126,9 +183,17 @@ events.addEventListener("signed-out", () => {
   reason = "The service does not know this key, or it was revoked. Sign in with another one.";
   route();
 });
-window.addEventListener("hashchange", (event) => {
-  if (location.hash === "#main") return;
-  route(event);
+for (const moved of ["hashchange", "popstate"]) {
+  window.addEventListener(moved, () => {
+    if (location.href !== shown && location.hash !== "#main") route({ moved: true });
+  });
+}
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href]");
+  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
+  if (link.origin !== location.origin || !/^\/(certificates\/\d+)?$/.test(link.pathname) || link.download) return;
+  event.preventDefault();
+  go(link.href);
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();

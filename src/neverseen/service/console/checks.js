@@ -4,6 +4,7 @@
  * A check that fails throws `Rejected` with the reason.
  */
 
+import { isSigned } from "./ed25519.js";
 import { ascii, fromHex, joined, sha256 } from "./hashing.js";
 
 export class Rejected extends Error {}
@@ -27,9 +28,10 @@ const FIELDS = [
 ];
 const STATE = ["classes", "model", "samples", "statistics"];
 const HEAD = ["head", "lines"];
-const DIGEST = /^[0-9a-f]{64}$/;
-const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/;
-const BOUND = /^0x1\.0000000000000p-([2-9]|[1-4]\d|5[0-3])$/;
+const DIGEST = textOf(/^[0-9a-f]{64}$/);
+const SIGNATURE = textOf(/^[0-9a-f]{128}$/);
+const TIME = textOf(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/);
+const BOUND = textOf(/^0x1\.0000000000000p-([2-9]|[1-4]\d|5[0-3])$/);
 const MOST = 2 ** 48;
 
 /** Return the one JSON text of a value: sorted keys, no spaces, ASCII. */
@@ -54,9 +56,9 @@ export function canonical(value) {
  * @returns {Promise<Object>}
  */
 export async function parsed(bytes) {
-  let certificate;
-  const text = new TextDecoder().decode(bytes);
+  let certificate, text;
   try {
+    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes); // every byte counts
     certificate = JSON.parse(text);
   } catch {
     throw new Rejected("The file is not JSON: it is damaged, or something else.");
@@ -81,7 +83,7 @@ async function demandSound(certificate) {
   );
   demand(DIGEST.test(certificate.configuration), "Its configuration is not a digest.");
   demand(DIGEST.test(certificate.key), "Its key is not an Ed25519 public key in hex.");
-  demand(/^[0-9a-f]{128}$/.test(certificate.signature), "Its signature is not 128 hex digits.");
+  demand(SIGNATURE.test(certificate.signature), "Its signature is not 128 hex digits.");
   demand(BOUND.test(certificate.error_bound), "Its error bound is not half a grid step.");
   demand(
     number === 1 ? certificate.previous === null : DIGEST.test(certificate.previous ?? ""),
@@ -137,23 +139,13 @@ export function signedBytes(certificate) {
   return ascii(`neverseen:certificate:${FORMATS.indexOf(certificate.format) + 1}${canonical(rest)}`);
 }
 
-/**
- * Check the signature with the browser's own Ed25519.
- *
- * @returns {Promise<boolean>} false if this browser, or this page without https, has none: nothing was checked then
- */
+/** Check the signature by the key that a certificate names, here in the browser. */
 export async function checkSignature(certificate) {
-  if (!globalThis.crypto?.subtle) return false;
-  let right;
-  try {
-    const key = await crypto.subtle.importKey("raw", fromHex(certificate.key), { name: "Ed25519" }, false, ["verify"]);
-    right = await crypto.subtle.verify("Ed25519", key, fromHex(certificate.signature), signedBytes(certificate));
-  } catch (error) {
-    if (error.name === "NotSupportedError") return false;
-    throw new Rejected("Its key is not an Ed25519 public key.");
-  }
-  demand(right, "Its signature is wrong: it was altered after it was signed.");
-  return true;
+  const { key, signature } = certificate;
+  demand(
+    await isSigned(fromHex(key), fromHex(signature), signedBytes(certificate)),
+    "Its signature is wrong: it was altered after it was signed.",
+  );
 }
 
 /**
@@ -197,6 +189,11 @@ export async function checkLink(earlier, later) {
 /** Return what stands for a receipt in public: its SHA-256, after a fixed word. @param {Uint8Array} receipt */
 export function commitment(receipt) {
   return sha256(joined(ascii("neverseen:commitment:1"), receipt));
+}
+
+/** Return a pattern for texts alone: a regular expression takes a list of one text for that text. */
+function textOf(pattern) {
+  return { test: (value) => typeof value === "string" && pattern.test(value) };
 }
 
 function demand(holds, why) {

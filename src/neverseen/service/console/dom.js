@@ -1,5 +1,11 @@
-/** Making elements. Text only ever becomes text: nothing here, and nothing that uses it, parses HTML. */
+/**
+ * Making elements. Text only ever becomes text: nothing here, and nothing that uses it, parses HTML. And all of it is
+ * seen: signs that hide, or turn the direction of writing, become their numbers on the way (`visible`).
+ */
 
+import { visible } from "./format.js";
+
+const READ = new Set(["aria-label", "label", "placeholder", "title"]); // attributes that people read
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
@@ -30,28 +36,88 @@ function fill(element, fields, children) {
     if (value === false || value === null || value === undefined) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "value" || key === "checked") element[key] = value;
-    else element.setAttribute(key, value === true ? "" : String(value));
+    else element.setAttribute(key, value === true ? "" : READ.has(key) ? visible(value) : String(value));
   }
-  element.append(
-    ...children
-      .flat(Infinity)
-      .filter((child) => child !== null && child !== undefined)
-      .map(asNode),
-  );
+  element.append(...asNodes(children));
 }
 
-function asNode(child) {
-  return child instanceof Node ? child : document.createTextNode(String(child));
+function asNodes(children) {
+  return children
+    .flat(Infinity)
+    .filter((child) => child !== null && child !== undefined)
+    .map((child) => (child instanceof Node ? child : document.createTextNode(legible(child))));
+}
+
+/** As `visible`, but lines stay lines: a file is shown with them, and elsewhere they are spaces. */
+function legible(text) {
+  return String(text).split("\n").map(visible).join("\n");
+}
+
+/** Return words of somebody else's: their direction of writing does not touch what stands beside them. */
+export function theirs(text, name = "bdi.text") {
+  return make(name, {}, visible(text));
 }
 
 /** Replace what an element holds. */
 export function show(element, ...children) {
-  element.replaceChildren(
-    ...children
-      .flat(Infinity)
-      .filter((child) => child !== null && child !== undefined)
-      .map(asNode),
-  );
+  element.replaceChildren(...asNodes(children));
+}
+
+/**
+ * Make an element hold what is given, and keep every node that need not change: focus, selection, what was typed and
+ * what was unfolded stay. Children with `data-key` are told apart by it, others by their place. Listeners are those of
+ * the nodes that stay: what they need must be in an attribute. A node that is to go in itself, not only its like, is
+ * there already or has a `data-key`.
+ */
+export function refresh(element, ...children) {
+  const wanted = asNodes(children);
+  const stays = new Set(wanted);
+  const keys = new Set(wanted.map(keyOf));
+  const keyed = new Map();
+  for (const node of [...element.childNodes]) {
+    if (stays.has(node)) continue;
+    const key = keyOf(node);
+    if (key === undefined) continue;
+    if (keys.has(key)) keyed.set(key, node);
+    else node.remove();
+  }
+  let place = element.firstChild;
+  for (const fresh of wanted) {
+    const key = keyOf(fresh);
+    const there = key === undefined ? place : keyed.get(key);
+    const same = there && !stays.has(there) && fresh.parentNode !== element && alike(there, fresh);
+    const kept = same ? there : fresh;
+    if (kept === place) place = place.nextSibling;
+    else element.insertBefore(kept, place);
+    if (kept !== fresh) become(kept, fresh);
+  }
+  while (place) {
+    const next = place.nextSibling;
+    place.remove();
+    place = next;
+  }
+}
+
+function keyOf(node) {
+  return node.dataset?.key;
+}
+
+function alike(one, other) {
+  return one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
+}
+
+function become(old, fresh) {
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  for (const name of old.getAttributeNames()) {
+    if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  }
+  for (const name of fresh.getAttributeNames()) {
+    if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
+  }
+  refresh(old, ...fresh.childNodes);
 }
 
 const PATHS = {
@@ -72,38 +138,56 @@ export function icon(name) {
   );
 }
 
-/** Return a state as a chip: icon and word. */
+/**
+ * Return a state as a chip: icon and word.
+ *
+ * @param {string} tone - "good" is for what this browser has checked, and for nothing else; "said" for what the service
+ *   says; bad, busy, plain
+ */
 export function chip(tone, word) {
-  const picture = { good: "good", bad: "bad", busy: "wait", plain: "note" }[tone];
+  const picture = { good: "good", bad: "bad", busy: "wait", said: "note", plain: "note" }[tone];
   return make(`span.chip.${tone}`, {}, icon(picture), word);
 }
 
-/** Return a box with a message; `tone` is good, bad or plain. */
+/** Return a box with a message; `tone` is bad or plain. */
 export function notice(tone, ...children) {
-  return make(
-    `div.notice.${tone}`,
-    {},
-    icon({ good: "good", bad: "bad" }[tone] ?? "note"),
-    make("div", {}, ...children),
-  );
+  return make(`div.notice.${tone}`, {}, icon(tone === "bad" ? "bad" : "note"), make("div", {}, ...children));
 }
 
-/** Say something to a screen reader. */
-export function announce(words) {
+let words = [];
+
+/** Say something to a screen reader: what comes at once is said together, and once. */
+export function announce(message) {
+  if (!words.includes(message)) words.push(message);
+  if (words.length > 1) return;
   const place = document.getElementById("announce");
   place.textContent = "";
   setTimeout(() => {
-    place.textContent = words;
-  }, 50);
+    place.textContent = visible(words.join(" "));
+    words = [];
+  }, 100);
 }
 
-/** Return a button that copies a text, and says so. */
-export function copyButton(text, what) {
+/** Show that something went wrong, and say so. */
+export function complain(place, message) {
+  show(place, notice("bad", make("p", {}, message)));
+  announce(message);
+}
+
+/**
+ * Return a button that copies a text, and says so.
+ *
+ * @param {() => void} [taken] - called when it was copied
+ */
+export function copyButton(text, what, taken = () => {}) {
   const word = document.createTextNode("Copy");
-  const button = make("button.quiet.small", { type: "button", "aria-label": `Copy ${what}` }, icon("copy"), word);
+  const fields = { type: "button", "aria-label": `Copy ${what}`, "data-text": text };
+  const button = make("button.quiet.small", fields, icon("copy"), word);
   button.addEventListener("click", async () => {
-    word.data = (await copied(text)) ? "Copied" : "Select and copy by hand";
-    announce(word.data === "Copied" ? `Copied ${what}` : word.data);
+    const done = await copied(button.dataset.text);
+    word.data = done ? "Copied" : "Select and copy by hand";
+    announce(done ? `Copied ${what}` : word.data);
+    if (done) taken();
     setTimeout(() => {
       word.data = "Copy";
     }, 2000);
@@ -127,11 +211,12 @@ async function copied(text) {
 }
 
 /** Return a button that saves bytes or text as a file. */
-export function saveButton(words, name, content, type = "application/octet-stream") {
-  return make("button.quiet", { type: "button", onclick: () => save(name, content, type) }, icon("down"), words);
+export function saveButton(label, name, content, type = "application/octet-stream") {
+  return make("button.quiet", { type: "button", onclick: () => save(name, content, type) }, icon("down"), label);
 }
 
-function save(name, content, type) {
+/** Save bytes or text as a file. */
+export function save(name, content, type) {
   const address = URL.createObjectURL(new Blob([content], { type }));
   const link = make("a", { href: address, download: name });
   document.body.append(link);
@@ -144,14 +229,14 @@ function save(name, content, type) {
  * Run a task for a button: the button is off and says so while it runs, so that a second click does nothing.
  *
  * @param {HTMLButtonElement} button
- * @param {string} words - what the button says meanwhile
+ * @param {string} meanwhile - what the button says while it runs
  * @param {() => Promise<void>} task
  */
-export async function busy(button, words, task) {
+export async function busy(button, meanwhile, task) {
   if (button.getAttribute("aria-disabled") === "true") return;
   const before = [...button.childNodes];
   button.setAttribute("aria-disabled", "true"); // not `disabled`: the focus would be lost
-  show(button, make("span.spin", { "aria-hidden": "true" }), words);
+  show(button, make("span.spin", { "aria-hidden": "true" }), meanwhile);
   try {
     await task();
   } finally {

@@ -37,18 +37,25 @@ export function instant(value) {
   return typeof value === "string" ? Date.parse(value) : NaN;
 }
 
-/** Return a time as "15 Nov 2026, 14:05:09", in the reader's zone. */
+/** Return a time as "15 Nov 2026, 14:05:09 UTC": the same wherever it is read, as in the certificates. */
 export function time(value) {
   const at = instant(value);
   if (Number.isNaN(at)) return "–";
-  return new Date(at).toLocaleString("en-GB", {
+  const words = new Date(at).toLocaleString("en-GB", {
     day: "numeric",
     month: "short",
     year: "numeric",
     hour: "2-digit",
     minute: "2-digit",
     second: "2-digit",
+    timeZone: "UTC",
   });
+  return `${words} UTC`;
+}
+
+/** Return the time of day as "14:05:09 UTC". */
+export function clock(value) {
+  return `${new Date(value).toISOString().slice(11, 19)} UTC`;
 }
 
 /** Return how long ago a time was. */
@@ -62,8 +69,26 @@ export function ago(value) {
   return `${Math.floor(past / 86_400)} d ago`;
 }
 
-/** Return a label as text. One that is a text and looks like a number has quotes. */
+const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{DI}]|(?! )\p{Zs}/gu;
+
+/**
+ * Return a text in which everything is seen: what is invisible, turns the direction of writing, breaks lines or only
+ * looks like a space is written as its number, "\u{202e}". Two texts that differ then look different.
+ */
+export function visible(text) {
+  return String(text).replace(HIDDEN, (sign) => `\\u{${sign.codePointAt(0).toString(16)}}`);
+}
+
+/** Return a label as text. One that is a text and looks like a number, or begins or ends with a space, has quotes. */
 export function labelText(label) {
-  if (typeof label === "string") return /^-?\d+(\.\d+)?$|^$/.test(label) ? `"${label}"` : label;
-  return typeof label === "number" ? String(label) : JSON.stringify(label);
+  if (typeof label === "string") return /^-?\d+(\.\d+)?$|^$|^ | $/.test(label) ? `"${visible(label)}"` : visible(label);
+  return typeof label === "number" ? String(label) : visible(JSON.stringify(label));
+}
+
+/** Return the JSON of a value in one line of ASCII. */
+export function asciiJson(value) {
+  return JSON.stringify(value).replace(
+    /[\u007f-\uffff]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }

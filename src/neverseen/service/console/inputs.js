@@ -1,7 +1,8 @@
-/** Parts of forms: a sample (features, text or image) and a label. */
+/** Parts of forms: a sample (features, text or image), a label, and receipts. */
 
-import { field, make, show } from "./dom.js";
-import { count } from "./format.js";
+import { announce, field, make, show } from "./dom.js";
+import { count, labelText, visible } from "./format.js";
+import { receiptsIn, receiptsInFile } from "./receipts.js";
 
 const IMAGE_LIMIT = 20 * 2 ** 20;
 
@@ -87,7 +88,7 @@ function textInput() {
 function imageInput() {
   const input = make("input.unseen", { type: "file", accept: "image/*", multiple: true, id: "images" });
   const previews = make("div.previews");
-  const said = make("p.muted", { "aria-live": "polite" });
+  const said = make("p.muted");
   let files = [];
   const zone = make(
     "div.drop",
@@ -102,7 +103,9 @@ function imageInput() {
   function take(chosen) {
     const large = chosen.find((file) => file.size > IMAGE_LIMIT);
     files = large ? [] : chosen;
-    said.textContent = large ? `${large.name} is larger than 20 MiB.` : chosen.map((file) => file.name).join(", ");
+    const words = large ? `${large.name} is larger than 20 MiB.` : chosen.map((file) => file.name).join(", ");
+    show(said, words);
+    if (words) announce(words);
     show(previews);
     files.slice(0, 12).forEach((file) => preview(file, previews));
   }
@@ -159,7 +162,7 @@ export function labelInput(known = []) {
   const options = make(
     "datalist",
     { id: "known-labels" },
-    known.map(({ label }) => make("option", { value: String(label) })),
+    known.map(({ label }) => make("option", { value: String(label), label: labelText(label) })),
   );
   const input = make("input", { type: "text", autocomplete: "off", list: known.length ? "known-labels" : null });
   const kind = make(
@@ -177,8 +180,14 @@ export function labelInput(known = []) {
     if (there.length === 1) kind.value = typeof there[0].label === "number" ? "number" : "text";
     else if (!chosen) kind.value = /^-?\d+$/.test(input.value.trim()) ? "number" : "text";
   });
+  const hidden = make("p.hint", { hidden: true });
+  input.addEventListener("input", () => {
+    const shown = visible(input.value);
+    hidden.hidden = shown === input.value;
+    show(hidden, hidden.hidden ? "" : `With signs that are not seen: ${shown}`);
+  });
   const row = field("Label", input);
-  row.append(options);
+  row.append(options, hidden);
   return {
     element: make("div.pair", {}, row, field("Kind", kind)),
     input,
@@ -191,6 +200,61 @@ export function labelInput(known = []) {
         throw new Error(`“${text.slice(0, 40)}” is not a whole number. Choose “text” if the label is a text.`);
       }
       return number;
+    },
+  };
+}
+
+/**
+ * A form's part for receipts: pasted, in files, or both; what will be read is said. `read()` returns them or throws,
+ * `clear()` empties it.
+ *
+ * @param {string} name - of the field for text
+ * @param {string} hint
+ * @param {string} text - to begin with
+ */
+export function receiptInput(name, hint, text = "") {
+  const fields = { rows: 4, spellcheck: "false", autocomplete: "off", value: text, placeholder: "TlNSM…" };
+  const area = make("textarea", fields);
+  const input = make("input", { type: "file", multiple: true, accept: ".jsonl,.json,.txt,.bin,.receipt" });
+  const said = make("span.muted");
+  const none = make("button.quiet.small", { type: "button", hidden: true }, "Remove");
+  let files = [];
+  function tell() {
+    const names = files.map((file) => file.name).join(", ");
+    const both = area.value.trim() ? "Both will be read: the text, and " : "";
+    show(said, files.length ? `${both}${names}${both ? "" : " will be read"}` : "");
+    none.hidden = !files.length;
+  }
+  function take(chosen) {
+    files = chosen;
+    tell();
+    announce(files.length ? said.textContent : "No file is chosen.");
+  }
+  input.addEventListener("change", () => take([...input.files]));
+  none.addEventListener("click", () => {
+    input.value = "";
+    take([]);
+    input.focus();
+  });
+  area.addEventListener("input", tell);
+  const zone = make("div.drop", {}, field("Or a file of receipts", input), said, none);
+  dropTarget(zone, (dropped) => {
+    input.value = "";
+    take(dropped);
+  });
+  return {
+    element: make("div.part", {}, field(name, area, hint), zone),
+    read: async () => {
+      const read = area.value.trim() ? receiptsIn(area.value) : [];
+      for (const file of files) read.push(...(await receiptsInFile(file)));
+      if (!read.length) throw new Error("Paste a receipt, or choose a file of receipts.");
+      return read;
+    },
+    clear: () => {
+      area.value = "";
+      input.value = "";
+      files = [];
+      tell();
     },
   };
 }

@@ -1,10 +1,11 @@
 /** A request on its way: queued, applied, published, sealed. */
 
 import { json, poll } from "./api.js";
-import { announce, chip, facts, make, show } from "./dom.js";
+import { announce, chip, facts, make, refresh } from "./dom.js";
 import { many, time } from "./format.js";
+import { freshness } from "./freshness.js";
 
-export const STATES = ["queued", "applied", "published", "sealed"];
+/** What each state means. A seal erases what was forgotten: to what was learned it does nothing. */
 const MEANING = {
   queued: "waits for its turn",
   applied: "durable: on disk, and in the next version",
@@ -12,9 +13,19 @@ const MEANING = {
   sealed: "nothing of it is left in the store's files",
 };
 
-/** Return a state as a chip. */
-export function stateChip(state) {
-  return chip(state === "published" || state === "sealed" ? "good" : "busy", state);
+function statesOf({ kind }) {
+  return Object.keys(MEANING).slice(0, kind === "learn" ? 3 : 4);
+}
+
+/** Return how far a request is: the last that concerns it. */
+function stateOf(request) {
+  return request.state === "sealed" ? statesOf(request).at(-1) : request.state;
+}
+
+/** Return a request's state as a chip. */
+export function stateChip(request) {
+  const state = stateOf(request);
+  return chip(state === "published" || state === "sealed" ? "said" : "busy", state);
 }
 
 /** Return what a request is, in words. */
@@ -28,25 +39,29 @@ export function certificateLink(number) {
 }
 
 /**
- * Return an element that follows a request until it is sealed, or the page is left.
+ * Return an element that follows a request to its last state, or until the page is left.
  *
  * @param {Object} request - as the service gave it
  * @param {AbortSignal} left
  */
 export function progress(request, left) {
+  const states = statesOf(request);
   const place = make("div.progress");
+  const told = make("div.progress");
+  const fresh = freshness(told);
+  place.append(told, fresh.element);
   let state = null;
   function update(now) {
-    if (now.state === state) return;
-    state = now.state;
-    const reached = STATES.indexOf(state);
-    const published = reached >= STATES.indexOf("published");
-    show(
-      place,
+    if (stateOf(now) === state) return;
+    state = stateOf(now);
+    const reached = states.indexOf(state);
+    const published = reached >= states.indexOf("published");
+    refresh(
+      told,
       make(
         "ol.steps",
         {},
-        STATES.map((name, at) =>
+        states.map((name, at) =>
           make(
             `li.${at <= reached ? "done" : "todo"}`,
             { "aria-current": at === reached ? "step" : null },
@@ -65,11 +80,15 @@ export function progress(request, left) {
     announce(`The request is ${state}.`);
   }
   update(request);
-  poll(left, async () => {
-    const answer = await json("GET", `/v1/requests/${encodeURIComponent(request.id)}`);
-    update(answer.request ?? answer);
-    if (state === "sealed" || !place.isConnected) return null;
-    return state === "published" ? 3000 : 500;
-  });
+  poll(
+    left,
+    async () => {
+      const answer = await json("GET", `/v1/requests/${encodeURIComponent(request.id)}`);
+      update(answer.request ?? answer);
+      if (state === states.at(-1) || !place.isConnected) return null;
+      return state === "published" ? 3000 : 500;
+    },
+    fresh.told,
+  );
   return place;
 }

@@ -1,18 +1,27 @@
-/** The checks of a certificate as a page shows them: each has a row that says how it went, and why. */
+/**
+ * The checks of a certificate as a page shows them: each has a row that says how it went, and why.
+ *
+ * Green is for what was checked here, in the browser. What the service says of itself is told as its word.
+ */
 
 import { ask, json, pause, sentence } from "./api.js";
-import { Rejected, checkLink, checkSignature, commitment, parsed } from "./checks.js";
-import { busy, chip, field, icon, make, show } from "./dom.js";
+import { Rejected, checkLink, checkSignature, parsed } from "./checks.js";
+import { announce, busy, chip, icon, make, show } from "./dom.js";
 import { count, many, seconds } from "./format.js";
-import { fromBase64 } from "./hashing.js";
-import { dropTarget } from "./inputs.js";
-import { receiptsIn, receiptsInFile } from "./receipts.js";
+import { mineForm } from "./mine.js";
 import { key } from "./session.js";
 
 const CHAIN_LIMIT = 1000;
 const TOGETHER = 6;
-const OUTCOMES = { good: "passed", bad: "failed", busy: "checking", plain: "not known" };
-const ANSWERS = { good: "yes", bad: "no", plain: "not known" };
+const WITHOUT_HTTPS =
+  " This page came without https: somebody on the way could have changed it. Check the file with neverseen verify.";
+const OUTCOMES = {
+  good: "passed",
+  bad: "failed",
+  busy: "checking",
+  said: "the service says: passed",
+  plain: "not known",
+};
 
 /** Return the bytes of a certificate's file. */
 export async function fileOf(number) {
@@ -33,7 +42,7 @@ export function checkList(certificate, bytes, publisher, verdict, left) {
   const states = {};
   const row = (id, name, about, ...controls) => {
     const state = make("span.state", {}, chip("plain", "not checked")),
-      reason = make("p.reason", { "aria-live": "polite" }, about);
+      reason = make("p.reason", {}, about);
     const element = make(
       "li.check",
       { id: `check-${id}` },
@@ -43,12 +52,11 @@ export function checkList(certificate, bytes, publisher, verdict, left) {
     );
     return {
       element,
-      reason,
       set(tone, words) {
         if (left.aborted) return;
         states[id] = { tone, words };
         element.dataset.tone = tone;
-        show(state, chip(tone, (id === "mine" ? ANSWERS : OUTCOMES)[tone]));
+        show(state, chip(tone, OUTCOMES[tone]));
         show(reason, words);
         conclude(verdict, states);
       },
@@ -57,12 +65,6 @@ export function checkList(certificate, bytes, publisher, verdict, left) {
   const signature = row("signature", "Signature", "Is the file as its signer left it?");
   const again = make("button.quiet.small", { type: "button", hidden: true }, "Check further back");
   const chain = row("chain", "Chain", "Does it follow on all the certificates before it?", again);
-  const mine = row(
-    "mine",
-    "Is my sample in it?",
-    "Paste or choose your receipt. It is compared here, and does not leave your browser.",
-  );
-  mine.element.append(mineForm(certificate, mine));
   const weigh = make("button.quiet", { type: "button" }, "Check the weights");
   const weights = row(
     "weights",
@@ -72,9 +74,7 @@ export function checkList(certificate, bytes, publisher, verdict, left) {
       : "The service does this check, for keys with the scope audit. Sign in for it.",
     key() ? weigh : make("a", { href: "/#/" }, "Sign in"),
   );
-  weigh.addEventListener("click", () =>
-    busy(weigh, "Checking…", () => serverCheck(weights, certificate.number, "weights")),
-  );
+  weigh.addEventListener("click", () => busy(weigh, "Checking…", () => weightsCheck(weights, certificate.number)));
 
   let link = { certificate, bytes };
   again.addEventListener("click", () => busy(again, "Checking…", walk));
@@ -83,12 +83,13 @@ export function checkList(certificate, bytes, publisher, verdict, left) {
     again.hidden = !rest;
     link = rest ?? link;
   }
+  const whole = () => ["signature", "chain"].every((name) => states[name]?.tone === "good");
   return {
     element: make(
       "section.card",
       { id: "checks" },
       make("h2", {}, "Checks"),
-      make("ul.checks", {}, signature.element, chain.element, mine.element, weights.element),
+      make("ul.checks", {}, signature.element, chain.element, mineForm(certificate, whole), weights.element),
     ),
     run: async () => {
       await signatureCheck(signature, certificate, publisher);
@@ -97,23 +98,25 @@ export function checkList(certificate, bytes, publisher, verdict, left) {
   };
 }
 
-/** Show what all checks together say. What stays as it is, is not shown anew: a screen reader would read it again. */
+/** Show what all checks together say, and tell a screen reader once they are through. */
 function conclude(verdict, states) {
   const done = [states.signature, states.chain, states.weights].filter(Boolean);
   const failed = done.filter(({ tone }) => tone === "bad");
   const whole = states.signature?.tone === "good" && states.chain?.tone === "good" && !failed.length;
+  const working = done.some((state) => state.tone === "busy") || !states.chain;
   let tone = "plain";
-  let title = done.some((state) => state.tone === "busy") ? "Checking…" : "Checked in part";
+  let title = working ? "Checking…" : "Checked in part";
   let words = "What was checked, and how, is below.";
   if (failed.length) [tone, title, words] = ["bad", "Do not trust this certificate", failed[0].words];
   else if (whole) {
     [tone, title] = ["good", "Signed, and part of an unbroken chain"];
-    words = "It is as its publisher signed it, and every certificate before it is in place.";
+    words = "Your browser checked: it is as its publisher signed it, and every certificate before it is in place.";
   }
   if (verdict.dataset.said === title + words) return;
   verdict.dataset.said = title + words;
   verdict.className = `card verdict ${tone}`;
   show(verdict, make("h2", {}, icon({ good: "good", bad: "bad", plain: "wait" }[tone]), title), make("p", {}, words));
+  if (tone !== "plain" || !working) announce(`${title}. ${words}`);
 }
 
 async function signatureCheck(row, certificate, publisher) {
@@ -122,44 +125,35 @@ async function signatureCheck(row, certificate, publisher) {
     if (publisher !== null && publisher !== certificate.key) {
       throw new Rejected("It is signed with another key than the one this service publishes.");
     }
-    if (await checkSignature(certificate)) {
-      const whose = publisher === null ? "the key it names" : "this service's key";
-      row.set(
-        "good",
-        `Ed25519, by ${whose}, checked in your browser. If you know the publisher's key from elsewhere, compare it.`,
-      );
-    } else {
-      await serverCheck(
-        row,
-        certificate,
-        "signature",
-        "Your browser has no Ed25519 here (it is old, or the page has no https): the service was asked. ",
-      );
-    }
+    await checkSignature(certificate);
+    const whose = publisher === null ? "the key it names" : "this service's key";
+    row.set("good", [
+      `Ed25519, by ${whose}, checked in your browser. If you know the publisher's key from elsewhere, compare it.`,
+      globalThis.isSecureContext ? "" : WITHOUT_HTTPS,
+    ]);
   } catch (error) {
     row.set(error instanceof Rejected ? "bad" : "plain", error.message);
   }
 }
 
 /** Return whether a check could not be made, which is no failure: the weights of older versions are not kept. */
-function undecided({ name, message }) {
-  return name === "weights" && /not here any more|not published yet/.test(message);
+function undecided({ message }) {
+  return /not here any more|not published yet/.test(message);
 }
 
-/**
- * Ask the service for a check.
- *
- * @param {Object|number} certificate - the document, or its number
- */
-async function serverCheck(row, certificate, name, before = "") {
+/** Have the service check its weights: what comes of it is the service's word. */
+async function weightsCheck(row, number) {
   row.set("busy", "The service is checking…");
   try {
-    const answer = await json("POST", "/v1/verify", { body: { certificate, checks: [name] } });
-    const found = answer.checks.find((entry) => entry.name === name);
+    const answer = await json("POST", "/v1/verify", { body: { certificate: number, checks: ["weights"] } });
+    const found = answer.checks.find((entry) => entry.name === "weights");
     const took = typeof found.seconds === "number" ? ` (${seconds(found.seconds)})` : "";
-    row.set(found.passed ? "good" : undecided(found) ? "plain" : "bad", `${before}${sentence(found.message)}${took}`);
+    const words = `${sentence(found.message)}${took}`;
+    row.set(found.passed ? "said" : undecided(found) ? "plain" : "bad", `The service says: ${words}`);
+    announce(words);
   } catch (error) {
-    row.set("plain", `${before}It could not be checked: ${error.message}`);
+    row.set("plain", `It could not be checked: ${error.message}`);
+    announce(error.message);
   }
 }
 
@@ -207,8 +201,8 @@ async function chainCheck(row, from, start, left) {
     row.set(
       "good",
       start.number === 1
-        ? "It is the first, and begins with the empty model."
-        : `Each names the SHA-256 of the one before: ${many(all, "certificate")} checked in your browser.`,
+        ? "It is the first, and begins with the empty model: checked in your browser."
+        : `Each is signed, and names the SHA-256 of the one before: ${many(all, "certificate")}, all in your browser.`,
     );
   } catch (error) {
     row.set(
@@ -229,44 +223,4 @@ async function patient(number) {
       await pause((error.wait ?? 1) * 1000);
     }
   }
-}
-
-function mineForm(certificate, row) {
-  const area = make("textarea", { rows: 3, spellcheck: "false", autocomplete: "off" });
-  const file = make("input", { type: "file" });
-  const button = make("button.quiet", { type: "submit" }, "Look for it");
-  const form = make("form", { novalidate: true }, field("Receipt", area), field("Or a file", file), button);
-  dropTarget(form, ([dropped]) => look(dropped ? receiptsInFile(dropped) : Promise.resolve([])));
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    look(file.files.length ? receiptsInFile(file.files[0]) : Promise.resolve().then(() => receiptsIn(area.value)));
-  });
-  async function look(reading) {
-    try {
-      const receipts = await reading;
-      const there = new Set(certificate.commitments);
-      const found = await Promise.all(
-        receipts.map(async (receipt) => there.has(await commitment(fromBase64(receipt)))),
-      );
-      const hits = found.filter(Boolean).length;
-      if (hits === receipts.length) {
-        row.set(
-          "good",
-          receipts.length === 1
-            ? "Yes: this certificate says that your sample was forgotten."
-            : `Yes: all ${count(hits)} are in it.`,
-        );
-      } else {
-        row.set(
-          "bad",
-          receipts.length === 1
-            ? "No: this certificate does not say that your sample was forgotten. Another one may."
-            : `${count(hits)} of ${many(receipts.length, "receipt")} are in it.`,
-        );
-      }
-    } catch (error) {
-      row.set("plain", error.message);
-    }
-  }
-  return form;
 }

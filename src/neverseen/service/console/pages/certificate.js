@@ -63,7 +63,7 @@ export async function render(place, { left, number }) {
       around,
       make(
         "section.card.verdict.bad",
-        { id: "checks", "aria-live": "polite" },
+        { id: "checks" },
         make("h2", {}, icon("bad"), "Not a valid certificate"),
         make("p", {}, fault.message),
       ),
@@ -72,7 +72,7 @@ export async function render(place, { left, number }) {
     announce(`Not a valid certificate. ${fault.message}`);
     return;
   }
-  const verdict = make("section.card.verdict", { "aria-live": "polite" });
+  const verdict = make("section.card.verdict");
   const checks = checkList(certificate, bytes, signer.key ?? null, verdict, left);
   show(place, make("h1", {}, `Certificate ${number}`), around, verdict, story(certificate), checks.element, file);
   await checks.run();
@@ -117,7 +117,7 @@ function story({
       "p.lead",
       {},
       `On ${time(issued)}, the model ${what}. `,
-      forgotten ? `What is left is, bit for bit, the model that never saw the ${many(forgotten, "sample")}.` : "",
+      forgotten ? "Bit for bit, this version never saw what was forgotten, unless it was learned again." : "",
     ),
     make(
       "table.stacked.compare",

@@ -1,18 +1,20 @@
 /** Forgetting: say what, see the effect, confirm, and follow it until the published model is without it. */
 
 import { actionKey, json } from "../api.js";
-import { announce, busy, field, make, notice, show } from "../dom.js";
+import { announce, busy, complain, make, notice, show } from "../dom.js";
 import { count, labelText, many } from "../format.js";
 import { handed } from "../handover.js";
-import { dropTarget, labelInput } from "../inputs.js";
+import { labelInput, receiptInput } from "../inputs.js";
 import { certificateLink, progress } from "../progress.js";
-import { receiptsIn, receiptsInFile } from "../receipts.js";
 
 export const title = "Forget";
 
+/** What was asked for may have been done. */
+class Unsure extends Error {}
+
 export async function render(place, { left }) {
   const model = await json("GET", "/v1/model");
-  const said = make("div", { "aria-live": "polite" });
+  const said = make("div");
   const byReceipt = receiptPart(),
     byClass = classPart(model.class_counts);
   const parts = { receipts: byReceipt, class: byClass };
@@ -73,7 +75,9 @@ export async function render(place, { left }) {
         said.querySelector("h2").focus();
         said.scrollIntoView();
       } catch (error) {
-        show(said, refusal(error, given));
+        const told = refusal(error, given);
+        show(said, told);
+        announce(told.textContent);
         said.scrollIntoView({ block: "nearest" });
       }
     });
@@ -81,39 +85,10 @@ export async function render(place, { left }) {
 }
 
 function receiptPart() {
-  const area = make("textarea", {
-    rows: 5,
-    spellcheck: "false",
-    autocomplete: "off",
-    value: handed(),
-    placeholder: "TlNSMQ…",
-  });
-  const file = make("input", { type: "file", accept: ".jsonl,.json,.txt,.bin,.receipt" });
-  const name = make("span.muted", { "aria-live": "polite" });
-  let chosen = null;
-  function take([first]) {
-    chosen = first ?? null;
-    name.textContent = chosen ? `${chosen.name} will be read` : "";
-  }
-  file.addEventListener("change", () => take([...file.files]));
-  const zone = make("div.drop", {}, field("Or a file of receipts", file), name);
-  dropTarget(zone, (files) => {
-    file.value = "";
-    take(files);
-  });
+  const input = receiptInput("Receipts", "One a line, as they were given.", handed());
   return {
-    element: make("div.part", {}, field("Receipts", area, "One a line, as they were given."), zone),
-    read: async () => {
-      const receipts = area.value.trim() ? receiptsIn(area.value) : [];
-      if (chosen) receipts.push(...(await receiptsInFile(chosen)));
-      if (!receipts.length) throw new Error("Paste a receipt, or choose a file of receipts.");
-      return { path: "/v1/forget", body: { receipts } };
-    },
-    clear: () => {
-      area.value = "";
-      file.value = "";
-      take([]);
-    },
+    ...input,
+    read: async () => ({ path: "/v1/forget", body: { receipts: (await input.read()).map(({ receipt }) => receipt) } }),
   };
 }
 
@@ -138,7 +113,7 @@ function confirmed(effect, path, body) {
   const size = effect.samples ?? 0;
   const go = make("button.danger", { type: "button" }, `Forget ${many(size, "sample")}`);
   const back = make("button.quiet", { type: "button", autofocus: true }, "Cancel");
-  const said = make("div", { "aria-live": "assertive" });
+  const said = make("div");
   const dialog = make(
     "dialog",
     { "aria-labelledby": "effect-title" },
@@ -151,7 +126,8 @@ function confirmed(effect, path, body) {
   document.body.append(dialog);
   return new Promise((resolve, reject) => {
     let request = null,
-      sending = false;
+      sending = false,
+      unsure = false;
     back.addEventListener("click", () => {
       if (!sending) dialog.close();
     });
@@ -160,6 +136,7 @@ function confirmed(effect, path, body) {
     });
     dialog.addEventListener("close", () => {
       dialog.remove();
+      if (unsure && !request) reject(new Unsure("No answer came, so it may have been carried out all the same."));
       resolve(request);
     });
     go.addEventListener("click", () =>
@@ -171,7 +148,8 @@ function confirmed(effect, path, body) {
           dialog.close();
         } catch (error) {
           if (error.status === 0 || error.status === 429 || error.status >= 500) {
-            show(said, notice("bad", make("p", {}, `${error.message} Confirming again is safe: it counts once.`)));
+            unsure ||= error.status !== 429;
+            complain(said, `${error.message} Confirming again is safe: it counts once.`);
           } else {
             dialog.close();
             reject(error);
@@ -212,15 +190,28 @@ function effectTable({ classes = [] }) {
   );
 }
 
-/** Say why something was refused. */
+/** Say why something was refused, or what is not known. */
 function refusal(error, given) {
-  const known = error.code === "already_forgotten";
-  const proof = error.certificate ? make("p", {}, "Its proof is in ", certificateLink(error.certificate), ".") : null;
-  const still = /nothing was changed/i.test(error.message) ? null : make("p.muted", {}, "Nothing was changed.");
+  if (error instanceof Unsure) {
+    return notice("bad", make("p", {}, `${error.message} See `, make("a", { href: "/#/requests" }, "Requests"), "."));
+  }
+  const still = /nothing was changed/i.test(error.message) ? null : make("p.muted", {}, " Nothing was changed.");
+  if (error.code === "already_forgotten") return notHeld(error, given, still);
+  return notice("bad", make("p", {}, make("b", {}, "Refused. "), countedFromOne(error, given)), still);
+}
+
+/** Say that no sample is held under a receipt, and which certificate lists it; more is not known of the sample. */
+function notHeld({ row, certificate }, given, still) {
+  const which = given > 1 && Number.isInteger(row) ? `receipt ${count(row + 1)} of ${count(given)}` : "this receipt";
   return notice(
-    known ? "plain" : "bad",
-    make("p", {}, make("b", {}, known ? "Forgotten before. " : "Refused. "), countedFromOne(error, given)),
-    proof,
+    "plain",
+    make("p", {}, make("b", {}, "Nothing to forget. "), `The service says that no sample is held under ${which}.`),
+    make(
+      "p",
+      {},
+      certificate ? certificateLink(certificate) : "The next certificate",
+      " lists it as forgotten. If the sample was learned again since, that has a receipt of its own.",
+    ),
     still,
   );
 }

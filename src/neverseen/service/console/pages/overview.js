@@ -2,42 +2,50 @@
 
 import { json, poll } from "../api.js";
 import { lineChart } from "../chart.js";
-import { busy, chip, digest, draw, facts, make, notice, show } from "../dom.js";
-import { count, instant, labelText, many, percent, seconds, time } from "../format.js";
+import { announce, busy, chip, digest, draw, facts, make, notice, refresh, show, theirs } from "../dom.js";
+import { clock, count, instant, labelText, many, percent, seconds } from "../format.js";
+import { freshness } from "../freshness.js";
 import { certificateLink } from "../progress.js";
 
 export const title = "Overview";
 
+const CLASSES = 100; // rows at a time
+const MINUTE = 60_000;
 const OUTPUTS = { labels: "labels only", "top-k": "the best labels, with scores", scores: "all scores" };
 
 export async function render(place, { left }) {
   const tiles = make("div.tiles"),
     details = make("div.columns"),
-    charts = make("div.charts");
+    charts = chartRow();
+  const numbers = make("div.page", {}, tiles, details, make("h2", {}, "Over time"), charts.element);
   const model = await json("GET", "/v1/model");
   const doing = make("div.actions");
-  show(place, make("div.head", {}, make("h1", {}, title), doing), tiles, details, make("h2", {}, "Over time"), charts);
-  if (model.key?.scopes?.includes("admin")) offerActions(doing);
-  let drawn = "";
+  const fresh = freshness(numbers);
+  const classes = classesCard();
   function update(now) {
-    const seen = JSON.stringify(now);
-    if (seen === drawn) return;
-    drawn = seen;
-    show(tiles, tileRow(now));
-    show(details, modelCard(now), classesCard(now));
+    refresh(tiles, tileRow(now));
+    refresh(details, modelCard(now), classes.element);
+    classes.update(now.class_counts);
   }
   update(model);
+  show(place, make("div.head", {}, make("h1", {}, title), doing), fresh.element, numbers);
+  if (model.key?.scopes?.includes("admin")) offerActions(doing);
   let version = NaN;
-  poll(left, async () => {
-    const now = await json("GET", "/v1/model");
-    if (left.aborted) return 0;
-    update(now);
-    if (now.version !== version) {
-      version = now.version;
-      await drawCharts(charts);
-    }
-    return 3000;
-  });
+  let drawn = 0;
+  poll(
+    left,
+    async () => {
+      const now = await json("GET", "/v1/model");
+      if (left.aborted) return 0;
+      update(now);
+      if (now.version !== version || Date.now() - drawn > MINUTE) {
+        await charts.update();
+        [version, drawn] = [now.version, Date.now()];
+      }
+      return 3000;
+    },
+    fresh.told,
+  );
 }
 
 function tile(name, value, note) {
@@ -45,8 +53,7 @@ function tile(name, value, note) {
 }
 
 function tileRow(model) {
-  const waiting = model.queue ?? 0;
-  return [
+  const tiles = [
     tile("Samples", count(model.samples), "learned and not forgotten"),
     tile("Classes", count(model.classes), model.classes ? "in the published model" : "none yet"),
     tile(
@@ -54,8 +61,10 @@ function tileRow(model) {
       model.version ? count(model.version) : "–",
       model.version ? certificateLink(model.version) : "nothing published yet",
     ),
-    tile("Queue", count(waiting), waitingWords(waiting, model.unpublished ?? 0)),
   ];
+  // Only keys with the scope audit are told what waits.
+  if (model.queue !== undefined) tiles.push(tile("Queue", count(model.queue), waitingWords(model.queue, model.unpublished)));
+  return tiles;
 }
 
 function waitingWords(waiting, unpublished) {
@@ -81,7 +90,7 @@ function modelCard(model) {
       ["Last certificate", last ? certificateLink(last) : "none yet"],
       [
         "Sealed",
-        model.sealed ? chip("good", "sealed") : chip("busy", "not yet"),
+        model.sealed ? chip("said", "sealed") : chip("busy", "not yet"),
         make(
           "span.hint",
           {},
@@ -90,7 +99,7 @@ function modelCard(model) {
             : "the next seal erases what was forgotten from the files",
         ),
       ],
-      ["Backbone", `${model.backbone ?? "–"}, ${many(model.n_features ?? 0, "feature")}`],
+      ["Backbone", make("span", {}, theirs(model.backbone ?? "–"), `, ${many(model.n_features ?? 0, "feature")}`)],
       ["Publishing", policyWords(policy)],
       [
         "Sealing",
@@ -102,32 +111,28 @@ function modelCard(model) {
       model.key
         ? [
             "Your key",
-            `${model.key.name}: ${(model.key.scopes ?? []).join(", ")}`,
-            model.key.owner ? `, owner ${model.key.owner}` : "",
+            make(
+              "span",
+              {},
+              theirs(model.key.name),
+              `: ${(model.key.scopes ?? []).join(", ")}`,
+              model.key.owner ? [", owner ", theirs(model.key.owner)] : null,
+            ),
           ]
         : null,
     ]),
   );
 }
 
-function policyWords({ min_batch: batch, max_delay: delay }) {
+function policyWords({ min_batch: batch, max_delay: delay, publish_below_min_batch: small }) {
   if (batch === undefined) return "–";
   if (batch <= 1) return "each change at once";
-  return `when ${many(batch, "sample")} changed, or ${seconds(delay)} after the first`;
+  const words = `when ${many(batch, "sample")} changed`;
+  return small ? `${words}, or ${seconds(delay)} after the first` : `${words}; fewer wait for more`;
 }
 
-function classesCard(model) {
-  const classes = model.class_counts;
-  if (!classes) {
-    return make(
-      "section.card",
-      {},
-      make("h2", {}, "Classes"),
-      make("p.muted", {}, "Counts of each class are for keys with the scope audit."),
-    );
-  }
-  const most = Math.max(1, ...classes.map(({ samples }) => samples));
-  const rows = classes.map(({ label, samples }) => ({ label, samples, text: labelText(label) }));
+/** Return the card of classes: `update` takes the counts, and leaves alone what was typed to find one. */
+function classesCard() {
   const list = make("ul.classes", { tabindex: "0", "aria-label": "Classes and their samples" });
   const filter = make("input", {
     type: "search",
@@ -135,31 +140,56 @@ function classesCard(model) {
     "aria-label": "Find a class",
     autocomplete: "off",
   });
-  const redraw = () => {
-    const wanted = filter.value.toLowerCase();
-    const found = rows.filter(({ text }) => text.toLowerCase().includes(wanted));
-    show(
-      list,
-      found.map(({ text, samples }) =>
-        make(
-          "li",
-          {},
-          make("span.text", { title: text }, text),
-          share(samples / most),
-          make("span.number", {}, count(samples)),
-        ),
-      ),
-      found.length ? null : make("li.muted", {}, "no class has this name"),
-    );
-  };
-  filter.addEventListener("input", redraw);
-  redraw();
-  return make(
+  const more = make("button.quiet.small", { type: "button" }, "Show more");
+  const words = make("p.muted");
+  const element = make(
     "section.card",
     {},
-    make("div.head", {}, make("h2", {}, "Classes"), rows.length > 12 ? filter : null),
-    rows.length ? list : make("p.muted", {}, "No classes yet."),
+    make("div.head", {}, make("h2", {}, "Classes"), filter),
+    words,
+    list,
+    more,
   );
+  let rows = null;
+  let room = CLASSES;
+  function redraw() {
+    const wanted = filter.value.toLowerCase();
+    const found = (rows ?? []).filter(({ text }) => text.toLowerCase().includes(wanted));
+    const most = Math.max(1, ...(rows ?? []).map(({ samples }) => samples));
+    refresh(
+      list,
+      found
+        .slice(0, room)
+        .map(({ key, text, samples }) =>
+          make(
+            "li",
+            { "data-key": key },
+            make("span.text", { title: text }, text),
+            share(samples / most),
+            make("span.number", {}, count(samples)),
+          ),
+        ),
+      rows?.length && !found.length ? make("li.muted", {}, "no class has this name") : null,
+    );
+    more.hidden = found.length <= room;
+    show(more, `Show more of ${count(found.length)}`);
+  }
+  filter.addEventListener("input", redraw);
+  more.addEventListener("click", () => {
+    room += CLASSES;
+    redraw();
+  });
+  return {
+    element,
+    update(counts) {
+      rows = counts?.map(({ label, samples }) => ({ key: JSON.stringify(label), text: labelText(label), samples }));
+      filter.hidden = !filter.value && !(rows?.length > 12);
+      show(words, rows ? "No classes yet." : "Counts of each class are for keys with the scope audit.");
+      words.hidden = Boolean(rows?.length);
+      list.hidden = !rows?.length;
+      redraw();
+    },
+  };
 }
 
 function share(part) {
@@ -171,51 +201,47 @@ function share(part) {
   );
 }
 
-async function drawCharts(place) {
-  let history;
-  try {
-    history = await json("GET", "/v1/history");
-  } catch (error) {
-    if (error.status !== 403) throw error;
-    show(place, make("p.muted", {}, "Charts are for keys with the scope audit."));
-    return;
-  }
-  const points = history.points ?? [],
-    latency = history.latency ?? [];
+/** Return the charts: `update` asks for their points. */
+function chartRow() {
+  const whole = (value) => count(Math.round(value));
+  const accuracy = lineChart("Accuracy", "on the probe set", percent, { most: 1 });
+  const samples = lineChart("Samples", "in the published model", whole, { low: 0 });
+  const predictions = lineChart("Predictions", "latency, by minute", seconds, { low: 0 });
+  const changes = lineChart("Changes", "time to apply and to solve", seconds, { low: 0 });
+  const element = make("div.charts");
   const line = (rows, name, value) => ({
     name,
     points: rows.filter((row) => typeof row[value] === "number").map((row) => [instant(row.time), row[value]]),
   });
-  show(
-    place,
-    lineChart("Accuracy", "on the probe set", [line(points, "accuracy", "accuracy")], percent, { most: 1 }),
-    lineChart(
-      "Samples",
-      "in the published model",
-      [line(points, "samples", "samples")],
-      (value) => count(Math.round(value)),
-      { low: 0 },
-    ),
-    lineChart(
-      "Predictions",
-      "latency, by minute",
-      [line(latency, "half below", "p50"), line(latency, "99 % below", "p99")],
-      seconds,
-      { low: 0 },
-    ),
-    lineChart(
-      "Changes",
-      "time to apply and to solve",
-      [line(points, "apply", "apply_seconds"), line(points, "solve", "solve_seconds")],
-      seconds,
-      { low: 0 },
-    ),
-  );
+  return {
+    element,
+    async update() {
+      let history;
+      try {
+        history = await json("GET", "/v1/history");
+      } catch (error) {
+        if (error.status !== 403) throw error;
+        show(element, make("p.muted", {}, "Charts are for keys with the scope audit."));
+        return;
+      }
+      const { points = [], latency = [] } = history;
+      accuracy.update([line(points, "accuracy", "accuracy")]);
+      samples.update([line(points, "samples", "samples")]);
+      predictions.update([line(latency, "half below", "p50"), line(latency, "99 % below", "p99")]);
+      changes.update([line(points, "apply", "apply_seconds"), line(points, "solve", "solve_seconds")]);
+      refresh(element, accuracy.element, samples.element, predictions.element, changes.element);
+    },
+  };
 }
 
+/** Offer to publish and to seal, and say what came of it: a version, or that there was nothing to do. */
 function offerActions(place) {
-  const said = make("span.muted", { role: "status" });
-  const action = (words, path, done) =>
+  const said = make("span.muted");
+  const tell = (words) => {
+    show(said, words);
+    announce(words);
+  };
+  const action = (words, path, outcome) =>
     make(
       "button.quiet",
       {
@@ -223,14 +249,24 @@ function offerActions(place) {
         onclick: (event) =>
           busy(event.currentTarget, "Working…", async () => {
             try {
-              await json("POST", path);
-              said.textContent = `${done} ${time(Date.now())}.`;
+              const before = await json("GET", "/v1/model");
+              const { certificate } = await json("POST", path);
+              tell(`${outcome(before, certificate)} (${clock(Date.now())})`);
             } catch (error) {
-              said.textContent = error.message;
+              tell(error.message);
             }
           }),
       },
       words,
     );
-  show(place, said, action("Publish now", "/v1/publish", "Published"), action("Seal now", "/v1/seal", "Sealed"));
+  show(
+    place,
+    said,
+    action("Publish now", "/v1/publish", ({ version }, certificate) =>
+      certificate > version ? `Published as version ${count(certificate)}` : "Nothing to publish",
+    ),
+    action("Seal now", "/v1/seal", ({ version, sealed }, certificate) =>
+      certificate > version || !sealed ? `Sealed up to version ${count(certificate)}` : "Nothing to seal",
+    ),
+  );
 }

@@ -1,8 +1,8 @@
 /** Asking the published model. */
 
 import { json } from "../api.js";
-import { announce, busy, make, notice, show } from "../dom.js";
-import { labelText } from "../format.js";
+import { announce, busy, complain, make, notice, show, theirs } from "../dom.js";
+import { labelText, many, visible } from "../format.js";
 import { sampleBody, sampleInput } from "../inputs.js";
 
 export const title = "Predict";
@@ -12,7 +12,7 @@ export async function render(place) {
   const model = await json("GET", "/v1/model");
   const sample = sampleInput(model);
   const button = make("button", { type: "submit" }, "Predict");
-  const said = make("div", { "aria-live": "polite" });
+  const said = make("div");
   const form = make("form.card", { novalidate: true }, sample.element, button);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -32,14 +32,15 @@ export async function render(place) {
               "ol.answers",
               {},
               answer.predictions.map((prediction, row) =>
-                make("li", {}, names[row] ? make("span.muted.text", {}, names[row]) : null, words(prediction)),
+                make("li", {}, names[row] ? theirs(names[row], "bdi.muted.text") : null, words(prediction)),
               ),
             ),
           ),
         );
+        const size = answer.predictions.length;
+        announce(size === 1 ? `Answer: ${said.querySelector(".answer").textContent}` : many(size, "answer"));
       } catch (error) {
-        show(said, notice("bad", make("p", {}, error.message)));
-        announce(error.message);
+        complain(said, error.message);
       }
     });
   });
@@ -91,6 +92,6 @@ function ranking({ top, scores }) {
   if (top) return top.map(({ label, score }) => ({ text: labelText(label), score }));
   if (!scores) return null;
   return Object.entries(scores)
-    .map(([text, score]) => ({ text, score }))
+    .map(([text, score]) => ({ text: visible(text), score }))
     .sort((one, other) => other.score - one.score);
 }

@@ -1,8 +1,9 @@
 /** Requests, newest first, as they move. */
 
 import { json, poll } from "../api.js";
-import { busy, make, notice, show } from "../dom.js";
+import { announce, busy, make, notice, refresh, show } from "../dom.js";
 import { ago, count, time } from "../format.js";
+import { freshness } from "../freshness.js";
 import { certificateLink, kindWords, stateChip } from "../progress.js";
 
 export const title = "Requests";
@@ -31,47 +32,57 @@ export async function render(place, { left }) {
     "plain",
     make("p", {}, "No requests yet. ", make("a", { href: "/#/learn" }, "Learn something"), " to make the first."),
   );
-  const more = make("button.quiet", { type: "button", hidden: true }, "Older requests");
-  let newest = await load();
-  let older = [];
-  let drawn = "";
+  const numbers = make("div.card.flush", {}, none, table);
+  const fresh = freshness(numbers);
+  const older = make("button.quiet", { type: "button" }, "Older requests");
+  const newer = make("button.quiet", { type: "button" }, "Newer requests");
+  const which = make("span.muted");
+  const starts = [null]; // of the pages up to this one, the request before which each begins; null is the newest
+  let shown = [];
+  async function update() {
+    const start = starts.at(-1);
+    const found = await load(start);
+    if (left.aborted || start !== starts.at(-1)) return;
+    shown = found;
+    refresh(body, shown.map(row));
+    none.hidden = shown.length > 0 || starts.length > 1;
+    table.hidden = shown.length === 0;
+    older.hidden = shown.length < PAGE;
+    newer.hidden = starts.length === 1;
+    show(which, starts.length === 1 ? "" : `Page ${count(starts.length)}`);
+  }
+  const turn = (button, change) =>
+    button.addEventListener("click", () =>
+      busy(button, "Loading…", async () => {
+        const before = [...starts];
+        change();
+        try {
+          await update();
+          announce(`Requests, page ${starts.length}.`);
+        } catch (error) {
+          starts.splice(0, starts.length, ...before);
+          fresh.told(error);
+        }
+      }),
+    );
+  turn(older, () => starts.push(shown.at(-1).id));
+  turn(newer, () => starts.pop());
+  await update();
   show(
     place,
     make("h1", {}, title),
-    make("p.muted", {}, "The list follows the service by itself while this tab is open."),
-    make("div.card.flush", {}, none, table),
-    more,
+    make("p.muted", {}, "The list follows the service by itself while this tab is open. ", fresh.element),
+    numbers,
+    make("div.actions.start", {}, newer, older, which),
   );
-
-  function update() {
-    const all = [...newest, ...older.filter(({ id }) => !newest.some((entry) => entry.id === id))];
-    const seen = JSON.stringify(all) + Math.floor(Date.now() / 10_000);
-    if (seen === drawn) return;
-    drawn = seen;
-    const focused = document.activeElement?.closest?.("tr")?.dataset.request;
-    show(body, all.map(row));
-    if (focused) body.querySelector(`tr[data-request="${CSS.escape(focused)}"] a`)?.focus();
-    none.hidden = all.length > 0;
-    table.hidden = all.length === 0;
-    if (!older.length) more.hidden = newest.length < PAGE;
-  }
-  more.addEventListener("click", () =>
-    busy(more, "Loading…", async () => {
-      const last = [...newest, ...older].at(-1);
-      const next = await load(last.id);
-      older = [...older, ...next];
-      more.hidden = next.length < PAGE;
-      update();
-    }),
+  poll(
+    left,
+    async () => {
+      await update();
+      return 1000;
+    },
+    fresh.told,
   );
-  update();
-  poll(left, async () => {
-    const now = await load();
-    if (left.aborted) return 0;
-    newest = now;
-    update();
-    return 1000;
-  });
 }
 
 async function load(before = null) {
@@ -88,12 +99,12 @@ function row(request) {
   const reached = request.state === "published" || request.state === "sealed";
   return make(
     "tr",
-    { "data-request": request.id },
-    cell("State", stateChip(request.state)),
+    { "data-key": request.id },
+    cell("State", stateChip(request)),
     cell("What", kindWords(request.kind)),
     cell("Samples", make("span.number", {}, count(request.samples))),
     cell("When", when ? make("time", { title: time(when) }, ago(when)) : "–"),
-    cell("Key", make("span.clip", { title: request.key }, request.key ?? "–")),
+    cell("Key", make("bdi.clip", { title: request.key }, request.key ?? "–")),
     cell(
       "Certificate",
       request.certificate && reached ? certificateLink(request.certificate) : make("span.muted", {}, "not yet"),

@@ -1,7 +1,7 @@
 /** Signing in: an API key, kept in this tab alone. */
 
 import { json } from "../api.js";
-import { busy, field, make, notice, show } from "../dom.js";
+import { announce, busy, complain, field, make, notice, show } from "../dom.js";
 import { note, signIn, signOut } from "../session.js";
 
 export const title = "Sign in";
@@ -15,7 +15,7 @@ export async function render(place, { again, reason }) {
     placeholder: "nsk_…",
   });
   const button = make("button", { type: "submit" }, "Sign in");
-  const said = make("div", { "aria-live": "polite" }, reason ? notice("plain", make("p", {}, reason)) : null);
+  const said = make("div", {}, reason ? notice("plain", make("p", {}, reason)) : null);
   const form = make(
     "form.card.narrow",
     { novalidate: true },
@@ -37,10 +37,7 @@ export async function render(place, { again, reason }) {
     busy(button, "Signing in…", async () => {
       const token = input.value.trim();
       if (!/^[\x21-\x7e]+$/.test(token)) {
-        show(
-          said,
-          notice("bad", make("p", {}, token ? "A key has no spaces and no special letters." : "Paste your key first.")),
-        );
+        complain(said, token ? "A key has no spaces and no special letters." : "Paste your key first.");
         input.focus();
         return;
       }
@@ -55,7 +52,7 @@ export async function render(place, { again, reason }) {
             error.status === 401
               ? "The service does not know this key, or it was revoked. Check that it was copied whole."
               : error.message;
-          show(said, notice("bad", make("p", {}, words)));
+          complain(said, words);
           input.focus();
           return;
         }
@@ -65,5 +62,6 @@ export async function render(place, { again, reason }) {
     });
   });
   show(place, form);
+  if (reason) announce(reason);
   input.focus();
 }

@@ -1,0 +1,375 @@
+"""No receipt is lost without a warning, nothing is said to have happened that did not, and old numbers look old.
+
+A receipt is given once. So it must outlive a second click, another page, a lost answer. And a page that follows the
+service must not take away what a person types, points at or reads, nor keep numbers that are not so any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests import chromium
+from tests.test_console import Running, call, centre, forgotten, go, learned, new_store, opened, running, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog, Page, Route
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium.browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(new_store(tmp_path_factory.mktemp("losses") / "model"), seal_after=1000) as started:
+        learned(started)
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, service: Running) -> Iterator[Page]:
+    with opened(browser, service) as tab:
+        yield tab
+
+
+def teach(page: Page, label: str) -> None:
+    """Learn a sample on the page for it, by hand."""
+    page.get_by_label("Features").fill(json.dumps(centre(label)))
+    page.get_by_label("Label", exact=True).fill(label)
+    page.get_by_role("button", name="Learn", exact=True).click()
+
+
+def kept(page: Page) -> list[str]:
+    """Return the receipts that the page shows."""
+    return [area.input_value() for area in page.locator(".batch textarea").all()]
+
+
+# -- what is said ------------------------------------------------------------------------------------
+
+
+def test_a_learn_request_that_is_sealed(page: Page, service: Running) -> None:
+    go(page, "/#/learn")
+    teach(page, "kept")
+    page.locator(".steps li.done", has_text="published").wait_for()
+    forgotten(service, learned(service))
+    call(service, "POST", "/v1/seal")
+    states = {each["state"] for each in call(service, "GET", "/v1/requests")["requests"] if each["kind"] == "learn"}
+    assert states == {"sealed"}
+    assert "nothing of it is left" not in page.locator("main").inner_text()
+    go(page, "/#/requests")
+    page.locator("tbody tr", has_text="Forget").get_by_text("sealed").first.wait_for()
+    assert "sealed" not in " ".join(page.locator("tbody tr", has_text="Learn").all_inner_texts())
+
+
+def test_nothing_to_publish_and_nothing_to_seal(page: Page, service: Running) -> None:
+    forgotten(service, learned(service))
+    call(service, "POST", "/v1/publish")
+    go(page, "/#/")
+    page.get_by_role("button", name="Publish now").click()
+    page.locator("main").get_by_text("Nothing to publish").wait_for()
+    page.get_by_role("button", name="Seal now").click()
+    page.locator("main").get_by_text("Sealed up to version").wait_for()
+    page.get_by_role("button", name="Seal now").click()
+    page.locator("main").get_by_text("Nothing to seal").wait_for()
+
+
+def test_a_forget_without_an_answer_that_is_called_off(page: Page, service: Running) -> None:
+    def cut(route: Route) -> None:
+        route.fetch()  # it was carried out
+        route.abort()
+
+    receipt = learned(service)
+    page.route("**/v1/forget", cut)
+    go(page, "/#/forget")
+    page.get_by_label("Receipts", exact=True).fill(receipt)
+    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Forget 1 sample").click()
+    page.get_by_role("dialog").get_by_text("Confirming again is safe").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    page.locator("main .notice").get_by_text("it may have been carried out all the same").wait_for()
+    assert "othing was changed" not in page.locator("main").inner_text()
+    assert "othing was changed" not in page.locator("#announce").inner_text()
+
+
+# -- receipts ----------------------------------------------------------------------------------------
+
+
+def test_learning_twice(page: Page) -> None:
+    go(page, "/#/learn")
+    teach(page, "first")
+    page.locator(".batch").first.wait_for()
+    [first] = kept(page)
+    teach(page, "second")
+    page.locator(".batch").nth(1).wait_for()
+    second, again = kept(page)
+    assert again == first != second
+    page.get_by_role("link", name="2 receipts to save").wait_for()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download all").click()
+    lines = [json.loads(line) for line in Path(saved.value.path()).read_text().splitlines()]
+    assert lines == [{"label": "first", "receipt": first}, {"label": "second", "receipt": second}]
+    page.get_by_role("link", name="to save").wait_for(state="hidden")
+
+
+def test_other_pages_of_the_console(page: Page) -> None:
+    go(page, "/#/learn")
+    teach(page, "kept")
+    page.locator(".steps li.done", has_text="published").wait_for()
+    receipts = kept(page)
+    page.evaluate("window.loaded = true")
+    page.locator(".progress").get_by_role("link", name="Certificate").click()
+    page.locator(".verdict.good").wait_for()
+    for name in ("Overview", "Requests", "Certificates"):
+        page.get_by_role("navigation", name="Console").get_by_role("link", name=name).click()
+        page.get_by_role("heading", name=name, exact=True).wait_for()
+    page.go_back()
+    page.get_by_role("heading", name="Requests").wait_for()
+    assert page.evaluate("window.loaded")  # all in one page, whose memory has them
+    page.get_by_role("link", name="1 receipt to save").click()
+    page.locator(".batch").wait_for()
+    assert kept(page) == receipts
+
+
+def test_reloading_and_closing(page: Page) -> None:
+    asked: list[str] = []
+
+    def stay(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        dialog.dismiss()
+
+    page.on("dialog", stay)
+    go(page, "/#/learn")
+    teach(page, "kept")
+    page.locator(".batch").wait_for()
+    receipts = kept(page)
+    page.close(run_before_unload=True)
+    until(page, lambda: bool(asked))
+    assert asked == ["beforeunload"]
+    assert kept(page) == receipts
+    with page.expect_download():
+        page.locator(".batch").get_by_role("button", name="Download").click()
+    page.locator(".batch").get_by_text("Saved.", exact=True).wait_for()
+    page.reload()
+    page.get_by_role("heading", name="Learn").wait_for()
+    assert asked == ["beforeunload"]
+    assert page.locator(".batch").count() == 0
+
+
+def test_signing_out(page: Page) -> None:
+    go(page, "/#/learn")
+    teach(page, "kept")
+    page.locator(".batch").wait_for()
+    [receipt] = kept(page)
+    page.get_by_role("button", name="Sign out").click()
+    dialog = page.get_by_role("dialog")
+    assert "1 receipt not saved yet" in dialog.inner_text()
+    dialog.get_by_role("button", name="Stay").click()
+    assert kept(page) == [receipt]
+    page.get_by_role("button", name="Sign out").click()
+    with page.expect_download() as saved:
+        dialog.get_by_role("button", name="Download, then sign out").click()
+    assert json.loads(Path(saved.value.path()).read_text())["receipt"] == receipt
+    page.get_by_role("heading", name="Sign in").wait_for()
+    page.goto("/#/receipts")  # the next person at this tab
+    page.locator("main").get_by_text("This tab was given no receipts.").wait_for()
+
+
+def test_an_answer_that_is_lost(page: Page, service: Running) -> None:
+    lost: list[str] = []
+
+    def cut(route: Route) -> None:
+        answer = route.fetch()  # it was carried out
+        if lost:
+            route.fulfill(response=answer)
+        else:
+            lost.append(answer.json()["receipts"][0])
+            route.abort()
+
+    page.route("**/v1/samples", cut)
+    go(page, "/#/learn")
+    teach(page, "lost")
+    page.locator("main").get_by_text("The samples may have been learned.").wait_for()
+    page.get_by_label("Label", exact=True).fill("another")  # what the form has now is not what is asked for again
+    page.get_by_role("navigation", name="Console").get_by_role("link", name="Requests").click()
+    page.get_by_role("heading", name="Requests").wait_for()
+    page.get_by_role("navigation", name="Console").get_by_role("link", name="Learn").click()
+    page.get_by_role("button", name="Ask again").click()
+    page.locator(".batch").wait_for()
+    assert kept(page) == lost
+    counts = call(service, "GET", "/v1/model")["class_counts"]
+    assert {each["label"]: each["samples"] for each in counts}["lost"] == 1
+
+
+def test_an_answer_that_comes_after_the_page_was_left(page: Page) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/v1/samples", hold)
+    go(page, "/#/learn")
+    teach(page, "slow")
+    until(page, lambda: bool(held))
+    page.get_by_role("navigation", name="Console").get_by_role("link", name="Predict").click()
+    page.get_by_role("heading", name="Predict").wait_for()
+    held[0].continue_()
+    page.get_by_role("link", name="1 receipt to save").click()
+    page.locator(".batch").wait_for()
+    assert len(kept(page)) == 1
+
+
+# -- live pages --------------------------------------------------------------------------------------
+
+
+class Changing:
+    """A model that changes with every answer, and may fail."""
+
+    def __init__(self) -> None:
+        self.answers, self.failing = 0, False
+
+    def __call__(self, route: Route) -> None:
+        self.answers += 1
+        if self.failing:
+            route.fulfill(status=503, json={"error": {"code": "unavailable", "message": "the store cannot be read"}})
+            return
+        document: dict[str, Any] = route.fetch().json()
+        classes = [{"label": f"class {place}", "samples": place + self.answers} for place in range(40)]
+        document |= {"class_counts": classes, "samples": 5000 + self.answers, "digest": f"{self.answers:064x}"}
+        route.fulfill(json=document)
+
+
+def wait_for_answers(page: Page, model: Changing, more: int) -> None:
+    wanted = model.answers + more
+    until(page, lambda: model.answers >= wanted)
+
+
+def test_the_filter_and_the_focus_stay(page: Page) -> None:
+    model = Changing()
+    page.route("**/v1/model", model)
+    go(page, "/#/")
+    field = page.get_by_label("Find a class")
+    field.fill("class 39")
+    field.evaluate(
+        "(element) => { element.setSelectionRange(2, 5); window.row = document.querySelector('.classes li'); }"
+    )
+    before = page.locator(".classes li .number").inner_text()
+    wait_for_answers(page, model, 2)
+    page.wait_for_function("(before) => window.row.querySelector('.number').textContent !== before", arg=before)
+    assert field.input_value() == "class 39"
+    assert field.evaluate("(element) => [element.selectionStart, element.selectionEnd]") == [2, 5]
+    assert field.evaluate("(element) => document.activeElement === element")
+    assert page.locator(".classes li").count() == 1
+    assert page.evaluate("window.row.isConnected")
+
+
+def test_a_button_keeps_the_focus_and_copies_what_is_shown(page: Page) -> None:
+    model = Changing()
+    page.route("**/v1/model", model)
+    go(page, "/#/")
+    button = page.get_by_role("button", name="Copy the model's digest")
+    button.focus()
+    button.evaluate("(element) => { window.button = element; }")
+    digest = page.locator(".facts code").first.get_attribute("title")
+    page.wait_for_function("(old) => document.querySelector('.facts code').title !== old", arg=digest)
+    assert page.evaluate("document.activeElement === window.button")
+    assert button.get_attribute("data-text") == page.locator(".facts code").first.get_attribute("title")
+
+
+def test_a_chart_keeps_the_focus(page: Page, service: Running) -> None:
+    learned(service)
+    call(service, "POST", "/v1/publish")
+    go(page, "/#/")
+    chart = page.locator(".chart svg[role=img]").first
+    chart.focus()
+    chart.evaluate("(element) => { window.chart = element; }")
+    page.keyboard.press("Home")
+    words = chart.get_attribute("aria-label")
+    learned(service)
+    call(service, "POST", "/v1/publish")
+    page.wait_for_function("(old) => window.chart.getAttribute('aria-label') !== old", arg=words)
+    assert page.evaluate("document.activeElement === window.chart")
+
+
+def test_thousands_of_requests(page: Page) -> None:
+    def entry(place: int) -> dict[str, Any]:
+        at = f"2026-01-01T00:{place // 60 % 60:02d}:{place % 60:02d}.000Z"
+        about = {"kind": "forget", "state": "sealed", "samples": 1, "certificate": 1, "key": "k", "applied_at": at}
+        return about | {"id": f"req_{place:024x}"}
+
+    newest = 2050
+    asked: list[str] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        before = route.request.url.partition("before=req_")[2]
+        end = int(before, 16) if before else newest
+        limit = int(route.request.url.partition("limit=")[2].partition("&")[0])
+        route.fulfill(json={"requests": [entry(place) for place in range(end - 1, max(-1, end - 1 - limit), -1)]})
+
+    page.route("**/v1/requests?*", answer)
+    go(page, "/#/requests")
+    for _ in range(10):
+        first = page.locator("tbody tr").first.get_attribute("data-key")
+        page.get_by_role("button", name="Older requests").click()
+        page.wait_for_function("(old) => document.querySelector('tbody tr').dataset.key !== old", arg=first)
+        assert page.locator("tbody tr").count() <= 100
+    link = page.locator("tbody tr").nth(20).get_by_role("link")
+    link.focus()
+    link.evaluate("(element) => { window.link = element; }")
+    page.evaluate("getSelection().selectAllChildren(document.querySelectorAll('tbody code')[10])")
+    chosen = page.evaluate("String(getSelection())")
+    wanted = len(asked) + 3
+    until(page, lambda: len(asked) >= wanted)
+    assert page.evaluate("document.activeElement === window.link")
+    assert page.evaluate("String(getSelection())") == chosen != ""
+    first = page.locator("tbody tr").first.get_attribute("data-key")
+    page.get_by_role("button", name="Newer requests").click()
+    page.wait_for_function("(old) => document.querySelector('tbody tr').dataset.key !== old", arg=first)
+    for _ in range(9):
+        first = page.locator("tbody tr").first.get_attribute("data-key")
+        page.get_by_role("button", name="Newer requests").click()
+        page.wait_for_function("(old) => document.querySelector('tbody tr').dataset.key !== old", arg=first)
+    row = page.locator("tbody tr").nth(3)
+    row.get_by_role("link").focus()
+    row.evaluate("(element) => { window.row = element; }")
+    newest += 2  # requests come in above it
+    page.wait_for_function("() => window.row.parentNode.rows[5] === window.row")
+    assert page.evaluate("window.row.contains(document.activeElement)")
+
+
+@pytest.mark.parametrize(("path", "asked"), [("/#/", "**/v1/model"), ("/#/requests", "**/v1/requests?*")])
+def test_old_numbers_look_old(page: Page, path: str, asked: str) -> None:
+    go(page, path)
+    page.locator(".fresh").get_by_text("As of ").wait_for()
+    refusal = {"error": {"code": "unavailable", "message": "the store cannot be read"}}
+    page.route(asked, lambda route: route.fulfill(status=503, headers={"Retry-After": "1"}, json=refusal))
+    page.locator(".fresh.stale").wait_for()
+    words = page.locator(".fresh.stale").inner_text()
+    assert "Stale: as of " in words
+    assert "UTC" in words
+    assert "The store cannot be read." in words
+    assert page.locator("[data-stale]").count() == 1
+    assert float(page.locator("[data-stale]").evaluate("(element) => getComputedStyle(element).opacity")) < 1
+    page.unroute_all()
+    page.locator(".fresh:not(.stale)").wait_for()
+    assert page.locator("[data-stale]").count() == 0
+
+
+def test_a_request_that_cannot_be_followed(page: Page) -> None:
+    refusal = {"error": {"code": "unavailable", "message": "the store cannot be read"}}
+    page.route(
+        "**/v1/requests/req_*", lambda route: route.fulfill(status=503, headers={"Retry-After": "1"}, json=refusal)
+    )
+    go(page, "/#/learn")
+    teach(page, "kept")
+    page.locator(".progress .fresh.stale").get_by_text("The store cannot be read.").wait_for()
+    page.unroute_all()
+    page.locator(".steps li.done", has_text="published").wait_for()
+    page.locator(".progress .fresh.stale").wait_for(state="detached")
