@@ -621,8 +621,6 @@ class Store:
             known = Keyring.load(self.folder / KEYS)
         if known is not None and ledger.meta("key_check") not in (None, known.membership.check()):
             raise ConfigurationError("the keys are not those that this store was made with")
-        if ledger.is_outdated:
-            self._migrate(known)
         snapshot = self._snapshot()
         stored = self._read_model(snapshot, None if known is None else known.membership)
         held = ledger.counts()
@@ -638,6 +636,8 @@ class Store:
             self._publications.write_version(ahead.number, version)
         elif (number := self.published_number) and self._publications.version_path(number).exists():
             self.version()  # is what its certificate states; without it, it can be published again
+        if ledger.is_outdated:  # not sooner: a store that is refused stays as it is
+            self._migrate(known)
         self._folded = self._clock()
         classifier = StoredClassifier(stored)
         self._model = StoredForgetting._of(self.backbone, classifier, known)

@@ -88,17 +88,19 @@ function modelCard(model) {
     facts([
       ["Digest", digest(model.digest, "the model's digest")],
       ["Last certificate", last ? certificateLink(last) : "none yet"],
-      [
-        "Sealed",
-        model.sealed ? chip("said", "sealed") : chip("busy", "not yet"),
-        make(
-          "span.hint",
-          {},
-          model.sealed
-            ? "nothing of what was forgotten is left on disk"
-            : "the next seal erases what was forgotten from the files",
-        ),
-      ],
+      model.sealed === undefined
+        ? null
+        : [
+            "Sealed",
+            model.sealed ? chip("said", "sealed") : chip("busy", "not yet"),
+            make(
+              "span.hint",
+              {},
+              model.sealed
+                ? "nothing of what was forgotten is left on disk"
+                : "the next seal erases what was forgotten from the files",
+            ),
+          ],
       ["Backbone", make("span", {}, theirs(model.backbone ?? "–"), `, ${many(model.n_features ?? 0, "feature")}`)],
       ["Publishing", policyWords(policy)],
       [
