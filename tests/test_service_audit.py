@@ -108,7 +108,7 @@ def test_what_is_in_the_log_and_what_is_not(tmp_path: Path) -> None:
 
 
 def test_lines_lost_in_a_kill_are_put_back(tmp_path: Path) -> None:
-    with running(tmp_path / "s", Settings(min_batch=10**6, max_delay=10**6)) as service:
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
         receipts = service.learn(range(5))
         request = service.forget(receipts[:1]).json()["request"]["id"]
     path = tmp_path / "s" / "service" / "audit.jsonl"

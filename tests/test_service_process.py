@@ -27,7 +27,7 @@ def digest_of(folder: Path) -> str:
 def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     folder = new_store(tmp_path / "s")
     headers = bearer(token(folder, "shop", "admin"))
-    process = Process(folder, "Settings(min_batch=10**6, max_delay=10**6)")
+    process = Process(folder, "Settings(quiet=10**6, max_delay=10**6)")
     try:
         with httpx.Client(base_url=process.url, headers=headers, timeout=30) as client:
             learned = client.post("/v1/samples", json={"samples": samples(range(60))}).json()["receipts"]

@@ -28,7 +28,7 @@ from neverseen.service.audit import AuditLog
 from tests.service import KEYS, Running, running
 
 KEY = audit_key(KEYS)
-STILL = Settings(min_batch=10**6, max_delay=10**6, seal_after=10**6)
+STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)
 Lines = list[bytes]
 
 
@@ -284,7 +284,7 @@ def test_killed_while_a_file_is_closed(tmp_path: Path, left: bool) -> None:
 def test_lines_are_put_back_from_the_file_before(tmp_path: Path) -> None:
     """A restart right after a file was closed does not log old changes a second time."""
     folder = tmp_path / "s"
-    settings = Settings(min_batch=10**6, max_delay=10**6, audit_bytes=1500, audit_files=2)
+    settings = Settings(quiet=10**6, max_delay=10**6, audit_bytes=1500, audit_files=2)
     for start in range(6):
         with running(folder, settings) as service:
             for row in range(6):

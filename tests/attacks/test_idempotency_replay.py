@@ -45,7 +45,7 @@ from tests.service import (
     token,
 )
 
-STILL = Settings(min_batch=10**6, max_delay=10**6, seal_after=10**6)
+STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)
 HELD = range(30)
 KINDS = ("learn", "forget by receipt", "forget by sample", "forget by class")
 STAGES = ("before publishing", "after publishing", "after a seal", "after two seals")
@@ -274,7 +274,7 @@ def test_a_rehearsal_does_not_use_up_a_key(tmp_path: Path) -> None:
 def test_killed_after_the_answer(tmp_path: Path) -> None:
     folder = new_store(tmp_path / "s")
     secret = bearer(token(folder, "shop", "learn", "forget")) | {"Idempotency-Key": "k"}
-    process = Process(folder, "Settings(min_batch=10**6, max_delay=10**6)")
+    process = Process(folder, "Settings(quiet=10**6, max_delay=10**6)")
     try:
         learned = httpx.post(
             f"{process.url}/v1/samples",
@@ -332,7 +332,7 @@ def test_every_2xx_of_a_change_is_on_disk(tmp_path: Path, log: str, monkeypatch:
 
 
 def test_a_stop_that_takes_too_long_acknowledges_nothing(tmp_path: Path) -> None:
-    settings = Settings(min_batch=10**6, max_delay=10**6, stop_timeout=1)
+    settings = Settings(quiet=10**6, max_delay=10**6, stop_timeout=1)
     with running(tmp_path / "s", settings) as service:
         attacked = prepared(service)
         before = service.digest()
