@@ -245,7 +245,7 @@ def test_readyz_says_that_seals_fail(tmp_path: Path, monkeypatch: pytest.MonkeyP
         request = service.forget(receipts[:1]).json()["request"]["id"]
         service.wait(request, seconds=120)
         with monkeypatch.context() as patched:
-            patched.setattr("neverseen.store.Store.seal", _no_memory)
+            patched.setattr("neverseen.store.Store.scrub", _no_memory)
             now[0] += 51
             service.service.writer.poke()
             eventually(lambda: "later than seal_after" in reasons(service))
