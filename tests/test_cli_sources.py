@@ -237,8 +237,8 @@ def test_ids_that_are_held_are_named() -> None:
     run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
     words = run("learn", "shop", "all.csv", "--receipts", "again.jsonl", code=1)
     assert "all.csv: the id of sample 1, 'all.csv-0', belongs to a sample that shop holds" in words
-    write_csv("twice.csv", ROWS[:2], NAMES[:2], ["same", "same"])
-    assert "samples 1 and 2 have the same id, 'same'" in run("learn", "shop", "twice.csv", code=1)
+    write_csv("twice.csv", ROWS[:4], NAMES[:4], ["same", "other", "more", "same"])
+    assert "samples 1 and 4 have the same id, 'same'" in run("learn", "shop", "twice.csv", code=1)
     assert not Path("again.jsonl").exists()
     assert answer("learn", "shop", "all.csv", "--skip-held")["learned"] == 0  # nothing is left to be refused
     write_csv("changed.csv", ROWS[:2] + 1, NAMES[:2], ["all.csv-0", "new"])

@@ -251,7 +251,7 @@ def test_the_guide_has_everything() -> None:
             if isinstance(field.default, float)
             else f"{field.default:,}"
             if field.type == "int"
-            else field.default
+            else str(field.default).lower()
         )
         assert f"| `{field.name}` | {shown} |" in guide
     for name in re.findall(r"^# TYPE (\S+) ", Metrics().text().decode(), re.MULTILINE):

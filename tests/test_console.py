@@ -533,7 +533,7 @@ def test_the_browser_refuses_the_certificates_that_python_refuses(page: Page) ->
                         const bytes = fromBase64(text);
                         const certificate = await parsed(bytes);
                         if (earlier || files.length > 1) await checkLink(earlier, certificate);
-                        if (!(await checkSignature(certificate))) throw new Error("no Ed25519");
+                        await checkSignature(certificate);
                         if (files.length === 1 && certificate.number === 1) await checkLink(null, certificate);
                         earlier = { bytes, certificate };
                     }

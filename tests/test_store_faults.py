@@ -186,9 +186,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     writer, reader = printed.splitlines()
     assert writer.startswith("PermissionError")
     assert str(tmp_path / "s") in writer
-    assert reader.startswith("LedgerError")
-    assert f"{tmp_path / 's' / 'ledger.sqlite'}" in reader
-    assert "even to read" in reader
+    assert reader.startswith("read ")
     assert {path: path.read_bytes() for path in inside if path.is_file()} == before
     with opened(tmp_path / "s") as again:
         assert again.digest() == never(list(range(2, 20)))

@@ -164,7 +164,7 @@ def test_no_file_left_for_a_publication(tmp_path: Path, monkeypatch: pytest.Monk
     with running(tmp_path / "s", Settings(max_delay=0, quiet=0), clock=lambda: now[0]) as service:
         metrics = service.service.metrics
         with monkeypatch.context() as patched:
-            patched.setattr("neverseen.store.store.write_version", _none_left)
+            patched.setattr("neverseen.store.publications.write_version", _none_left)
             service.learn(range(10))
             while not metrics.publish_failures._value.get():
                 time.sleep(0.01)

@@ -9,6 +9,7 @@ to leave out those of others afterwards.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -124,11 +125,13 @@ def work(bob: Bob, question: Question) -> tuple[str, Counter[str], list[str], in
         raw = connection.connection.driver_connection
     raw.set_progress_handler(step, 1)
     raw.set_trace_callback(lambda statement: statements.append(statement.partition("IN (")[0]))
+    gc.disable()  # when rubbish is collected is not the question's doing, and others may have asked to be told
     sys.setprofile(called)
     try:
         answer = refused(question)
     finally:
         sys.setprofile(None)
+        gc.enable()
         raw.set_progress_handler(None, 1)
         raw.set_trace_callback(None)
     return answer, calls, statements, steps[0]

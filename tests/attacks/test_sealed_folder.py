@@ -23,7 +23,7 @@ from neverseen import AlreadyForgottenError, ReceiptRejectedError, store
 from neverseen.certificates import Certificate
 from neverseen.encoding import quantise
 from neverseen.ledger import SampleRow
-from neverseen.ledger.tables import tables
+from neverseen.ledger.tables import LASTING, tables
 from neverseen.receipts import Receipt, commitment, seal
 from neverseen.store import Store
 from tests.service import BACKBONE, KEYS, LABELS, QUICK, ROWS, bearer, classifier, running, samples, token
@@ -31,11 +31,20 @@ from tests.service import BACKBONE, KEYS, LABELS, QUICK, ROWS, bearer, classifie
 GONE, KEPT = range(3), range(3, 40)
 OWNER, LABEL = "ada-lovelace", "zebra"
 LEFT = {
-    "neverseen_meta": {"format", "configuration", "key_check", "snapshot", "published", "sealed", "certificate"},
+    "neverseen_meta": {
+        "format",
+        "configuration",
+        "key_check",
+        "snapshot",
+        "published",
+        "sealed",
+        "certificate",
+        "audit",
+    },
     "neverseen_certified": {"commitment", "certificate"},
-    "neverseen_requests": {"place", "id", "tag", "kind", "samples", "applied", "version", "maker"},
+    "neverseen_requests": {"place", "id", "tag", "kind", "samples", "applied", "version", "maker", "body"},
 }
-"""What section 11.4 lists beside what is held: keys of meta, and columns of other tables."""
+"""What section 11.5 lists beside what is held: keys of meta, and columns of other tables."""
 
 
 def owner_of(row: int) -> str:
@@ -269,6 +278,7 @@ def test_a_service_that_forgot_and_sealed(tmp_path: Path) -> None:
     assert len({row["maker"] for row in rows}) == len(rows) == 3
     for row in rows:
         assert {name for name, value in row.items() if value not in (None, "")} <= LEFT["neverseen_requests"]
+        assert len(row["body"] or b"") in (0, LASTING)  # what is bound to salted receipts, and nothing else
     left = files(folder)
     secrets = [f"{request}-{row}".encode() for row in range(3)]  # the ids that the samples had
     secrets += [thief.known[row][1].tobytes() for row in range(3)]
