@@ -1,7 +1,8 @@
 """Raw samples: what one may be, what it is once decoded, and its fingerprint.
 
 A sample is a NumPy array (an image, or a row of features), a ``PIL.Image.Image``, a `pathlib.Path` of an image file,
-the `bytes` of one, or a `str`, which is always a text and never a path.
+the `bytes` of one, or a `str`, which is always a text and never a path. An image may also be `Reduced`: brought to a
+network's size somewhere else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,29 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 _KINDS = "a NumPy array, a PIL image, a pathlib.Path of an image file, the bytes of one, or a text (str, never a path)"
 _WIDE = ("I", "F")  # modes of more than 8 bits, which Pillow would clip and not scale
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """An image that was scaled and cut for a network before it got here (`Images.reduced`).
+
+    Attributes
+    ----------
+    pixels : ndarray
+        What the network sees, uint8 of shape (size, size, 3).
+    fingerprint : bytes
+        Of the whole image.
+    settings : tuple
+        By which it was scaled and cut. `Images` with other settings refuses it.
+    """
+
+    pixels: np.ndarray
+    fingerprint: bytes
+    settings: tuple[int, int, str]
+
+
+Content = np.ndarray | str | Reduced
+"""What a sample is once it is decoded."""
 
 
 def as_list(samples: Any) -> list[Any]:
@@ -69,24 +94,26 @@ def as_list(samples: Any) -> list[Any]:
         ) from None
 
 
-def decoded(sample: Any) -> np.ndarray | str:
+def decoded(sample: Any) -> Content:
     """Return what a sample holds: an array, or a text.
 
     Parameters
     ----------
-    sample : ndarray, PIL.Image.Image, pathlib.Path, bytes or str
+    sample : ndarray, PIL.Image.Image, pathlib.Path, bytes, str or Reduced
 
     Returns
     -------
-    ndarray or str
-        Texts and arrays as they are, arrays in C order and little-endian. Images, also uint8 arrays of shape (height,
-        width), (height, width, 1) or (height, width, 4), become RGB, uint8 of shape (height, width, 3): turned as
-        their EXIF orientation says, transparent parts over black, and of several frames the first.
+    ndarray, str or Reduced
+        Texts, reduced images and arrays as they are, arrays in C order and little-endian. Other images, also uint8
+        arrays of shape (height, width), (height, width, 1) or (height, width, 4), become RGB, uint8 of shape (height,
+        width, 3): turned as their EXIF orientation says, transparent parts over black, and of several frames the first.
     """
     if isinstance(sample, str):
         if any("\ud800" <= letter <= "\udfff" for letter in sample):
             raise InputError("a text has surrogate code points, which are no characters: decode it properly")
         return "".join(sample)  # also of numpy.str_
+    if isinstance(sample, Reduced):
+        return sample
     if isinstance(sample, np.ndarray):
         if sample.ndim == 0 or sample.dtype.kind not in "biuf" or sample.dtype.itemsize > 8:
             raise InputError(
@@ -116,6 +143,8 @@ def fingerprint(sample: Any) -> bytes:
     'e2a949b7bbe66eb84014f5a1612264c1'
     """
     content = decoded(sample)
+    if isinstance(content, Reduced):
+        return content.fingerprint
     head: list[Any] = ["text"] if isinstance(content, str) else ["array", content.dtype.str, list(content.shape)]
     framed = canonical_json(head).encode()
     hasher = hashlib.blake2b(struct.pack("<Q", len(framed)) + framed, digest_size=16, person=b"neverseen:sample")
@@ -123,14 +152,15 @@ def fingerprint(sample: Any) -> bytes:
     return hasher.digest()
 
 
-def portions(samples: list[Any], most: int) -> Iterator[list[np.ndarray | str]]:
+def portions(samples: list[Any], most: int) -> Iterator[list[Content]]:
     """Yield the samples decoded, at most so many at a time, and not many more bytes than may be held."""
-    portion: list[np.ndarray | str] = []
+    portion: list[Content] = []
     size = 0
     for sample in samples:
         content = decoded(sample)
         portion.append(content)
-        size += len(content) if isinstance(content, str) else content.nbytes
+        array = content.pixels if isinstance(content, Reduced) else content
+        size += len(array) if isinstance(array, str) else array.nbytes
         if len(portion) >= most or size >= PORTION_BYTES:
             yield portion
             portion, size = [], 0
