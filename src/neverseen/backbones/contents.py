@@ -53,7 +53,7 @@ class Reduced:
 
 
 Content = np.ndarray | str | Reduced
-"""What a sample is once it is decoded."""
+"""What a network is given of a sample."""
 
 
 def as_list(samples: Any) -> list[Any]:
@@ -94,26 +94,24 @@ def as_list(samples: Any) -> list[Any]:
         ) from None
 
 
-def decoded(sample: Any) -> Content:
+def decoded(sample: Any) -> np.ndarray | str:
     """Return what a sample holds: an array, or a text.
 
     Parameters
     ----------
-    sample : ndarray, PIL.Image.Image, pathlib.Path, bytes, str or Reduced
+    sample : ndarray, PIL.Image.Image, pathlib.Path, bytes or str
 
     Returns
     -------
-    ndarray, str or Reduced
-        Texts, reduced images and arrays as they are, arrays in C order and little-endian. Other images, also uint8
-        arrays of shape (height, width), (height, width, 1) or (height, width, 4), become RGB, uint8 of shape (height,
-        width, 3): turned as their EXIF orientation says, transparent parts over black, and of several frames the first.
+    ndarray or str
+        Texts and arrays as they are, arrays in C order and little-endian. Images, also uint8 arrays of shape (height,
+        width), (height, width, 1) or (height, width, 4), become RGB, uint8 of shape (height, width, 3): turned as
+        their EXIF orientation says, transparent parts over black, and of several frames the first.
     """
     if isinstance(sample, str):
         if any("\ud800" <= letter <= "\udfff" for letter in sample):
             raise InputError("a text has surrogate code points, which are no characters: decode it properly")
         return "".join(sample)  # also of numpy.str_
-    if isinstance(sample, Reduced):
-        return sample
     if isinstance(sample, np.ndarray):
         if sample.ndim == 0 or sample.dtype.kind not in "biuf" or sample.dtype.itemsize > 8:
             raise InputError(
@@ -130,6 +128,11 @@ def decoded(sample: Any) -> Content:
     raise InputError(f"a sample is of type {type(sample).__name__}; it must be {_KINDS}")
 
 
+def content_of(sample: Any) -> Content:
+    """Return what a sample holds, as `decoded`; an image that is reduced already stays as it is."""
+    return sample if isinstance(sample, Reduced) else decoded(sample)
+
+
 def fingerprint(sample: Any) -> bytes:
     """Return 16 bytes that stand for the content of a sample.
 
@@ -142,7 +145,7 @@ def fingerprint(sample: Any) -> bytes:
     >>> fingerprint("a text").hex()
     'e2a949b7bbe66eb84014f5a1612264c1'
     """
-    content = decoded(sample)
+    content = content_of(sample)
     if isinstance(content, Reduced):
         return content.fingerprint
     head: list[Any] = ["text"] if isinstance(content, str) else ["array", content.dtype.str, list(content.shape)]
@@ -157,7 +160,7 @@ def portions(samples: list[Any], most: int) -> Iterator[list[Content]]:
     portion: list[Content] = []
     size = 0
     for sample in samples:
-        content = decoded(sample)
+        content = content_of(sample)
         portion.append(content)
         array = content.pixels if isinstance(content, Reduced) else content
         size += len(array) if isinstance(array, str) else array.nbytes

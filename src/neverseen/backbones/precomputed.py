@@ -46,8 +46,8 @@ class Precomputed:
         features = np.empty((len(rows), self.n_features), np.float32)
         for position, sample in enumerate(rows):
             row = decoded(sample)
-            if not isinstance(row, np.ndarray) or row.shape != (self.n_features,):
-                got = f"an array of shape {row.shape}" if isinstance(row, np.ndarray) else "a text or an image"
+            if isinstance(row, str) or row.shape != (self.n_features,):
+                got = "a text" if isinstance(row, str) else f"an array of shape {row.shape}"
                 raise InputError(f"sample {position} must be a row of {self.n_features} features; got {got}")
             with np.errstate(over="ignore"):  # becomes infinite, and is refused below
                 features[position] = row
