@@ -98,7 +98,7 @@ def besieged(folder: Path, kind: str = "features", **settings: Any) -> Iterator[
     if kind == "images":
         command = [sys.executable, "-m", "benchmarks.siege_service", str(folder), str(port)]
     else:
-        command = [sys.executable, "-c", SCRIPT, str(folder), str(port), "", "", "None"]
+        command = [sys.executable, "-c", SCRIPT, str(folder), str(port), "", "", "None", ""]
     roots = [str(ROOT), str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(roots), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, cwd=ROOT)
