@@ -9,31 +9,26 @@ from typing import Any
 import numpy as np
 
 from neverseen import AnalyticClassifier, Identity, store
-from neverseen.backbones.contents import as_list, portions
 from neverseen.backbones.images import Images
-from neverseen.backbones.protocol import description_digest
+from neverseen.backbones.network import Network
 from neverseen.service import serve
 
 SIDE = 4
 
 
-class Thumbnails:
+class Thumbnails(Network):
     """A backbone: an image is its thumbnail."""
 
-    name, base = "thumbnails", None
-    n_features = 3 * SIDE * SIDE
-
     def __init__(self) -> None:
-        self.preprocess = Images(SIDE)
+        super().__init__(Images(SIDE), "thumbnails", 32, None, False)
+        self.n_features = 3 * SIDE * SIDE
 
-    def extract(self, samples: Any) -> np.ndarray:
-        """Return float32 of shape (n, n_features)."""
-        found = [self.preprocess(list(portion)) for portion in portions(as_list(samples), 64)]
-        return np.concatenate([np.zeros((0, 3, SIDE, SIDE), np.float32), *found]).reshape(-1, self.n_features)
+    def _network_description(self) -> dict[str, Any]:
+        return {"kind": "thumbnails"}
 
-    def digest(self) -> str:
-        """Return what stands for it."""
-        return description_digest(self.preprocess.configuration())
+    def _run(self, inputs: dict[str, Any]) -> np.ndarray:
+        pixels: np.ndarray = inputs[""]
+        return pixels.reshape(len(pixels), -1)
 
 
 def create(folder: Path) -> str:

@@ -23,7 +23,7 @@ from neverseen.service import Settings
 from neverseen.service.contents import Bounds, images_of
 from neverseen.service.errors import Refusal
 from neverseen.service.limits import Buckets
-from tests.service import Running, bearer, running, samples, token
+from tests.service import Running, bearer, new_store, running, samples, token
 
 LIMITED = Settings(max_body=200_000, max_batch=100, body_timeout=2, quiet=0, max_delay=0)
 FEATURES = samples([0])[0]["features"]
@@ -370,8 +370,9 @@ def test_a_key_that_asks_too_often(tmp_path: Path) -> None:
         public_per_second=1e-6,
         public_burst=2,
     )
-    with running(tmp_path / "s", slow) as service:
-        greedy, other = (bearer(token(service.folder, name, "learn")) for name in ("greedy", "other"))
+    folder = new_store(tmp_path / "s")  # with its keys, so that the service knows them from the start
+    greedy, other = (bearer(token(folder, name, "learn")) for name in ("greedy", "other"))
+    with running(folder, slow) as service:
         answers = [service.client.get("/v1/model", headers=greedy) for _ in range(5)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
         assert answers[-1].json()["error"]["code"] == "rate_limited"

@@ -1,15 +1,23 @@
-"""Images are measured before they are unpacked: each, all of a request, all of a key, and all that there are."""
+"""Images are measured before they are unpacked: each, all of a request, all of a key, and all that there are.
+
+What is unpacked is brought to the network's size elsewhere: whoever predicts has no more to do for a large image than for
+a small one, and what is learned is the same to the last bit.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
+import json
 import struct
+import urllib.request
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("PIL")
@@ -17,9 +25,15 @@ pytest.importorskip("PIL")
 from PIL import Image
 
 from benchmarks.siege_attacks import FORM, bomb, form, post, together
-from neverseen.service import Settings, contents
+from benchmarks.siege_service import SIDE as THUMBNAIL
+from benchmarks.siege_service import Thumbnails
+from neverseen import AnalyticClassifier, ForgettingModel, Identity, InputError, store
+from neverseen.backbones import Cached, Images, fingerprint
+from neverseen.backbones.contents import Reduced, decoded
+from neverseen.service import Settings, contents, messages
 from neverseen.service.contents import Bounds
 from neverseen.service.errors import Refusal
+from neverseen.service.samples import bounds_of
 from neverseen.service.shares import Shares
 from tests.attacks.siege import Besieged, besieged, call
 
@@ -177,3 +191,104 @@ def test_limits_fit_each_other() -> None:
         Settings(**limits)
     with pytest.raises(ConfigurationError, match="max_waiting_bytes must be at least 4 times max_body"):
         Settings(max_waiting_bytes=2**26)
+
+
+# -- what reaches the service of them ----------------------------------------------------------------
+
+
+def carried(files: list[bytes], bounds: Bounds) -> tuple[int, list[Any]]:
+    """The bytes that a process apart hands back for images, and what the service makes of them."""
+    about, parts = messages.packed(contents.predicted(form(*[(b"files", file) for file in files]), FORM, bounds, room))
+    about = json.loads(json.dumps(about))
+    return sum(map(len, parts)), messages.unpacked(about, [memoryview(part) for part in parts]).samples
+
+
+def room(pixels: int) -> None:
+    """As much as you like."""
+
+
+def noise(width: int, height: int, mode: str, kind: str = "PNG", **settings: Any) -> bytes:
+    bands = len(Image.new(mode, (1, 1)).getbands())
+    values = np.random.default_rng(width).integers(0, 256, (height, width, bands), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(values if bands > 1 else values[:, :, 0], mode).save(file, kind, **settings)
+    return file.getvalue()
+
+
+def test_a_bomb_is_made_small_before_the_service_gets_it() -> None:
+    size, (image,) = carried([bomb(SIDE)], bounds_of(Thumbnails(), Settings()))
+    assert size == 3 * THUMBNAIL**2  # 75 million bytes, when they were scaled where others are predicted
+    assert isinstance(image, Reduced)
+
+
+def test_many_dots_do_not_grow() -> None:
+    bounds = replace(BOUNDS, images=Images(128).configuration())
+    size, images = carried([noise(1, 1, "RGB")] * 100, bounds)
+    assert size == 300
+    assert [image.shape for image in images] == [(1, 1, 3)] * 100
+
+
+NOISE = [
+    noise(7, 5, "RGB"),
+    noise(90, 61, "RGB"),
+    noise(61, 90, "RGBA"),
+    noise(200, 40, "L"),
+    noise(64, 64, "RGB", "JPEG"),
+    noise(33, 70, "RGB", "WEBP", lossless=True),
+]
+
+
+@pytest.mark.parametrize(
+    "images",
+    [Images(4), Images(16, resize=20, resample="bicubic"), Images(60, 0.5, 0.25, divisor=255, resample="nearest")],
+    ids=repr,
+)
+def test_what_the_network_sees_is_the_same_to_the_last_bit(images: Images) -> None:
+    _, found = carried(NOISE, replace(BOUNDS, images=images.configuration()))
+    assert any(isinstance(image, Reduced) for image in found)
+    assert images(found).tobytes() == images([decoded(file) for file in NOISE]).tobytes()
+    assert [fingerprint(image) for image in found] == [fingerprint(file) for file in NOISE]
+
+
+def test_an_image_reduced_for_another_network_is_refused() -> None:
+    image = Images(4).reduced(np.zeros((9, 9, 3), np.uint8))
+    for other in (Images(5), Images(4, resize=5), Images(4, resample="box")):
+        with pytest.raises(InputError, match="was reduced with the settings"):
+            other([image])
+
+
+def test_a_backbone_that_may_want_the_whole_gets_the_whole(tmp_path: Path) -> None:
+    class Curious(Thumbnails):
+        def extract(self, samples: Any) -> np.ndarray:
+            return super().extract([sample[::2] for sample in samples])
+
+    assert bounds_of(Thumbnails(), Settings()).images == Images(THUMBNAIL).configuration()
+    assert bounds_of(Cached(Thumbnails(), tmp_path), Settings()).images == Images(THUMBNAIL).configuration()
+    assert bounds_of(Curious(), Settings()).images is None
+    _, (image,) = carried([noise(90, 61, "RGB")], bounds_of(Curious(), Settings()))
+    assert image.shape == (61, 90, 3)
+
+
+def test_what_is_learned_is_what_is_learned_without_a_service(tmp_path: Path) -> None:
+    def digest(found: Besieged) -> str:
+        assert call(found, "/v1/publish", {})[0] == 200
+        url, headers = f"http://127.0.0.1:{found.port}/v1/model", {"Authorization": f"Bearer {found.tokens['other']}"}
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=120) as answer:
+            return str(json.loads(answer.read())["digest"])
+
+    def told(files: list[bytes]) -> list[dict[str, Any]]:
+        return [{"image": base64.b64encode(file).decode(), "label": len(file) % 3} for file in files]
+
+    model = ForgettingModel(Thumbnails(), AnalyticClassifier(Identity(), 2**12))
+    labels = [len(file) % 3 for file in NOISE]
+    model.learn(NOISE, labels)
+    with besieged(tmp_path / "s", "images", quiet=0, max_delay=0) as found:
+        status, answer = call(found, "/v1/samples", {"samples": told(NOISE)})
+        assert status == 201
+        assert digest(found) == model.digest()
+        assert call(found, "/v1/forget", {"samples": told(NOISE[1:2])})[0] == 202  # found again, by its features
+        assert call(found, "/v1/forget", {"receipts": answer["receipts"][2:3]})[0] == 202
+        model.forget(NOISE[1:3], labels[1:3])
+        assert digest(found) == model.digest()
+    with store.open(tmp_path / "s", backbone=Thumbnails()) as opened:
+        opened.forget([decoded(NOISE[3])], labels[3:4])  # learned there, found here

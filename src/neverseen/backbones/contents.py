@@ -1,7 +1,8 @@
 """Raw samples: what one may be, what it is once decoded, and its fingerprint.
 
 A sample is a NumPy array (an image, or a row of features), a ``PIL.Image.Image``, a `pathlib.Path` of an image file,
-the `bytes` of one, or a `str`, which is always a text and never a path.
+the `bytes` of one, or a `str`, which is always a text and never a path. An image may also be `Reduced`: brought to a
+network's size somewhere else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,29 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 _KINDS = "a NumPy array, a PIL image, a pathlib.Path of an image file, the bytes of one, or a text (str, never a path)"
 _WIDE = ("I", "F")  # modes of more than 8 bits, which Pillow would clip and not scale
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """An image that was scaled and cut for a network before it got here (`Images.reduced`).
+
+    Attributes
+    ----------
+    pixels : ndarray
+        What the network sees, uint8 of shape (size, size, 3).
+    fingerprint : bytes
+        Of the whole image.
+    settings : tuple
+        By which it was scaled and cut. `Images` with other settings refuses it.
+    """
+
+    pixels: np.ndarray
+    fingerprint: bytes
+    settings: tuple[int, int, str]
+
+
+Content = np.ndarray | str | Reduced
+"""What a network is given of a sample."""
 
 
 def as_list(samples: Any) -> list[Any]:
@@ -103,6 +128,11 @@ def decoded(sample: Any) -> np.ndarray | str:
     raise InputError(f"a sample is of type {type(sample).__name__}; it must be {_KINDS}")
 
 
+def content_of(sample: Any) -> Content:
+    """Return what a sample holds, as `decoded`; an image that is reduced already stays as it is."""
+    return sample if isinstance(sample, Reduced) else decoded(sample)
+
+
 def fingerprint(sample: Any) -> bytes:
     """Return 16 bytes that stand for the content of a sample.
 
@@ -115,7 +145,9 @@ def fingerprint(sample: Any) -> bytes:
     >>> fingerprint("a text").hex()
     'e2a949b7bbe66eb84014f5a1612264c1'
     """
-    content = decoded(sample)
+    content = content_of(sample)
+    if isinstance(content, Reduced):
+        return content.fingerprint
     head: list[Any] = ["text"] if isinstance(content, str) else ["array", content.dtype.str, list(content.shape)]
     framed = canonical_json(head).encode()
     hasher = hashlib.blake2b(struct.pack("<Q", len(framed)) + framed, digest_size=16, person=b"neverseen:sample")
@@ -123,14 +155,15 @@ def fingerprint(sample: Any) -> bytes:
     return hasher.digest()
 
 
-def portions(samples: list[Any], most: int) -> Iterator[list[np.ndarray | str]]:
+def portions(samples: list[Any], most: int) -> Iterator[list[Content]]:
     """Yield the samples decoded, at most so many at a time, and not many more bytes than may be held."""
-    portion: list[np.ndarray | str] = []
+    portion: list[Content] = []
     size = 0
     for sample in samples:
-        content = decoded(sample)
+        content = content_of(sample)
         portion.append(content)
-        size += len(content) if isinstance(content, str) else content.nbytes
+        array = content.pixels if isinstance(content, Reduced) else content
+        size += len(array) if isinstance(array, str) else array.nbytes
         if len(portion) >= most or size >= PORTION_BYTES:
             yield portion
             portion, size = [], 0

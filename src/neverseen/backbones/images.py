@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from neverseen.backbones.contents import Reduced, fingerprint
 from neverseen.backbones.packages import imported
 from neverseen.encoding import whole_number
 from neverseen.errors import ConfigurationError, InputError
@@ -55,6 +56,7 @@ class Images:
         if resample not in RESAMPLES:
             raise ConfigurationError(f"resample must be one of {', '.join(RESAMPLES)}; got {resample!r}")
         self.resample = resample
+        self._settings = (self.size, self.resize, resample)
         self.mean = _three("mean", mean)
         self.std = _three("std", std)
         (self.divisor, *_) = _three("divisor", divisor)
@@ -68,7 +70,7 @@ class Images:
         """Return float32 of shape (n, 3, size, size) for images.
 
         An image is uint8 of shape (h, w) or (h, w, 1), which becomes RGB, (h, w, 3), or (h, w, 4), of which transparent
-        pixels become black.
+        pixels become black. It may also be `reduced` already, with these settings.
         """
         batch = np.empty((len(samples), 3, self.size, self.size), np.float32)
         for place, sample in zip(batch, samples, strict=True):
@@ -76,6 +78,13 @@ class Images:
             for channel in range(3):
                 np.take(self._table[channel], pixels[:, :, channel], out=place[channel])
         return batch
+
+    def reduced(self, sample: np.ndarray) -> Reduced:
+        """Return a decoded image scaled and cut, to be given in its place where the whole would be too much to carry.
+
+        What is made of it is the same, bit for bit.
+        """
+        return Reduced(np.ascontiguousarray(self._pixels(sample)), fingerprint(sample), self._settings)
 
     def example(self) -> np.ndarray:
         """Return a sample, a black dot, by which the shapes of features can be found out."""
@@ -109,6 +118,10 @@ class Images:
 
     def _pixels(self, sample: Any) -> np.ndarray:
         """Return uint8 of shape (size, size, 3)."""
+        if isinstance(sample, Reduced):
+            if sample.settings != self._settings:
+                raise InputError(f"an image was reduced with the settings {sample.settings}, not {self._settings}")
+            return sample.pixels
         require_image(sample)
         if sample.ndim == 3 and sample.shape[2] == 1:
             sample = sample[:, :, 0]

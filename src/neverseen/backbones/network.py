@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones.base_set import BaseSet
-from neverseen.backbones.contents import as_list, decoded
+from neverseen.backbones.contents import as_list, content_of
 from neverseen.backbones.progress import progress_bar
 from neverseen.backbones.protocol import description_digest
 from neverseen.encoding import whole_number
@@ -86,7 +86,7 @@ class Network(ABC):
         features = np.empty((len(listed), self.n_features), np.float32)
         with progress_bar(self.name, len(listed), batch=self.batch_size, shown=self.progress) as advance:
             for rows in self._batches(listed):
-                features[rows] = self._features([decoded(listed[row]) for row in rows], rows)
+                features[rows] = self._features([content_of(listed[row]) for row in rows], rows)
                 advance(len(rows))
         return features
 
@@ -122,7 +122,7 @@ class Network(ABC):
         if sizes is None:
             groups[0] = list(range(len(samples)))
         else:
-            for row, size in enumerate(sizes([decoded(sample) for sample in samples])):
+            for row, size in enumerate(sizes([content_of(sample) for sample in samples])):
                 groups.setdefault(size, []).append(row)
         step = self.batch_size
         return [rows[first : first + step] for rows in groups.values() for first in range(0, len(rows), step)]

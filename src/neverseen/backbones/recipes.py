@@ -20,6 +20,7 @@ from typing import Any
 from neverseen.backbones.cache import Cached
 from neverseen.backbones.images import Images
 from neverseen.backbones.named import efficientnet_lite0, minilm
+from neverseen.backbones.network import Network
 from neverseen.backbones.onnx_runtime import OnnxBackbone
 from neverseen.backbones.precomputed import Precomputed
 from neverseen.backbones.protocol import Backbone
@@ -49,6 +50,17 @@ def kind_of(backbone: Backbone) -> str:
     if isinstance(inner, Precomputed) or not hasattr(inner, "preprocess"):
         return "features"
     return "texts" if type(inner.preprocess).__name__ == "Texts" else "images"
+
+
+def reduction_of(backbone: Backbone) -> Images | None:
+    """Return what may scale and cut images before a backbone gets them; None if it must see the whole.
+
+    The networks of this package take `Reduced` images. Nothing is known about what a backbone of somebody else does.
+    """
+    inner = backbone.backbone if isinstance(backbone, Cached) else backbone
+    if not isinstance(inner, Network) or type(inner).extract is not Network.extract:
+        return None
+    return inner.preprocess if type(inner.preprocess) is Images else None
 
 
 def recipe_of(backbone: Backbone, folder: Path) -> dict[str, Any] | None:

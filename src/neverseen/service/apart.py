@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from neverseen.service.errors import Refusal, too_much
 from neverseen.service.shares import Shares
 
 Answer = tuple[dict[str, Any], list[memoryview]]
+_NICE = 10  # set from here: a process that starts has much to import, and would do that at full priority
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -154,7 +156,10 @@ def _started(about: dict[str, Any]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "neverseen.service.apart_process", json.dumps(about)]
     paths = [str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]  # the same code as here
     environment = os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
+    process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
+    with suppress(OSError):  # it has ended already
+        os.setpriority(os.PRIO_PROCESS, process.pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICE))
+    return process
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:

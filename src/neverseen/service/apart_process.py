@@ -19,7 +19,6 @@ from neverseen.service import messages
 from neverseen.service.contents import READERS, Bounds
 from neverseen.service.errors import Refusal, too_much
 
-_NICE = 10
 _KEEP = 2**28  # bytes in memory after a request with which a process goes on; with more, a new one takes its place
 Answer = tuple[dict[str, Any], list[Any]]
 
@@ -90,7 +89,6 @@ def main() -> None:
     there, back = io.FileIO(0, "r"), io.FileIO(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed is no answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends this process
-    os.nice(_NICE)
     process = Process(about, there, back)
     gc.freeze()
     gc.disable()  # what is parsed has no cycles, and looking for them takes longer than parsing

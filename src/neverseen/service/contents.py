@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from neverseen.backbones.contents import FORMATS, decoded
+from neverseen.backbones.contents import FORMATS, Reduced, decoded
+from neverseen.backbones.images import Images
 from neverseen.errors import InputError, NeverseenError
 from neverseen.service.errors import Refusal
 from neverseen.service.forms import form_of
@@ -50,6 +51,8 @@ class Bounds:
     n_features : int
     max_batch, max_text, max_image_bytes, max_pixels, max_request_pixels : int
         As in `Settings`.
+    images : dict, optional
+        Configuration of the `Images` that scales images for the backbone, where that may be done beforehand.
     """
 
     kind: str
@@ -59,6 +62,7 @@ class Bounds:
     max_image_bytes: int
     max_pixels: int
     max_request_pixels: int
+    images: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return them as JSON values."""
@@ -71,8 +75,8 @@ class Given:
 
     Attributes
     ----------
-    samples : list of ndarray or of str
-        Rows of features, pixels, or texts; empty where there are receipts.
+    samples : list of ndarray, of Reduced or of str
+        Rows of features, images, or texts; empty where there are receipts.
     receipts : list of bytes, or None
     labels, ids : list
         Of the samples, where they are given.
@@ -310,7 +314,11 @@ def _text(words: str, row: int, most: int) -> str:
 
 
 def images_of(files: Sequence[bytes], bounds: Bounds, room: Room) -> tuple[int, list[Any]]:
-    """Return how many pixels image files have, and the pixels: all are measured before the first is unpacked."""
+    """Return how many pixels image files have, and the images: all are measured before the first is unpacked.
+
+    An image that is larger than what the backbone sees of it is reduced to that here, so that whoever predicts and
+    learns has no more to do for a large image than for a small one.
+    """
     if bounds.kind != "images":
         raise Refusal("invalid_request", f"this model takes {bounds.kind}, not images: send JSON")
     require_few(len(files), bounds.max_batch)
@@ -327,11 +335,20 @@ def images_of(files: Sequence[bytes], bounds: Bounds, room: Room) -> tuple[int, 
         words = f"the images have {pixels} pixels together, more than {bounds.max_request_pixels}"
         raise Refusal("too_large", f"{words}: scale them down, or send fewer at a time")
     room(pixels)
+    reduction = None if bounds.images is None else Images.from_configuration(bounds.images)
     images = []
     for row, content in enumerate(files):
         with _blamed(row):
-            images.append(decoded(content))
+            images.append(_carried(decoded(content), reduction))
     return pixels, images
+
+
+def _carried(image: Any, reduction: Images | None) -> np.ndarray | Reduced:
+    """Return an image in the smaller of two forms: as it is, or as the backbone sees it."""
+    if reduction is None or image.shape[0] * image.shape[1] <= reduction.size**2:
+        whole: np.ndarray = image
+        return whole
+    return reduction.reduced(image)
 
 
 @contextmanager

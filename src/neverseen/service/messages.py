@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from neverseen.backbones.contents import Reduced
 from neverseen.service.contents import Given
 
 _LENGTHS = struct.Struct("<QQ")
@@ -66,11 +67,15 @@ def packed(given: Given) -> tuple[dict[str, Any], list[bytes | memoryview]]:
         return about | {"kind": "receipts"}, list(given.receipts)
     if given.samples and isinstance(given.samples[0], str):
         return about | {"kind": "texts"}, [text.encode() for text in given.samples]
-    if given.samples and given.samples[0].ndim == 1:
+    if given.samples and isinstance(given.samples[0], np.ndarray) and given.samples[0].ndim == 1:
         rows = np.array(given.samples)
         return about | {"kind": "rows", "shape": rows.shape}, [rows.data.cast("B")]
-    shapes = [array.shape for array in given.samples]
-    return about | {"kind": "images", "shapes": shapes}, [array.data.cast("B") for array in given.samples]
+    arrays = [image.pixels if isinstance(image, Reduced) else image for image in given.samples]
+    reduced = [
+        (image.fingerprint.hex(), image.settings) if isinstance(image, Reduced) else None for image in given.samples
+    ]
+    about |= {"kind": "images", "shapes": [array.shape for array in arrays], "reduced": reduced}
+    return about, [array.data.cast("B") for array in arrays]
 
 
 def unpacked(about: dict[str, Any], parts: list[memoryview]) -> Given:
@@ -84,9 +89,16 @@ def unpacked(about: dict[str, Any], parts: list[memoryview]) -> Given:
     elif about["kind"] == "rows":
         given.samples = list(np.frombuffer(parts[0], np.float64).reshape(about["shape"]))
     else:
-        images = zip(parts, about["shapes"], strict=True)
-        given.samples = [np.frombuffer(part, np.uint8).reshape(shape) for part, shape in images]
+        given.samples = [_image(*image) for image in zip(parts, about["shapes"], about["reduced"], strict=True)]
     return given
+
+
+def _image(part: memoryview, shape: list[int], reduced: Any) -> np.ndarray | Reduced:
+    pixels = np.frombuffer(part, np.uint8).reshape(shape)
+    if reduced is None:
+        return pixels
+    mark, (size, resize, resample) = reduced
+    return Reduced(pixels, bytes.fromhex(mark), (size, resize, resample))
 
 
 def _write(pipe: io.RawIOBase, content: bytes | memoryview) -> None:

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from neverseen.certificates import State
 from neverseen.service import checks
-from neverseen.service.bodies import content_type
+from neverseen.service.bodies import content_type, declared
 from neverseen.service.contents import JSON
 from neverseen.service.core import Service, address_of, answer, number
 from neverseen.service.documented import SENT, answers, body
@@ -128,8 +128,11 @@ class Certificates:
         content_type(request, JSON)
         client = address_of(request) if key is None else key.name
         most = settings.max_public_body if key is None else settings.max_json
+        said = declared(request)
+        if key is None and 0 < said <= most:  # before it is received: that takes time too
+            service.count_public_bytes(request, said)
         async with service.bodies.receiving(request, client, most, public=key is None) as content:
-            if key is None:
+            if key is None and not said:
                 service.count_public_bytes(request, len(content))
             audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
             question = {"published": service.writer.published.number, "audit": audit}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from neverseen.backbones import Backbone
-from neverseen.backbones.recipes import kind_of
+from neverseen.backbones.recipes import kind_of, reduction_of
 from neverseen.service.contents import Bounds
 from neverseen.service.settings import Settings
 
 
 def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
     """Return what one body may hold."""
+    reduction = reduction_of(backbone)
     return Bounds(
         kind_of(backbone),
         backbone.n_features,
@@ -18,4 +19,5 @@ def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
         settings.max_image_bytes,
         settings.max_pixels,
         settings.max_request_pixels,
+        None if reduction is None else reduction.configuration(),
     )
