@@ -44,8 +44,8 @@ $(VENV)/.browser: | $(VENV)/bin/python
 	@command -v chromium > /dev/null || echo "chromium is not installed: the console's tests will be skipped"
 	@touch $@
 
-test: $(VENV)/.dev $(VENV)/.browser ## run every test
-	$(RUN) -m pytest
+test: $(VENV)/.dev $(VENV)/.browser ## run every test, two files at a time
+	$(RUN) -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev ## check style
 	$(VENV)/bin/ruff check .
