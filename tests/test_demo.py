@@ -27,7 +27,7 @@ def test_demo_ends_in_equal_digests_and_a_figure(tmp_path: Path, capsys: pytest.
     assert after == never
     lines = printed.splitlines()
     assert len(lines) < 50
-    assert max(map(len, lines)) <= 110
+    assert max(map(len, lines)) <= 120  # times may be long on a busy machine
     refused = [line for line in lines if "  refused  " in line]
     assert [line.split("refused")[1].split("  ")[1] for line in refused] == [
         "altered",
