@@ -1,12 +1,12 @@
 """Whether a store holds what receipts are about: what certificates alone cannot tell.
 
-A certificate lists receipts whose samples went. The same sample can be learned again afterwards, under the same id or
-another, and no later certificate says so.
+A certificate lists receipts whose samples went. The same sample can be held all the while under another id, or be
+learned again afterwards, and no certificate says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +32,8 @@ class Holding(NamedTuple):
         is held, under another receipt: it was learned again, or somebody else's is the same. ``"id"``: another sample
         is held under its id. None: nothing was found.
     sure : bool
-        Whether `held` None means that the sample is not held. Without the keys only the receipt itself can be looked
-        for, and samples that were learned after the certificate may be the same.
+        Whether `held` None means that the sample is not held. A receipt that the keys do not open, or that is looked
+        for without them, tells nothing of its sample: any sample held may be the same, learned before it or since.
     """
 
     certificate: int | None
@@ -46,7 +46,6 @@ def holdings(
     receipts: Sequence[bytes],
     configuration: bytes,
     keys: Keyring | None,
-    learned_since: Callable[[int], int],
 ) -> list[Holding]:
     """Return what the ledger says about each receipt.
 
@@ -58,26 +57,17 @@ def holdings(
         Configuration digest of the store.
     keys : Keyring or None
         The store's. Without them receipts cannot be opened.
-    learned_since : callable
-        Returns how many samples came with a certificate or after it, given its number.
     """
     marks = [commitment(receipt) for receipt in receipts]
     numbers = ledger.certificates_of(marks)
     standing = ledger.knows_commitments(marks)
     opened = {} if keys is None else _opened(receipts, configuration, keys)
     found = {} if keys is None else _found(ledger, opened, configuration, keys)
-    since: dict[int, int] = {}
-    answers = []
-    for row, mark in enumerate(marks):
-        number = numbers.get(mark)
-        held = "receipt" if mark in standing else found.get(row)
-        sure = row in opened
-        if not sure and number is not None:
-            if number not in since:
-                since[number] = learned_since(number)
-            sure = since[number] == 0
-        answers.append(Holding(number, held, sure))
-    return answers
+    _, samples = ledger.learned_since_certificate()
+    return [
+        Holding(numbers.get(mark), "receipt" if mark in standing else found.get(row), row in opened or samples == 0)
+        for row, mark in enumerate(marks)
+    ]
 
 
 def _opened(receipts: Sequence[bytes], configuration: bytes, keys: Keyring) -> dict[int, Receipt]:

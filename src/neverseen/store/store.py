@@ -520,18 +520,11 @@ class Store:
 
         Also for readers. With the keys, given or in the folder, samples are found that were learned again: under the
         same id or another, with the same content or features, in whatever class. Without them only the receipt itself
-        is looked for. A sample that was altered before it was learned again is another sample.
+        is looked for, and nothing is sure while the store holds any sample. A sample that was altered before it was
+        learned again is another sample.
         """
         digest = self.description.configuration.digest()
-        return holdings(self._open_ledger(), receipts, digest, self._readable_keys(), self._learned_since)
-
-    def _learned_since(self, number: int) -> int:
-        """Return how many samples came with a certificate or after it, published or not."""
-        ledger = self._open_ledger()
-        newest = self.published_number
-        later = [self.certificate(each) for each in range(number, newest + 1)]
-        waiting = sum(ledger.counts().values()) - later[-1].after.samples + len(ledger.pending())
-        return sum(certificate.learned for certificate in later) + waiting
+        return holdings(self._open_ledger(), receipts, digest, self._readable_keys())
 
     def _readable_keys(self) -> Keyring | None:
         """Return the keys, as far as they are there to be read."""
