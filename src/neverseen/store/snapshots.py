@@ -84,6 +84,8 @@ def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
     statistics = Statistics(size, hardware)
     packed, sums = StoredArray(folder, about["gram"]).read(), StoredArray(folder, about["sums"]).read()
     why = why_impossible(packed, sums, about["counts"]) if classes else None
+    if not classes and packed.any():
+        why = "there is no class, and the Gram matrix is not zero"
     if why is not None:
         raise StoreDamagedError(f"the sums in {folder} are not those of any samples: {why}. Restore them from a copy")
     statistics.gram = hardware.array(unpack_triangle(packed, size))

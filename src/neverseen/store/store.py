@@ -627,8 +627,8 @@ class Store:
             if ahead.after != _state(stored.statistics, version, ahead.configuration):
                 raise self._publications.older(ahead.number - 1, ahead.number, "it states other sums than the ledger's")
             self._publications.write_version(ahead.number, version)
-        elif (number := self.published_number) and self._publications.version_path(number).exists():
-            self.version()  # is what its certificate states; without it, it can be published again
+        elif self.published_number:
+            self._require_stated(stored)
         if ledger.is_outdated:  # not sooner: a store that is refused stays as it is
             self._migrate(known)
         self._folded = self._clock()
@@ -639,6 +639,28 @@ class Store:
             if ahead is not None:
                 _note_published(writing, ahead.number)
         self._tidy()
+
+    def _require_stated(self, stored: StoredModel) -> None:
+        """Raise `StoreDamagedError` unless version and sums are those that the newest certificate states.
+
+        Without the version's file it can be published again. The sums can be compared if nothing changed since: then
+        none is pending, and as many samples are held. Else nobody has signed for them yet.
+        """
+        number, gone = self.published_number, len(self._open_ledger().pending())
+        if self._publications.version_path(number).exists():
+            self.version()
+        after, sums = self._publications.checked(number).after, stored.statistics
+        if sums.total + gone < after.samples:
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} has {sums.total} samples and {gone} forgotten since certificate {number}, "
+                f"which states {after.samples}: restore ledger and sums from one copy"
+            )
+        unchanged = gone == 0 and sums.total == after.samples > 0  # without samples the sums are zero
+        if unchanged and sums.digest() != after.statistics:
+            raise StoreDamagedError(
+                f"the sums in {self.folder / SUMS} are not those that certificate {number} states, and the ledger has "
+                "no change since: restore ledger and sums from one copy"
+            )
 
     def _migrate(self, keys: Keyring | None) -> None:
         """Bring a ledger of an older format up to date. What was learned before stays held, and its receipts good."""
