@@ -6,21 +6,27 @@ manifest, and makes all names and digests fit, for none of them is keyed. What a
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from neverseen import ConfigurationError, LedgerError, StoreDamagedError, store
 from neverseen.certificates import check_chain
 from neverseen.hardware import choose
+from neverseen.labels import canonical_json
 from neverseen.statistics import Statistics
+from neverseen.store.description import Description
 from neverseen.store.snapshots import read_snapshot, write_snapshot
 from tests.attacks.test_rollback import refused
-from tests.test_store import IDS, LABELS, ROWS, never, new, opened
+from tests.test_store import IDS, KEYS, LABELS, ROWS, never, new, opened
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,78 @@ def test_an_empty_store_has_sums(tmp_path: Path) -> None:
     new(folder).close()
     alter_sums(folder, lambda sums: setattr(sums, "gram", np.eye(24, dtype=np.int64)))
     refused(folder, "not those of any samples: there is no class, and the Gram matrix is not zero")
+
+
+# -- descriptions ------------------------------------------------------------------------------------
+
+ODD: list[Any] = [None, 5, -1, 2**70, "x", "", [], {}, True, 1.5, [1, 1], ["1", "0"], ["0", "0"], [2.0], "../keys.json"]
+
+
+def describe(folder: Path, **fields: Any) -> None:
+    about = json.loads((folder / "store.json").read_bytes()) | fields
+    (folder / "store.json").write_bytes(canonical_json(about).encode() + b"\n")
+
+
+@pytest.mark.parametrize("field", sorted(Description.__annotations__ | {"centres": None, "format": None}))
+def test_a_description_has_an_odd_field(field: str, folder: Path) -> None:
+    sound = (folder / "store.json").read_bytes()
+    for value in ODD:
+        if type(value) is type(json.loads(sound)[field]) and value == json.loads(sound)[field]:
+            continue
+        (folder / "store.json").write_bytes(sound)
+        describe(folder, **{field: value})
+        for write in (True, False):
+            with pytest.raises((StoreDamagedError, LedgerError, ConfigurationError)):
+                with opened(folder, write=write) as made:
+                    made.statistics()
+
+
+def test_a_description_lacks_the_name_of_its_backbone(folder: Path) -> None:
+    describe(folder, backbone={})
+    refused(folder, "store.json is damaged")
+    refused(folder, "store.json is damaged", write=False)
+
+
+def test_another_number_of_features(folder: Path) -> None:
+    """The random projection makes codes of any number of features: the sums would fit, and be signed."""
+    describe(folder, n_features=7)
+    refused(folder, "store.json says that samples have 7 features, and precomputed makes 6")
+    for write in (True, False):
+        with pytest.raises(StoreDamagedError, match="store.json says that samples have 7 features, and version 2 has 6"):
+            store.open(folder, keys=KEYS, write=write).version()
+
+
+def manifest(folder: Path, **fields: Any) -> None:
+    """Put another manifest in place of a store's, under the name that it must have, and name it in the ledger."""
+    about = json.loads((folder / "sums" / f"{noted(folder, 'snapshot')}.json").read_bytes()) | fields
+    content = canonical_json(about).encode() + b"\n"
+    name = hashlib.sha256(content).hexdigest()
+    (folder / "sums" / f"{name}.json").write_bytes(content)
+    noted(folder, "snapshot", name)
+
+
+@pytest.mark.parametrize("field", ["class_grams", "classes", "counts", "format", "gram", "size", "sums"])
+def test_a_manifest_has_an_odd_field(field: str, folder: Path) -> None:
+    sound = noted(folder, "snapshot")
+    for value in [*ODD, 10**7, sound, [sound] * 3]:
+        manifest(folder, **{field: value})
+        refused(folder, "sums")
+        noted(folder, "snapshot", sound)
+
+
+def test_a_manifest_states_another_size(folder: Path) -> None:
+    """Nothing is made of that size before it is compared."""
+    manifest(folder, size=10**7)
+    refused(folder, "have other shapes than it states")
+
+
+@pytest.mark.parametrize("key", ["published", "sealed"])
+def test_a_number_in_the_notes_is_none(key: str, folder: Path) -> None:
+    noted(folder, key, "x")
+    for write in (True, False):
+        with pytest.raises(StoreDamagedError, match=f"its note '{key}'"):
+            with opened(folder, write=write) as made:
+                assert made.sealed_number
 
 
 def test_the_store_of_the_tests_is_not_refused(folder: Path) -> None:

@@ -16,7 +16,7 @@ from neverseen.certificates import Certificate, check_next, check_signature
 from neverseen.errors import CertificateRejectedError, FileRejectedError, StoreDamagedError
 from neverseen.files import create_file
 from neverseen.hardware import Hardware
-from neverseen.store.description import Description
+from neverseen.store.description import NAME, Description
 from neverseen.versions import Version, read_version, write_version
 
 VERSIONS, CERTIFICATES = "versions", "certificates"
@@ -139,6 +139,11 @@ class Publications:
             raise StoreDamagedError(f"{error}: {remedy}") from error
         if (version.digest(), len(version.classes)) != (stated.model, stated.classes):
             raise StoreDamagedError(f"{path} is not the version that its certificate states: {remedy}")
+        if version.classes and version.n_features != self._description.n_features:
+            raise StoreDamagedError(
+                f"{self._folder / NAME} says that samples have {self._description.n_features} features, and version "
+                f"{number} has {version.n_features}: restore it from a copy"
+            )
         return version
 
     def write_version(self, number: int, version: Version) -> None:

@@ -36,7 +36,7 @@ from neverseen.register import number_for
 from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics
 from neverseen.store.absent import checked
-from neverseen.store.description import Description
+from neverseen.store.description import NAME, Description
 from neverseen.store.held import Note, StoredClassifier, StoredForgetting, StoredModel
 from neverseen.store.holding import Holding, holdings
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
@@ -404,7 +404,7 @@ class Store:
     @property
     def sealed_number(self) -> int:
         """The number of the certificate up to which all that was forgotten is off the disk; 0 if there is none."""
-        return int(self._open_ledger().meta("sealed") or 0)
+        return self._noted_number("sealed")
 
     @property
     def audit_head(self) -> AuditHead | None:
@@ -421,7 +421,13 @@ class Store:
     @property
     def published_number(self) -> int:
         """The number of the version that readers see; 0 if there is none."""
-        return int(self._open_ledger().meta("published") or 0)
+        return self._noted_number("published")
+
+    def _noted_number(self, key: str) -> int:
+        noted = self._open_ledger().meta(key) or "0"
+        if not (noted.isascii() and noted.isdecimal() and len(noted) <= 16):
+            raise StoreDamagedError(f"the ledger of {self.folder} is damaged: its note {key!r} is no number")
+        return int(noted)
 
     def version(self) -> Version:
         """Return the published version."""
@@ -680,12 +686,20 @@ class Store:
 
     def _read_model(self, snapshot: str, key: Key | None) -> StoredModel:
         """Return the model of a snapshot and of the journal since."""
+        description = self.description
+        statistics = read_snapshot(self.folder / SUMS, snapshot, self._hardware)
+        size = description.configuration.encoder.code_size(description.n_features)
+        if (statistics.size, statistics.class_grams is not None) != (size, description.track_classes):
+            raise StoreDamagedError(
+                f"the sums in {self.folder / SUMS} have {statistics.size} codes where {NAME} has {size}, or only one of "
+                "the two tracks classes: restore both from one copy"
+            )
         stored = StoredModel(
-            self.description.configuration,
-            self.description.n_features,
+            description.configuration,
+            description.n_features,
             key,
             self._hardware,
-            read_snapshot(self.folder / SUMS, snapshot, self._hardware),
+            statistics,
             self._open_ledger(),
             self._clock,
         )
