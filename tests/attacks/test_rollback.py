@@ -11,7 +11,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +363,46 @@ def test_a_process_dies_while_it_publishes_with_a_database(tmp_path: Path, schem
         made.learn(ROWS[20:22], LABELS[20:22], IDS[20:22])
     killed(folder, "after the certificate")
     taken_up(folder, "after the certificate")
+
+
+# -- two certificates of one number ------------------------------------------------------------------
+
+
+def test_a_certificate_that_never_got_its_name_is_put_in_place_of_the_published_one(
+    unpublished: Path, tmp_path: Path
+) -> None:
+    """A process died just before its certificate had its name; the file was copied, and another was published."""
+    folder = Path(shutil.copytree(unpublished, tmp_path / "s"))
+    killed(folder, "half-way through the certificate")
+    certificates = folder / "certificates"
+    (left,) = certificates.glob(".*")
+    other = replace(Certificate.load(left), time="2999-01-01T00:00:00Z")  # not in the same second
+    other = replace(other, signature=SigningKey.load(folder / "signing.json").sign(other._signed()).hex())
+    with opened(folder) as made:
+        assert not left.exists()
+        assert made.publish().number == 2
+    published = (certificates / "00000002.json").read_bytes()
+    (certificates / "00000002.json").write_bytes(other.to_json())
+    for write in (True, False):
+        refused(folder, "00000002.json is not the certificate that was published under its number", write)
+    (certificates / "00000002.json").write_bytes(published)
+    with opened(folder) as made, opened(folder, write=False) as reader:  # and while the store is open
+        made.learn(ROWS[30:32], LABELS[30:32])
+        (certificates / "00000002.json").write_bytes(other.to_json())
+        with pytest.raises(StoreDamagedError, match="is not the certificate that was published"):
+            made.publish()
+        with pytest.raises(StoreDamagedError, match="is not the certificate that was published"):
+            reader.predict(ROWS)
+
+
+def test_a_ledger_without_the_note_is_given_it(unpublished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(unpublished, tmp_path / "s"))
+    with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as ledger:
+        ledger.execute("DELETE FROM neverseen_meta WHERE key = 'newest'")
+    with opened(folder, write=False) as reader:
+        reader.predict(ROWS)
+    with opened(folder) as made:
+        assert made._open_ledger().meta("newest") == f"1 {made.certificate(1).digest()}"
 
 
 # -- failures that are no crashes --------------------------------------------------------------------

@@ -8,7 +8,7 @@ to the one before are right, and a version once the certificate states its diges
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,10 +21,16 @@ from neverseen.versions import Version, read_version, write_version
 
 VERSIONS, CERTIFICATES = "versions", "certificates"
 _NAME = re.compile(r"([0-9]{8}|[1-9][0-9]{8,15})\.json", re.ASCII)
+_UNNAMED = re.compile(r"\.[0-9]{8,16}\.json\.\w+", re.ASCII)  # a certificate while it is written
 _REMEDY = (
     "Put back the newest ledger there is; a file ledger.sqlite-wal beside it belongs to it. Do not remove "
     "certificates: they are signed, and others may have them. 'Backups' in docs/service.md says more"
 )
+
+
+def note_of(certificate: Certificate) -> str:
+    """Return what the ledger notes of the certificate that is published last."""
+    return f"{certificate.number} {certificate.digest()}"
 
 
 class Publications:
@@ -36,11 +42,14 @@ class Publications:
         The store's.
     description : Description
         Whose public key must have signed the certificates.
+    newest : callable
+        Returns the ledger's note of the certificate that was published last, as `note_of` makes it; None if it has none.
     """
 
-    def __init__(self, folder: Path, description: Description) -> None:
+    def __init__(self, folder: Path, description: Description, newest: Callable[[], str | None]) -> None:
         self._folder = folder
         self._description = description
+        self._newest = newest
 
     def certificate_path(self, number: int) -> Path:
         """Return where a certificate is kept."""
@@ -72,6 +81,12 @@ class Publications:
         if found.configuration != configuration.digest().hex() or found.grid_bits != configuration.grid_bits:
             raise StoreDamagedError(
                 f"{self.certificate_path(number)} is of a model with other settings: restore it from a copy"
+            )
+        noted = self._newest() or ""
+        if noted.startswith(f"{number} ") and noted != note_of(found):
+            raise StoreDamagedError(
+                f"{self.certificate_path(number)} is not the certificate that was published under its number: restore "
+                "that one from a copy"
             )
         return found
 
@@ -125,6 +140,15 @@ class Publications:
     def add(self, certificate: Certificate) -> None:
         """Write a new certificate; one that is there is never replaced."""
         create_file(self.certificate_path(certificate.number), [certificate.to_json()])
+
+    def remove_unnamed(self) -> None:
+        """Remove certificates that a process was writing when it died: they never had their names, and nobody saw them.
+
+        They are signed, so they must not stay beside the one that has the number now.
+        """
+        for path in (self._folder / CERTIFICATES).iterdir():
+            if _UNNAMED.fullmatch(path.name):
+                path.unlink()
 
     # -- versions ----------------------------------------------------------------------------------
 

@@ -41,12 +41,14 @@ from neverseen.store.held import Note, StoredClassifier, StoredForgetting, Store
 from neverseen.store.holding import Holding, holdings
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
-from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications
+from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications, note_of
 from neverseen.store.snapshots import files_of, read_snapshot, release_classes, write_snapshot
 from neverseen.versions import Version
 
 KEYS, SIGNING_KEY, LOCK, LEDGER = "keys.json", "signing.json", "lock", "ledger.sqlite"
 SUMS = "sums"
+NEWEST = "newest"
+"""Key of the ledger's notes: number and digest of the certificate that was published last."""
 AUDIT = "audit"
 """Key of the ledger's notes: the head of a service's audit log, as canonical JSON."""
 FOLD_BYTES = 2**26
@@ -110,7 +112,7 @@ class Store:
         self.description = Description.read(folder)
         self.backbone = checked(backbone, self.description, folder)
         self._hardware, self._clock, self._given_keys = hardware, clock, keys
-        self._publications = Publications(folder, self.description)
+        self._publications = Publications(folder, self.description, lambda: self._open_ledger().meta(NEWEST))
         self._published: tuple[int, Version] | None = None
         self._model: StoredForgetting | None = None
         self._ledger: Ledger | None = None
@@ -337,7 +339,7 @@ class Store:
         ledger, number = self._open_ledger(), certificate.number
         try:
             with ledger.writing() as writing:
-                _note_published(writing, number)
+                _note_published(writing, certificate)
                 self._publications.add(certificate)
         except BaseException as error:
             if not self._publications.certificate_path(number).exists() or getattr(error, "uncertain", False):
@@ -643,7 +645,10 @@ class Store:
         with ledger.writing() as writing:  # goes over what a process that died had not committed: no state but this
             writing.set_meta("snapshot", snapshot)  # one can come back, and no other's files are needed
             if ahead is not None:
-                _note_published(writing, ahead.number)
+                _note_published(writing, ahead)
+            elif number := self.published_number:  # ledgers of 0.1.0 do not have it
+                writing.set_meta(NEWEST, note_of(self._publications.checked(number)))
+        self._publications.remove_unnamed()
         self._tidy()
 
     def _require_stated(self, stored: StoredModel) -> None:
@@ -772,6 +777,7 @@ def _state(statistics: Statistics, version: Version, configuration: str) -> Stat
     return State(statistics.digest(), version.digest(), statistics.total, len(version.classes))
 
 
-def _note_published(writing: Writing, number: int) -> None:
-    writing.set_meta("published", str(number))
-    writing.certify(number)
+def _note_published(writing: Writing, certificate: Certificate) -> None:
+    writing.set_meta("published", str(certificate.number))
+    writing.set_meta(NEWEST, note_of(certificate))
+    writing.certify(certificate.number)
