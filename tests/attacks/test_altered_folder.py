@@ -20,6 +20,7 @@ import pytest
 
 from neverseen import ConfigurationError, LedgerError, StoreDamagedError, store
 from neverseen.certificates import check_chain
+from neverseen.cli.archive import read_archive, write_archive
 from neverseen.hardware import choose
 from neverseen.labels import canonical_json
 from neverseen.statistics import Statistics
@@ -93,8 +94,8 @@ def test_the_journal_is_altered_in_place_of_the_sums(tmp_path: Path) -> None:
         made.learn(ROWS[:20], LABELS[:20], IDS[:20])
         made.publish()
     with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as ledger:
-        ledger.execute("DELETE FROM neverseen_journal")
-        ledger.execute("DELETE FROM neverseen_classes")
+        for table in ("journal", "classes", "samples"):
+            ledger.execute(f"DELETE FROM neverseen_{table}")  # noqa: S608
     refused(folder, "the ledger of .* has 0 samples and 0 forgotten since certificate 1, which states 20: restore")
 
 
@@ -104,6 +105,37 @@ def test_an_empty_store_has_sums(tmp_path: Path) -> None:
     new(folder).close()
     alter_sums(folder, lambda sums: setattr(sums, "gram", np.eye(24, dtype=np.int64)))
     refused(folder, "not those of any samples: there is no class, and the Gram matrix is not zero")
+
+
+def shift_between_classes(sums: Statistics) -> None:
+    assert sums.class_grams is not None
+    first, second, *_ = sums.classes
+    moved = np.zeros_like(sums.class_grams.packed(first), np.int64)
+    moved[0] = sums.class_grams.packed(first)[0] + 1
+    for name, sign in ((first, -1), (second, 1)):
+        sums.class_grams.put(name, sums.class_grams.packed(name) + sign * moved)
+
+
+def shift_one_class(sums: Statistics) -> None:
+    assert sums.class_grams is not None
+    name = sums.classes[0]
+    packed = np.array(sums.class_grams.packed(name), np.int64)
+    packed[1] -= np.sign(packed[1])
+    packed[-1] += 1
+    sums.class_grams.put(name, packed)
+
+
+@pytest.mark.parametrize("change", [shift_one_class, shift_between_classes])
+def test_an_archive_has_altered_sums_of_classes(
+    change: Callable[[Statistics], None], folder: Path, tmp_path: Path
+) -> None:
+    """No certificate states them. They would be taken away when the class is forgotten."""
+    KEYS.save(folder / "keys.json")
+    alter_sums(folder, change)
+    write_archive(folder, tmp_path / "s.tar")
+    with pytest.raises(StoreDamagedError, match="the sums of classes in .* do not make up the sums of all"):
+        read_archive(tmp_path / "again", tmp_path / "s.tar")
+    assert not (tmp_path / "again").exists()
 
 
 # -- descriptions ------------------------------------------------------------------------------------

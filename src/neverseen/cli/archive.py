@@ -81,6 +81,7 @@ def read_archive(folder: Path, file: Path) -> str:
         if described(partial).ledger is not None:  # it would name a database of the sender's choice
             raise FileRejectedError(f"{file} names a database for its ledger: it was not written by export")
         with opened(partial, write=True) as model:
+            model.check()
             digest = model.digest()
         partial.rename(folder)
         sync_folder(folder.parent)

@@ -233,6 +233,9 @@ class Database(ABC):
     def prepare(self, transaction: Transaction) -> None:
         """Do what this kind of database needs once the tables are made."""
 
+    def check(self, transaction: Transaction) -> None:
+        """Raise `LedgerError` unless tables and indexes fit each other; of a server that is its own matter."""
+
     @abstractmethod
     def _begin(self, connection: sa.Connection, purpose: str) -> None: ...
 
@@ -358,6 +361,11 @@ class SQLite(Database):
 
     def prepare(self, transaction: Transaction) -> None:
         """Do nothing: all that SQLite needs is set with each connection."""
+
+    def check(self, transaction: Transaction) -> None:  # noqa: D102
+        ((found,),) = transaction.rows(sa.text("PRAGMA integrity_check(1)"))
+        if found != "ok":
+            raise LedgerError(f"the ledger {self.name} is damaged: {found}. Restore it from a copy")
 
     def _begin(self, connection: sa.Connection, purpose: str) -> None:
         connection.exec_driver_sql("BEGIN" if purpose == "read" else "BEGIN IMMEDIATE")

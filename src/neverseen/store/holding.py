@@ -63,7 +63,7 @@ def holdings(
     standing = ledger.knows_commitments(marks)
     opened = {} if keys is None else _opened(receipts, configuration, keys)
     found = {} if keys is None else _found(ledger, opened, configuration, keys)
-    _, samples = ledger.learned_since_certificate()
+    samples = ledger.total()
     return [
         Holding(numbers.get(mark), "receipt" if mark in standing else found.get(row), row in opened or samples == 0)
         for row, mark in enumerate(marks)

@@ -16,6 +16,7 @@ import numpy as np
 
 from neverseen.backbones import Backbone
 from neverseen.certificates import AuditHead, Certificate, State, issue
+from neverseen.definiteness import why_impossible
 from neverseen.encoding import quantise
 from neverseen.errors import (
     AlreadyForgottenError,
@@ -34,7 +35,7 @@ from neverseen.membership import Member
 from neverseen.receipts import commitment
 from neverseen.register import number_for
 from neverseen.signing import SigningKey
-from neverseen.statistics import Statistics
+from neverseen.statistics import Statistics, pack_triangle
 from neverseen.store.absent import checked
 from neverseen.store.description import NAME, Description
 from neverseen.store.held import Note, StoredClassifier, StoredForgetting, StoredModel
@@ -497,6 +498,27 @@ class Store:
                 return stored.statistics
         raise StoreDamagedError(f"the sums in {self.folder / SUMS} do not hold still: try again")
 
+    def check(self) -> None:
+        """Raise unless the ledger is whole, and the Gram matrices of classes sum to the one of all. It reads everything.
+
+        For a store that comes from elsewhere. That the sums are those of the samples, `neverseen verify retrain` shows.
+        """
+        self._open_ledger().check()
+        sums = self.statistics()
+        if sums.class_grams is None:
+            return
+        left = pack_triangle(sums.hardware.numpy(sums.gram)).astype(np.int64)
+        wrong = False
+        for name, row in zip(sums.classes, sums.cross().T, strict=True):
+            packed = sums.class_grams.packed(name)
+            wrong |= why_impossible(packed, row[np.newaxis], [sums.counts[name]]) is not None
+            left -= packed
+        if wrong or left.any():
+            raise StoreDamagedError(
+                f"the sums of classes in {self.folder / SUMS} are not those of any samples, or do not make up the sums of "
+                "all: restore them from a copy"
+            )
+
     def ids_held(self, ids: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
         """Return, for each id, whether a sample of its owner is held under it: `learn` would refuse it."""
         key, configuration = self._writer()._require_keys().membership, self.description.configuration.digest()
@@ -624,11 +646,11 @@ class Store:
             raise ConfigurationError("the keys are not those that this store was made with")
         snapshot = self._snapshot()
         stored = self._read_model(snapshot, None if known is None else known.membership)
-        held = ledger.counts()
-        if held != dict(stored.statistics.counts):
+        held, rows = ledger.counts(), ledger.total()
+        if held != dict(stored.statistics.counts) or rows != stored.statistics.total:
             raise StoreDamagedError(
                 f"the ledger of {self.folder} and its sums are not of the same samples "
-                f"({sum(held.values())} and {stored.statistics.total}): restore both from one copy"
+                f"({rows} and {stored.statistics.total}): restore both from one copy"
             )
         if ahead is not None:
             version = Version.of(stored)
