@@ -86,6 +86,27 @@ def test_an_unpublished_relearning_is_found(tmp_path: Path) -> None:
     assert verify(tmp_path / "shop", "--receipt", tmp_path / "mine.jsonl")[0] == 1
 
 
+class Moving(Precomputed):
+    """A network whose features move, as they do with another batch size or library; samples stay what they are."""
+
+    shift = 0.0
+
+    def extract(self, samples: Any) -> np.ndarray:
+        return super().extract(samples) + np.float32(self.shift)
+
+
+@pytest.mark.parametrize("label", [NAMES[0], OTHER])
+def test_a_sample_whose_features_moved_is_found_in_whatever_class(label: str, tmp_path: Path) -> None:
+    network = Moving(8)
+    with store.create(tmp_path / "shop", network, AnalyticClassifier(RandomProjection(24), gamma=512)) as model:
+        receipts = model.learn(ROWS, NAMES, IDS)
+        model.forget(receipts[:1])
+        model.publish()
+        network.shift = 0.5
+        model.learn(ROWS[:1], [label], ["again"])
+        assert model.holds(receipts[:1]) == [store.Holding(1, "sample", sure=True)]
+
+
 def test_another_sample_under_the_old_id_is_told(tmp_path: Path) -> None:
     receipt = forgotten(tmp_path / "shop")
     with store.open(tmp_path / "shop", backbone=Precomputed(8)) as model:
