@@ -8,6 +8,7 @@ taken up if it states just what the ledger comes to.
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -437,7 +438,29 @@ def test_nothing_changes_between_a_signature_and_its_note(
     taken_up(folder, "after the certificate")
 
 
-def test_a_certificate_that_appears_is_not_overwritten(tmp_path: Path) -> None:
+def without_links(*_: Any, **__: Any) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As FAT and exFAT are: a certificate gets its name by renaming, and nothing is left beside it."""
+    monkeypatch.setattr(os, "link", without_links)
+    with new(tmp_path / "s") as made:
+        made.learn(ROWS[:10], LABELS[:10])
+        made.publish()
+        made.learn(ROWS[10:12], LABELS[10:12])
+        made.publish()
+        check_chain(made.certificates(), made.description.public_key)
+    names = sorted(path.name for path in (tmp_path / "s" / "certificates").iterdir())
+    assert names == ["00000001.json", "00000002.json"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_certificate_that_appears_is_not_overwritten(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", without_links)
     with new(tmp_path / "s") as made:
         made.learn(ROWS[:10], LABELS[:10])
         path = tmp_path / "s" / "certificates" / "00000001.json"
