@@ -7,9 +7,11 @@ manifest, and makes all names and digests fit, for none of them is keyed. What a
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 import sqlite3
+import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neverseen import ConfigurationError, LedgerError, StoreDamagedError, store
+from neverseen import ConfigurationError, FileRejectedError, LedgerError, StoreDamagedError, store
 from neverseen.certificates import check_chain
 from neverseen.cli.archive import read_archive, write_archive
 from neverseen.hardware import choose
@@ -173,7 +175,9 @@ def test_another_number_of_features(folder: Path) -> None:
     describe(folder, n_features=7)
     refused(folder, "store.json says that samples have 7 features, and precomputed makes 6")
     for write in (True, False):
-        with pytest.raises(StoreDamagedError, match="store.json says that samples have 7 features, and version 2 has 6"):
+        with pytest.raises(
+            StoreDamagedError, match="store.json says that samples have 7 features, and version 2 has 6"
+        ):
             store.open(folder, keys=KEYS, write=write).version()
 
 
@@ -208,6 +212,101 @@ def test_a_number_in_the_notes_is_none(key: str, folder: Path) -> None:
         with pytest.raises(StoreDamagedError, match=f"its note '{key}'"):
             with opened(folder, write=write) as made:
                 assert made.sealed_number
+
+
+# -- files that are not ours -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sums/.snapshot", "versions/kept", "certificates/.00000003.json.abcdefgh"])
+def test_a_folder_lies_among_the_files(name: str, folder: Path) -> None:
+    """Network drives put one there; it is none of ours."""
+    (folder / name).mkdir()
+    with opened(folder) as made:
+        made.learn(ROWS[30:32], LABELS[30:32])
+        made.seal()
+    assert (folder / name).is_dir()
+
+
+def test_folders_lie_where_files_were(folder: Path) -> None:
+    for name in ("sums/*.json", "versions/*"):
+        again = Path(shutil.copytree(folder, folder.parent / name[:4]))
+        (path,) = again.glob(name)
+        path.unlink()
+        path.mkdir()
+        refused(again, "is missing")
+
+
+def test_a_copy_leaves_out_empty_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    new(folder).close()
+    for name in ("versions", "certificates"):
+        (folder / name).rmdir()
+    with opened(folder) as made:
+        made.learn(ROWS[:5], LABELS[:5])
+        assert made.publish().number == 1
+
+
+EXTRA = [
+    "hoard",
+    "certificates/notes.txt",
+    "service",
+    "sums/kept",
+    "versions/1.safetensors",
+    "lock",
+    "ledger.sqlite-wal",
+]
+
+
+def packed(folder: Path, target: Path, *, without: str = "", added: str = "") -> Path:
+    """Write the archive of a store, less a file or with one more."""
+    whole = target.with_suffix(".whole")
+    write_archive(folder, whole)
+    with tarfile.open(whole) as old, tarfile.open(target, "w") as archive:
+        for member in old:
+            if member.name != without:
+                archive.addfile(member, old.extractfile(member))
+        if added:
+            archive.addfile(tarfile.TarInfo(added), io.BytesIO(b""))
+    return target
+
+
+@pytest.fixture
+def with_keys(folder: Path) -> Path:
+    KEYS.save(folder / "keys.json")
+    return folder
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_an_archive_has_a_file_that_is_none_of_a_store(name: str, with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar", added=name)
+    with pytest.raises(FileRejectedError, match=f"holds '{name}', which is no file of a store"):
+        read_archive(tmp_path / "again", archive)
+
+
+def test_an_export_leaves_such_files_out(with_keys: Path, tmp_path: Path) -> None:
+    for name in ("hoard", "certificates/notes.txt"):
+        (with_keys / name).write_bytes(b"kept")
+    write_archive(with_keys, tmp_path / "s.tar")
+    with tarfile.open(tmp_path / "s.tar") as archive:
+        assert not {"hoard", "certificates/notes.txt"} & set(archive.getnames())
+
+
+def test_an_archive_has_a_file_twice(with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar", added="store.json")
+    with pytest.raises(FileRejectedError, match=r"s\.tar holds 'store.json' twice"):
+        read_archive(tmp_path / "again", archive)
+
+
+@pytest.mark.parametrize("name", ["store.json", "signing.json", "ledger.sqlite"])
+def test_an_archive_lacks_a_file(name: str, with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar", without=name)
+    with pytest.raises(FileRejectedError, match=f"s.tar lacks {name}"):
+        read_archive(tmp_path / "again", archive)
+    assert not (tmp_path / "again").exists()
+
+
+def test_the_archive_of_the_tests_is_not_refused(with_keys: Path, tmp_path: Path) -> None:
+    assert read_archive(tmp_path / "again", packed(with_keys, tmp_path / "s.tar")) == never(list(range(2, 20)))
 
 
 def test_the_store_of_the_tests_is_not_refused(folder: Path) -> None:

@@ -28,6 +28,12 @@ _REMEDY = (
 )
 
 
+def files_in(folder: Path) -> list[Path]:
+    """Return the files in a folder of a store, which is made if a copy left it out; folders in it are not ours."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return [path for path in folder.iterdir() if path.is_symlink() or not path.is_dir()]
+
+
 def note_of(certificate: Certificate) -> str:
     """Return what the ledger notes of the certificate that is published last."""
     return f"{certificate.number} {certificate.digest()}"
@@ -146,7 +152,7 @@ class Publications:
 
         They are signed, so they must not stay beside the one that has the number now.
         """
-        for path in (self._folder / CERTIFICATES).iterdir():
+        for path in files_in(self._folder / CERTIFICATES):
             if _UNNAMED.fullmatch(path.name):
                 path.unlink()
 

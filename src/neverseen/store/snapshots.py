@@ -118,7 +118,7 @@ def _manifest(folder: Path, name: str) -> dict[str, Any]:
     path = folder / f"{name}.json"
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise StoreDamagedError(f"{path} is missing: restore the store from a copy") from None
     if hashlib.sha256(content).hexdigest() != name:
         raise StoreDamagedError(f"{path} is damaged: it is not what was written. Restore it from a copy")

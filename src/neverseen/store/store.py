@@ -42,7 +42,7 @@ from neverseen.store.held import Note, StoredClassifier, StoredForgetting, Store
 from neverseen.store.holding import Holding, holdings
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
-from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications, note_of
+from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications, files_in, note_of
 from neverseen.store.snapshots import files_of, read_snapshot, release_classes, write_snapshot
 from neverseen.versions import Version
 
@@ -784,7 +784,7 @@ class Store:
             VERSIONS: {self._publications.version_path(self.published_number).name},
         }
         for name, keep in wanted.items():
-            for path in (self.folder / name).iterdir():
+            for path in files_in(self.folder / name):
                 if path.name not in keep:
                     path.unlink()
 
