@@ -159,9 +159,11 @@ def test_a_description_has_an_odd_field(field: str, folder: Path) -> None:
         (folder / "store.json").write_bytes(sound)
         describe(folder, **{field: value})
         for write in (True, False):
-            with pytest.raises((StoreDamagedError, LedgerError, ConfigurationError)):
-                with opened(folder, write=write) as made:
-                    made.statistics()
+            with (
+                pytest.raises((StoreDamagedError, LedgerError, ConfigurationError)),
+                opened(folder, write=write) as made,
+            ):
+                made.statistics()
 
 
 def test_a_description_lacks_the_name_of_its_backbone(folder: Path) -> None:
@@ -209,9 +211,11 @@ def test_a_manifest_states_another_size(folder: Path) -> None:
 def test_a_number_in_the_notes_is_none(key: str, folder: Path) -> None:
     noted(folder, key, "x")
     for write in (True, False):
-        with pytest.raises(StoreDamagedError, match=f"its note '{key}'"):
-            with opened(folder, write=write) as made:
-                assert made.sealed_number
+        with (
+            pytest.raises(StoreDamagedError, match=f"its note '{key}'"),
+            opened(folder, write=write) as made,
+        ):
+            assert made.sealed_number
 
 
 # -- files that are not ours -------------------------------------------------------------------------

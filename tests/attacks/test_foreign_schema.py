@@ -172,12 +172,12 @@ CONTENT = {
     "an index by member that is empty behind its right text": HIDING.format(
         index="neverseen_samples_member", columns="member_key, owner_key, content_key"
     ),
-    "a sample that is gone, and counted": f"DELETE FROM neverseen_samples WHERE id = '\"{IDS[5]}\"'",
+    "a sample that is gone, and counted": "DELETE FROM neverseen_samples WHERE id = '\"sample number 5\"'",
     "a sample twice": (
-        f"DELETE FROM neverseen_samples WHERE id = '\"{IDS[5]}\"'; INSERT INTO neverseen_samples "
-        f"SELECT * FROM neverseen_samples WHERE id = '\"{IDS[6]}\"'"
+        "DELETE FROM neverseen_samples WHERE id = '\"sample number 5\"'; INSERT INTO neverseen_samples "
+        "SELECT * FROM neverseen_samples WHERE id = '\"sample number 6\"'"
     ),
-    "a sample of another class": f"UPDATE neverseen_samples SET name = '\"x\"' WHERE id = '\"{IDS[5]}\"'",
+    "a sample of another class": "UPDATE neverseen_samples SET name = '\"x\"' WHERE id = '\"sample number 5\"'",
     "keys under which no sample is found": "UPDATE neverseen_samples SET number_key = number_key + 1",
     "keys of other owners": "UPDATE neverseen_samples SET owner_key = 7",
 }

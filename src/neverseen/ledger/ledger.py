@@ -271,7 +271,7 @@ class Ledger:
             last = sa.tuple_(sa.literal(key_of(number)), sa.literal(number))
 
     def check(self) -> None:
-        """Raise `LedgerError` unless all samples are whole, found by their keys, and as many as is noted. It reads all."""
+        """Raise `LedgerError` unless all samples are whole, under their keys, and as many as noted. It reads all."""
         self._require_current()
         found: Counter[str] = Counter()
         before = b""
@@ -288,8 +288,8 @@ class Ledger:
                 found[sample.name] += 1
         if found != self.counts():
             raise LedgerError(
-                f"the ledger {self._database.name} is damaged: it holds {found.total()} samples, and notes other numbers "
-                "of them by class. Restore it from a copy"
+                f"the ledger {self._database.name} is damaged: it holds {found.total()} samples, and notes other "
+                "numbers of them by class. Restore it from a copy"
             )
 
     def journal(self, after: int = 0) -> Iterator[JournalRow]:

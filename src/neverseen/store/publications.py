@@ -49,7 +49,7 @@ class Publications:
     description : Description
         Whose public key must have signed the certificates.
     newest : callable
-        Returns the ledger's note of the certificate that was published last, as `note_of` makes it; None if it has none.
+        Returns the ledger's note of the certificate that was published last, as `note_of` makes it, or None.
     """
 
     def __init__(self, folder: Path, description: Description, newest: Callable[[], str | None]) -> None:

@@ -499,7 +499,7 @@ class Store:
         raise StoreDamagedError(f"the sums in {self.folder / SUMS} do not hold still: try again")
 
     def check(self) -> None:
-        """Raise unless the ledger is whole, and the Gram matrices of classes sum to the one of all. It reads everything.
+        """Raise unless the ledger is whole, and the sums of classes make up the sums of all. It reads everything.
 
         For a store that comes from elsewhere. That the sums are those of the samples, `neverseen verify retrain` shows.
         """
@@ -515,8 +515,8 @@ class Store:
             left -= packed
         if wrong or left.any():
             raise StoreDamagedError(
-                f"the sums of classes in {self.folder / SUMS} are not those of any samples, or do not make up the sums of "
-                "all: restore them from a copy"
+                f"the sums of classes in {self.folder / SUMS} are not those of any samples, or do not make up the sums "
+                "of all: restore them from a copy"
             )
 
     def ids_held(self, ids: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
@@ -685,8 +685,8 @@ class Store:
         after, sums = self._publications.checked(number).after, stored.statistics
         if sums.total + gone < after.samples:
             raise StoreDamagedError(
-                f"the ledger of {self.folder} has {sums.total} samples and {gone} forgotten since certificate {number}, "
-                f"which states {after.samples}: restore ledger and sums from one copy"
+                f"the ledger of {self.folder} has {sums.total} samples and {gone} forgotten since certificate "
+                f"{number}, which states {after.samples}: restore ledger and sums from one copy"
             )
         unchanged = gone == 0 and sums.total == after.samples > 0  # without samples the sums are zero
         if unchanged and sums.digest() != after.statistics:
@@ -718,8 +718,8 @@ class Store:
         size = description.configuration.encoder.code_size(description.n_features)
         if (statistics.size, statistics.class_grams is not None) != (size, description.track_classes):
             raise StoreDamagedError(
-                f"the sums in {self.folder / SUMS} have {statistics.size} codes where {NAME} has {size}, or only one of "
-                "the two tracks classes: restore both from one copy"
+                f"the sums in {self.folder / SUMS} have {statistics.size} codes where {NAME} has {size}, or only one "
+                "of the two tracks classes: restore both from one copy"
             )
         stored = StoredModel(
             description.configuration,
