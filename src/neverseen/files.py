@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -28,9 +29,20 @@ def replace_file(path: Path, parts: Iterable[Any]) -> None:
 
 
 def create_file(path: Path, parts: Iterable[Any]) -> None:
-    """Write a new file of mode 600 in the same manner; raise `FileExistsError` if there is one already."""
+    """Write a new file of mode 600 in the same manner; raise `FileExistsError` if there is one already.
+
+    Where the file system has no hard links (FAT, exFAT, some network mounts), two processes that do not lock each other
+    out could both succeed: looking and renaming are two steps there.
+    """
     with _written_beside(path, parts) as partial:
-        os.link(partial, path)
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            if os.path.lexists(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+            partial.replace(path)
     sync_folder(path.parent)
 
 

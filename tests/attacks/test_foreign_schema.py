@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from neverseen import LedgerError
+from neverseen import LedgerError, StoreDamagedError
 from neverseen.cli.archive import read_archive, write_archive
 from neverseen.ledger import Ledger
 from neverseen.store import create
@@ -156,6 +156,46 @@ def test_a_ledger_that_is_ours_opens_however_it_was_written(folder: Path) -> Non
         assert again.digest() == never(list(range(2, 10)))
         again.seal()
     opened(folder).close()
+
+
+# -- content -----------------------------------------------------------------------------------------
+
+HIDING = (
+    "DROP INDEX {index}; CREATE INDEX {index} ON neverseen_samples ({columns}) WHERE number_key > 99999999999; "
+    "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = replace(sql, ' WHERE number_key > 99999999999', '') "
+    "WHERE name = '{index}'; PRAGMA writable_schema = OFF"
+)
+CONTENT = {
+    "an index by number that is empty behind its right text": HIDING.format(
+        index="neverseen_samples_number", columns="number_key"
+    ),
+    "an index by member that is empty behind its right text": HIDING.format(
+        index="neverseen_samples_member", columns="member_key, owner_key, content_key"
+    ),
+    "a sample that is gone, and counted": "DELETE FROM neverseen_samples WHERE id = '\"sample number 5\"'",
+    "a sample twice": (
+        "DELETE FROM neverseen_samples WHERE id = '\"sample number 5\"'; INSERT INTO neverseen_samples "
+        "SELECT * FROM neverseen_samples WHERE id = '\"sample number 6\"'"
+    ),
+    "a sample of another class": "UPDATE neverseen_samples SET name = '\"x\"' WHERE id = '\"sample number 5\"'",
+    "keys under which no sample is found": "UPDATE neverseen_samples SET number_key = number_key + 1",
+    "keys of other owners": "UPDATE neverseen_samples SET owner_key = 7",
+}
+
+
+@pytest.mark.parametrize("attack", CONTENT)
+def test_an_archive_whose_schema_is_right_has(attack: str, whole: Path, tmp_path: Path) -> None:
+    repack(whole / "s.tar", tmp_path / "evil.tar", lambda path: tamper(path, CONTENT[attack]))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises((LedgerError, StoreDamagedError), match="damaged|not of the same samples"):
+        read_archive(tmp_path / "again", tmp_path / "evil.tar")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_with_a_sample_that_is_gone_and_counted(folder: Path) -> None:
+    tamper(folder / "ledger.sqlite", CONTENT["a sample that is gone, and counted"])
+    with pytest.raises(StoreDamagedError, match=r"are not of the same samples \(7 and 8\): restore"):
+        opened(folder)
 
 
 # -- PostgreSQL --------------------------------------------------------------------------------------

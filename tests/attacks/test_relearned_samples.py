@@ -7,6 +7,7 @@ certificate still lists the receipt, and will for ever.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from neverseen import AnalyticClassifier, Keyring, RandomProjection, store
 from neverseen.backbones import Precomputed
-from neverseen.certificates import is_mine
+from neverseen.certificates import Certificate, is_mine
 from neverseen.cli import app
 from neverseen.cli.receipt_files import ReceiptFile, read_receipts
 from neverseen.client import Client
@@ -85,6 +86,27 @@ def test_an_unpublished_relearning_is_found(tmp_path: Path) -> None:
     assert verify(tmp_path / "shop", "--receipt", tmp_path / "mine.jsonl")[0] == 1
 
 
+class Moving(Precomputed):
+    """A network whose features move, as they do with another batch size or library; samples stay what they are."""
+
+    shift = 0.0
+
+    def extract(self, samples: Any) -> np.ndarray:
+        return super().extract(samples) + np.float32(self.shift)
+
+
+@pytest.mark.parametrize("label", [NAMES[0], OTHER])
+def test_a_sample_whose_features_moved_is_found_in_whatever_class(label: str, tmp_path: Path) -> None:
+    network = Moving(8)
+    with store.create(tmp_path / "shop", network, AnalyticClassifier(RandomProjection(24), gamma=512)) as model:
+        receipts = model.learn(ROWS, NAMES, IDS)
+        model.forget(receipts[:1])
+        model.publish()
+        network.shift = 0.5
+        model.learn(ROWS[:1], [label], ["again"])
+        assert model.holds(receipts[:1]) == [store.Holding(1, "sample", sure=True)]
+
+
 def test_another_sample_under_the_old_id_is_told(tmp_path: Path) -> None:
     receipt = forgotten(tmp_path / "shop")
     with store.open(tmp_path / "shop", backbone=Precomputed(8)) as model:
@@ -100,8 +122,9 @@ def test_without_keys_nothing_is_claimed_that_cannot_be_known(tmp_path: Path) ->
     receipt = forgotten(tmp_path / "shop", keys)
     mine = tmp_path / "mine.jsonl"
     with store.open(tmp_path / "shop", write=False) as model:
-        assert model.holds([receipt]) == [store.Holding(2, None, sure=True)]  # nothing was learned since
-    assert verify(tmp_path / "shop", "--receipt", mine)[0] == 0
+        assert model.holds([receipt]) == [store.Holding(2, None, sure=False)]
+    assert verify(tmp_path / "shop", "--receipt", mine)[0] == 1
+    assert verify(tmp_path / "shop", "--receipt", mine, "--keys", tmp_path / "keys.json")[0] == 0
     relearn(tmp_path / "shop", known="under another id", keys=keys)
     code, _, error = verify(tmp_path / "shop", "--receipt", mine)
     assert code == 1
@@ -112,6 +135,67 @@ def test_without_keys_nothing_is_claimed_that_cannot_be_known(tmp_path: Path) ->
     other = Keyring.create(tmp_path / "other.json")
     assert verify(tmp_path / "shop", "--receipt", mine, "--keys", tmp_path / "other.json")[0] == 1
     assert other is not keys
+
+
+def twice(folder: Path, keys: Keyring) -> bytes:
+    """Make a store that holds a sample twice, and forget one of the two; return that one's receipt."""
+    with made(folder, keys) as model:
+        receipts = model.learn(ROWS[[0, 0, 1]], [NAMES[0], NAMES[0], NAMES[1]], ["one", "two", "other"])
+        model.publish()
+        model.forget(receipts[:1])
+        model.publish()
+        ReceiptFile(folder.parent / "mine.jsonl").write(receipts[:1], model.read_receipt)
+    return receipts[0]
+
+
+def test_a_copy_from_before_is_not_passed_without_keys(tmp_path: Path) -> None:
+    """The sample was learned twice at once, and nothing was learned since one of the two went."""
+    keys = Keyring.create(tmp_path / "keys.json")
+    receipt = twice(tmp_path / "shop", keys)
+    with store.open(tmp_path / "shop", write=False) as model:
+        assert model.holds([receipt]) == [store.Holding(2, None, sure=False)]
+    with store.open(tmp_path / "shop", write=False, keys=keys) as model:
+        assert model.holds([receipt]) == [store.Holding(2, "sample", sure=True)]
+    mine = tmp_path / "mine.jsonl"
+    code, _, error = verify(tmp_path / "shop", "--receipt", mine)
+    assert (code, "--keys" in error) == (1, True)
+    assert verify(tmp_path / "shop", "--receipt", mine, "--keys", tmp_path / "keys.json")[0] == 1
+
+
+def test_a_copy_from_before_is_not_passed_with_keys_that_do_not_open_the_receipt(tmp_path: Path) -> None:
+    """The receipt key was replaced, and the old one dropped."""
+    keys = Keyring.create(tmp_path / "keys.json")
+    receipt = twice(tmp_path / "shop", keys)
+    later = Keyring(keys.membership, Keyring.generate().receipts)
+    with store.open(tmp_path / "shop", write=False, keys=later) as model:
+        assert model.holds([receipt]) == [store.Holding(2, None, sure=False)]
+
+
+def test_an_altered_certificate_makes_nothing_sure(tmp_path: Path) -> None:
+    """An older one, whose signature nobody looks at when the store opens, says that nothing was learned."""
+    keys = Keyring.create(tmp_path / "keys.json")
+    receipt = forgotten(tmp_path / "shop", keys)
+    relearn(tmp_path / "shop", known="again", keys=keys)
+    with store.open(tmp_path / "shop", keys=keys) as model:
+        model.publish(always=True)
+        model.publish(always=True)
+    path = tmp_path / "shop" / "certificates" / "00000003.json"
+    found = Certificate.load(path)
+    path.write_bytes(replace(found, before=found.after, learned=0).to_json())
+    with store.open(tmp_path / "shop", write=False) as model:
+        assert model.certificate(3).learned == 0
+        assert not model.holds([receipt])[0].sure
+
+
+def test_an_empty_store_holds_nothing_for_sure(tmp_path: Path) -> None:
+    keys = Keyring.create(tmp_path / "keys.json")
+    with made(tmp_path / "shop", keys) as model:
+        receipts = model.learn(ROWS[:1], NAMES[:1])
+        model.publish()
+        model.forget(receipts)
+        model.publish()
+    with store.open(tmp_path / "shop", write=False) as reader:
+        assert reader.holds(receipts) == [store.Holding(2, None, sure=True)]
 
 
 def test_an_unpublished_relearning_without_keys_is_not_passed(tmp_path: Path) -> None:

@@ -8,10 +8,14 @@ taken up if it states just what the ledger comes to.
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +366,46 @@ def test_a_process_dies_while_it_publishes_with_a_database(tmp_path: Path, schem
     taken_up(folder, "after the certificate")
 
 
+# -- two certificates of one number ------------------------------------------------------------------
+
+
+def test_a_certificate_that_never_got_its_name_is_put_in_place_of_the_published_one(
+    unpublished: Path, tmp_path: Path
+) -> None:
+    """A process died just before its certificate had its name; the file was copied, and another was published."""
+    folder = Path(shutil.copytree(unpublished, tmp_path / "s"))
+    killed(folder, "half-way through the certificate")
+    certificates = folder / "certificates"
+    (left,) = certificates.glob(".*")
+    other = replace(Certificate.load(left), time="2999-01-01T00:00:00Z")  # not in the same second
+    other = replace(other, signature=SigningKey.load(folder / "signing.json").sign(other._signed()).hex())
+    with opened(folder) as made:
+        assert not left.exists()
+        assert made.publish().number == 2
+    published = (certificates / "00000002.json").read_bytes()
+    (certificates / "00000002.json").write_bytes(other.to_json())
+    for write in (True, False):
+        refused(folder, "00000002.json is not the certificate that was published under its number", write)
+    (certificates / "00000002.json").write_bytes(published)
+    with opened(folder) as made, opened(folder, write=False) as reader:  # and while the store is open
+        made.learn(ROWS[30:32], LABELS[30:32])
+        (certificates / "00000002.json").write_bytes(other.to_json())
+        with pytest.raises(StoreDamagedError, match="is not the certificate that was published"):
+            made.publish()
+        with pytest.raises(StoreDamagedError, match="is not the certificate that was published"):
+            reader.predict(ROWS)
+
+
+def test_a_ledger_without_the_note_is_given_it(unpublished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(unpublished, tmp_path / "s"))
+    with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as ledger:
+        ledger.execute("DELETE FROM neverseen_meta WHERE key = 'newest'")
+    with opened(folder, write=False) as reader:
+        reader.predict(ROWS)
+    with opened(folder) as made:
+        assert made._open_ledger().meta("newest") == f"1 {made.certificate(1).digest()}"
+
+
 # -- failures that are no crashes --------------------------------------------------------------------
 
 
@@ -394,7 +438,29 @@ def test_nothing_changes_between_a_signature_and_its_note(
     taken_up(folder, "after the certificate")
 
 
-def test_a_certificate_that_appears_is_not_overwritten(tmp_path: Path) -> None:
+def without_links(*_: Any, **__: Any) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As FAT and exFAT are: a certificate gets its name by renaming, and nothing is left beside it."""
+    monkeypatch.setattr(os, "link", without_links)
+    with new(tmp_path / "s") as made:
+        made.learn(ROWS[:10], LABELS[:10])
+        made.publish()
+        made.learn(ROWS[10:12], LABELS[10:12])
+        made.publish()
+        check_chain(made.certificates(), made.description.public_key)
+    names = sorted(path.name for path in (tmp_path / "s" / "certificates").iterdir())
+    assert names == ["00000001.json", "00000002.json"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_certificate_that_appears_is_not_overwritten(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", without_links)
     with new(tmp_path / "s") as made:
         made.learn(ROWS[:10], LABELS[:10])
         path = tmp_path / "s" / "certificates" / "00000001.json"

@@ -39,6 +39,7 @@ LEFT = {
         "published",
         "sealed",
         "certificate",
+        "newest",
         "audit",
     },
     "neverseen_certified": {"commitment", "certificate"},
@@ -234,6 +235,7 @@ def test_the_folder_is_that_of_a_store_that_never_learned_it(tmp_path: Path, mon
                 made.seal()
         with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as ledger:
             ledger.execute("DELETE FROM neverseen_certified")  # what certificates say is what differs
+            ledger.execute("UPDATE neverseen_meta SET value = '' WHERE key = 'newest'")
             ledger.execute("UPDATE neverseen_migrations SET applied = ''")
             ledger.execute("PRAGMA journal_mode = DELETE")
             ledger.execute("VACUUM")

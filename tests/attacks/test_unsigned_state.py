@@ -129,6 +129,17 @@ CERTIFICATE: list[Attack] = [
 
 
 @pytest.mark.parametrize("write", [True, False])
+@pytest.mark.parametrize("key", [None, "", "0" * 63, 5, {}])
+def test_the_description_names_no_key(key: object, write: bool, folder: Path) -> None:
+    """So anybody's signature would do: the first certificate is signed anew as well."""
+    sign_with_another_key(folder)
+    about = json.loads((folder / "store.json").read_bytes())
+    about["public_key"] = key
+    (folder / "store.json").write_bytes(canonical_json(about).encode() + b"\n")
+    refused(folder, "store.json is damaged: its field 'public_key'", write)
+
+
+@pytest.mark.parametrize("write", [True, False])
 @pytest.mark.parametrize("attack", CERTIFICATE)
 def test_a_certificate_that_the_store_did_not_sign(attack: Attack, write: bool, folder: Path) -> None:
     attack(folder)

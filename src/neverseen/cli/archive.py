@@ -19,9 +19,15 @@ from neverseen.cli.opening import described, opened
 from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError
 from neverseen.files import sync_folder
 
-LEDGER, LOCK = "ledger.sqlite", "lock"
+LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")
-_NAME = re.compile(r"(?:(?:certificates|sums|versions)/)?[A-Za-z0-9][A-Za-z0-9_-]{0,100}(?:\.[a-z]{1,20})?")
+REQUIRED = ("store.json", "signing.json", LEDGER)
+_NAME = re.compile(
+    r"store\.json|keys\.json|signing\.json|ledger\.sqlite|backbone\.onnx|[0-9a-f]{64}"
+    r"|certificates/[0-9]{8,16}\.json|versions/[0-9]{8,16}\.safetensors|sums/[0-9a-f]{64}(?:\.json)?",
+    re.ASCII,
+)
+"""The files of a store, section 11 of the specification; an array beside store.json holds centres."""
 
 
 def write_archive(folder: Path, file: Path) -> str:
@@ -40,7 +46,7 @@ def write_archive(folder: Path, file: Path) -> str:
                 with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
                     for path in sorted(folder.rglob("*")):
                         name = path.relative_to(folder).as_posix()
-                        if path.is_file() and name != LOCK and not name.startswith(LEDGER) and _NAME.fullmatch(name):
+                        if path.is_file() and name != LEDGER and _NAME.fullmatch(name):
                             archive.add(path, name, recursive=False, filter=_anonymous)
                     archive.add(copied, LEDGER, recursive=False, filter=_anonymous)
                 raw.flush()
@@ -81,6 +87,7 @@ def read_archive(folder: Path, file: Path) -> str:
         if described(partial).ledger is not None:  # it would name a database of the sender's choice
             raise FileRejectedError(f"{file} names a database for its ledger: it was not written by export")
         with opened(partial, write=True) as model:
+            model.check()
             digest = model.digest()
         partial.rename(folder)
         sync_folder(folder.parent)
@@ -96,11 +103,16 @@ def _unpack(archive: tarfile.TarFile, folder: Path, source: Path) -> None:
         content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
         if content is None or not _NAME.fullmatch(member.name):
             raise FileRejectedError(f"{source} holds {member.name[:80]!r}, which is no file of a store")
+        if (folder / member.name).exists():
+            raise FileRejectedError(f"{source} holds {member.name!r} twice")
         handle = os.open(folder / member.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with content, os.fdopen(handle, "wb") as target:
             shutil.copyfileobj(content, target, 2**20)
             target.flush()
             os.fsync(target.fileno())
+    missing = [name for name in REQUIRED if not (folder / name).is_file()]
+    if missing:
+        raise FileRejectedError(f"{source} lacks {', '.join(missing)}: it is not the whole of a store")
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -38,8 +38,8 @@ HELD = {
     "receipt": "holds its sample now, under this receipt: it was learned again",
     "sample": "holds a sample with the same content now: it was learned again, or is somebody else's copy",
     "id": "holds a sample under its id now, with other content: it may be an altered copy",
-    "unknown": "learned samples since, and only the keys can tell whether its sample is among them: give them with "
-    "--keys",
+    "unknown": "holds samples, and only the keys that the receipt was made with can tell whether its sample is among "
+    "them: give them with --keys",
 }
 """What is wrong with a receipt that a certificate lists."""
 

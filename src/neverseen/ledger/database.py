@@ -234,6 +234,10 @@ class Database(ABC):
         """Do what this kind of database needs once the tables are made."""
 
     @abstractmethod
+    def check(self, transaction: Transaction) -> None:
+        """Raise `LedgerError` unless tables and indexes fit each other."""
+
+    @abstractmethod
     def _begin(self, connection: sa.Connection, purpose: str) -> None: ...
 
     @abstractmethod
@@ -358,6 +362,11 @@ class SQLite(Database):
 
     def prepare(self, transaction: Transaction) -> None:
         """Do nothing: all that SQLite needs is set with each connection."""
+
+    def check(self, transaction: Transaction) -> None:  # noqa: D102
+        ((found,),) = transaction.rows(sa.text("PRAGMA integrity_check(1)"))
+        if found != "ok":
+            raise LedgerError(f"the ledger {self.name} is damaged: {found}. Restore it from a copy")
 
     def _begin(self, connection: sa.Connection, purpose: str) -> None:
         connection.exec_driver_sql("BEGIN" if purpose == "read" else "BEGIN IMMEDIATE")
@@ -491,6 +500,9 @@ class PostgreSQL(Database):
         for table in tables.sorted_tables:
             for column in table.columns:
                 transaction.run(sa.text(f'ALTER TABLE {table.name} ALTER COLUMN "{column.name}" SET STATISTICS 0'))
+
+    def check(self, transaction: Transaction) -> None:
+        """Do nothing: a server looks after its own files."""
 
     def _begin(self, connection: sa.Connection, purpose: str) -> None:
         if purpose == "read":

@@ -227,6 +227,12 @@ class Ledger:
         with self._reading() as transaction:
             return {str(name): int(count) for name, count in sorted(map(tuple, transaction.rows(sa.select(classes))))}
 
+    def total(self) -> int:
+        """Return the number of samples, counted, not noted."""
+        with self._reading() as transaction:
+            ((held,),) = transaction.rows(sa.select(sa.func.count()).select_from(samples))
+            return int(held)
+
     def learned_since_certificate(self) -> tuple[int, int]:
         """Return how many samples were learned since the last certificate and are held, and how many are held."""
         with self._reading() as transaction:
@@ -242,21 +248,49 @@ class Ledger:
         self._require_current()
         with self._reading() as transaction:
             published = _published(transaction)
-            last = sa.tuple_(sa.literal(-(2**32)), sa.literal(b""))
-            while True:
-                question = (
-                    sa.select(*_FIELDS)
-                    .where(sa.tuple_(samples.c.number_key, samples.c.number) > last)
-                    .order_by(samples.c.number_key, samples.c.number)
-                    .limit(CHUNK)
-                )
-                if name is not None:
-                    question = question.where(samples.c.name == name)
-                page = [_sample(row, published) for row in transaction.rows(question)]
-                yield from page
-                if len(page) < CHUNK:
-                    return
-                last = sa.tuple_(sa.literal(key_of(page[-1].number)), sa.literal(page[-1].number))
+            for row in self._in_order(transaction, _FIELDS, name):
+                yield _sample(row, published)
+
+    def _in_order(self, transaction: Transaction, columns: list[Any], name: str | None = None) -> Iterator[Any]:
+        """Yield columns of all samples, or of those of a class, the number first, in the order of the numbers."""
+        last = sa.tuple_(sa.literal(-(2**32)), sa.literal(b""))
+        while True:
+            question = (
+                sa.select(*columns)
+                .where(sa.tuple_(samples.c.number_key, samples.c.number) > last)
+                .order_by(samples.c.number_key, samples.c.number)
+                .limit(CHUNK)
+            )
+            if name is not None:
+                question = question.where(samples.c.name == name)
+            page = transaction.rows(question)
+            yield from page
+            if len(page) < CHUNK:
+                return
+            number = bytes(page[-1][0])
+            last = sa.tuple_(sa.literal(key_of(number)), sa.literal(number))
+
+    def check(self) -> None:
+        """Raise `LedgerError` unless all samples are whole, under their keys, and as many as noted. It reads all."""
+        self._require_current()
+        found: Counter[str] = Counter()
+        before = b""
+        with self._reading() as transaction:
+            self._database.check(transaction)
+            for row in self._in_order(transaction, list(samples.columns)):
+                sample = _sample(row[: len(_FIELDS)], 0)
+                if sample.number == before or record(sample, 0, int(row.version)) != tuple(row):
+                    raise LedgerError(
+                        f"the ledger {self._database.name} is damaged: a sample is in it twice, or under wrong keys. "
+                        "Restore it from a copy"
+                    )
+                before = sample.number
+                found[sample.name] += 1
+        if found != self.counts():
+            raise LedgerError(
+                f"the ledger {self._database.name} is damaged: it holds {found.total()} samples, and notes other "
+                "numbers of them by class. Restore it from a copy"
+            )
 
     def journal(self, after: int = 0) -> Iterator[JournalRow]:
         """Yield the changes after a sequence number, in order, one in memory at a time."""

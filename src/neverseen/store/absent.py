@@ -11,8 +11,8 @@ import numpy as np
 from neverseen.backbones import Backbone, Precomputed
 from neverseen.backbones.contents import as_list
 from neverseen.backbones.recipes import backbone_of
-from neverseen.errors import ConfigurationError
-from neverseen.store.description import Description
+from neverseen.errors import ConfigurationError, StoreDamagedError
+from neverseen.store.description import NAME, Description
 
 
 class AbsentBackbone:
@@ -80,5 +80,10 @@ def checked(backbone: Backbone | None, description: Description, folder: Path) -
         raise ConfigurationError(
             f"the store was made with another backbone than {backbone.name}: {description.backbone['name']}, of digest "
             f"{str(description.configuration.backbone)[:16]}..."
+        )
+    if backbone.n_features != description.n_features:
+        raise StoreDamagedError(
+            f"{folder / NAME} says that samples have {description.n_features} features, and {backbone.name} makes "
+            f"{backbone.n_features}: restore it from a copy"
         )
     return backbone

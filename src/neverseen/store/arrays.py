@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ _CHECK = 16
 _ALIGN = 4096
 _DTYPES = ("int8", "int16", "int32", "int64")
 _HEADER_LIMIT = 4000
+_NAME = re.compile("[0-9a-f]{64}")
 
 
 def write_array(folder: Path, array: np.ndarray) -> str:
@@ -57,6 +59,8 @@ class StoredArray:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise StoreDamagedError(f"{str(name)[:80]!r}, named in {folder}, is not the name of an array")
         self.path = folder / name
         self.name = name
         self.dtype, self.shape, checks = self._header()
@@ -79,7 +83,7 @@ class StoredArray:
         try:
             with self.path.open("rb") as file:
                 head = file.read(_ALIGN)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             raise StoreDamagedError(f"{self.path} is missing") from None
         try:
             (length,) = struct.unpack_from("<Q", head, len(MAGIC))
@@ -91,8 +95,10 @@ class StoredArray:
             about = json.loads(head[len(MAGIC) + 8 : end])
             if about["dtype"] not in _DTYPES:
                 raise ValueError
+            if not all(type(length) is int and length >= 0 for length in about["shape"]):
+                raise ValueError
             return np.dtype(about["dtype"]).newbyteorder("<"), tuple(about["shape"]), about["checks"]
-        except (ValueError, KeyError, TypeError, struct.error):
+        except (ValueError, KeyError, TypeError, RecursionError, struct.error):
             raise StoreDamagedError(f"{self.path} is damaged: its header is not the one it was written with") from None
 
     def read(self) -> np.ndarray:

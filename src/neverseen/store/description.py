@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from neverseen.store.arrays import StoredArray, write_array
 
 NAME = "store.json"
 FORMAT = "neverseen-store-1"
+_PUBLIC_KEY = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,11 @@ class Description:
             about = json.loads(path.read_bytes())
             if about["format"] != FORMAT:
                 raise StoreDamagedError(f"{path} has the format {about['format']!r}; this version reads {FORMAT!r}")
-            settings = about["configuration"]
+            wrong = next((field for field, fits in _FIELDS.items() if not fits(about[field])), None)
+            if wrong is not None:
+                raise StoreDamagedError(f"{path} is damaged: its field {wrong!r} cannot be. Restore it from a copy")
             centres = None if about["centres"] is None else StoredArray(folder, about["centres"]).read()
-            configuration = Configuration.from_json(settings, centres)
+            configuration = Configuration.from_json(about["configuration"], centres)
             return cls(
                 configuration,
                 about["n_features"],
@@ -85,3 +90,19 @@ class Description:
             )
         except (ValueError, KeyError, TypeError, RecursionError, FileRejectedError, ConfigurationError) as error:
             raise StoreDamagedError(f"{path} is damaged: restore it from a copy") from error
+
+
+def _is_backbone(about: Any) -> bool:
+    return isinstance(about, dict) and isinstance(about["name"], str) and isinstance(about.get("recipe"), dict | None)
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "backbone": _is_backbone,
+    "centres": lambda name: name is None or isinstance(name, str),
+    "configuration": lambda settings: isinstance(settings, dict),
+    "ledger": lambda url: url is None or (isinstance(url, str) and url != ""),
+    "n_features": lambda size: type(size) is int and 1 <= size <= 2**24,
+    "public_key": lambda key: isinstance(key, str) and _PUBLIC_KEY.fullmatch(key) is not None,
+    "track_classes": lambda tracked: type(tracked) is bool,
+}
+"""What each field must be. Without a public key, anybody's signature would do."""

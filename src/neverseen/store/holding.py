@@ -1,18 +1,18 @@
 """Whether a store holds what receipts are about: what certificates alone cannot tell.
 
-A certificate lists receipts whose samples went. The same sample can be learned again afterwards, under the same id or
-another, and no later certificate says so.
+A certificate lists receipts whose samples went. The same sample can be held all the while under another id, or be
+learned again afterwards, and no certificate says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from neverseen.errors import ReceiptRejectedError
-from neverseen.keys import Keyring
+from neverseen.keys import Key, Keyring
 from neverseen.labels import LabelIndex, from_text
 from neverseen.ledger import Ledger
 from neverseen.membership import Membership
@@ -32,8 +32,8 @@ class Holding(NamedTuple):
         is held, under another receipt: it was learned again, or somebody else's is the same. ``"id"``: another sample
         is held under its id. None: nothing was found.
     sure : bool
-        Whether `held` None means that the sample is not held. Without the keys only the receipt itself can be looked
-        for, and samples that were learned after the certificate may be the same.
+        Whether `held` None means that the sample is not held. A receipt that the keys do not open, or that is looked
+        for without them, tells nothing of its sample: any sample held may be the same, learned before it or since.
     """
 
     certificate: int | None
@@ -46,7 +46,6 @@ def holdings(
     receipts: Sequence[bytes],
     configuration: bytes,
     keys: Keyring | None,
-    learned_since: Callable[[int], int],
 ) -> list[Holding]:
     """Return what the ledger says about each receipt.
 
@@ -58,26 +57,17 @@ def holdings(
         Configuration digest of the store.
     keys : Keyring or None
         The store's. Without them receipts cannot be opened.
-    learned_since : callable
-        Returns how many samples came with a certificate or after it, given its number.
     """
     marks = [commitment(receipt) for receipt in receipts]
     numbers = ledger.certificates_of(marks)
     standing = ledger.knows_commitments(marks)
     opened = {} if keys is None else _opened(receipts, configuration, keys)
     found = {} if keys is None else _found(ledger, opened, configuration, keys)
-    since: dict[int, int] = {}
-    answers = []
-    for row, mark in enumerate(marks):
-        number = numbers.get(mark)
-        held = "receipt" if mark in standing else found.get(row)
-        sure = row in opened
-        if not sure and number is not None:
-            if number not in since:
-                since[number] = learned_since(number)
-            sure = since[number] == 0
-        answers.append(Holding(number, held, sure))
-    return answers
+    samples = ledger.total()
+    return [
+        Holding(numbers.get(mark), "receipt" if mark in standing else found.get(row), row in opened or samples == 0)
+        for row, mark in enumerate(marks)
+    ]
 
 
 def _opened(receipts: Sequence[bytes], configuration: bytes, keys: Keyring) -> dict[int, Receipt]:
@@ -93,30 +83,22 @@ def _opened(receipts: Sequence[bytes], configuration: bytes, keys: Keyring) -> d
 
 def _found(ledger: Ledger, opened: dict[int, Receipt], configuration: bytes, keys: Keyring) -> dict[int, str]:
     """Return, by row, as what the samples of opened receipts are held."""
-    if not opened:
-        return {}
     receipts = list(opened.values())
-    ids, names = [receipt.id for receipt in receipts], [receipt.label for receipt in receipts]
-    tickets = tickets_of(configuration, keys.membership, ids, names, [receipt.fingerprint for receipt in receipts])
     numbers = [number_for(configuration, keys.membership, receipt.owner, receipt.id) for receipt in receipts]
     by_number = ledger.by_numbers(numbers)
-    contents = ledger.knows_contents(ticket.content for ticket in tickets)
-    same = _held_features(ledger, receipts, Membership(keys.membership, configuration))
-    found: dict[int, str] = {}
-    for row, ticket, number, is_same in zip(opened, tickets, numbers, same, strict=True):
-        if is_same or ticket.content in contents:
-            found[row] = "sample"
-        elif number in by_number:
-            found[row] = "id"
+    found = {row: "id" for row, number in zip(opened, numbers, strict=True) if number in by_number}
+    for name in ledger.counts() if receipts else ():  # the label is part of both digests, and may be another now
+        same = _held_as(ledger, receipts, name, configuration, keys.membership)
+        found |= {row: "sample" for row, is_same in zip(opened, same, strict=True) if is_same}
     return found
 
 
-def _held_features(ledger: Ledger, receipts: list[Receipt], membership: Membership) -> list[bool]:
-    """Return, for each receipt, whether a sample with its features is held, of whatever class."""
+def _held_as(ledger: Ledger, receipts: list[Receipt], name: str, configuration: bytes, key: Key) -> list[bool]:
+    """Return, for each receipt, whether a sample of a class is held that has its content or its features."""
+    index = LabelIndex([from_text(name)] * len(receipts))
     quantised = np.stack([receipt.quantised for receipt in receipts])
-    held = [False] * len(receipts)
-    for name in ledger.counts():
-        digests = [digest for _, digest in membership.digests(quantised, LabelIndex([from_text(name)] * len(receipts)))]
-        there = ledger.by_members(digests)
-        held = [before or digest in there for before, digest in zip(held, digests, strict=True)]
-    return held
+    members = [digest for _, digest in Membership(key, configuration).digests(quantised, index)]
+    ids, prints = [receipt.id for receipt in receipts], [receipt.fingerprint for receipt in receipts]
+    contents = [ticket.content for ticket in tickets_of(configuration, key, ids, [name] * len(receipts), prints)]
+    by_member, known = ledger.by_members(members), ledger.knows_contents(contents)
+    return [member in by_member or content in known for member, content in zip(members, contents, strict=True)]

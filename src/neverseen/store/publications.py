@@ -8,7 +8,7 @@ to the one before are right, and a version once the certificate states its diges
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,15 +16,27 @@ from neverseen.certificates import Certificate, check_next, check_signature
 from neverseen.errors import CertificateRejectedError, FileRejectedError, StoreDamagedError
 from neverseen.files import create_file
 from neverseen.hardware import Hardware
-from neverseen.store.description import Description
+from neverseen.store.description import NAME, Description
 from neverseen.versions import Version, read_version, write_version
 
 VERSIONS, CERTIFICATES = "versions", "certificates"
 _NAME = re.compile(r"([0-9]{8}|[1-9][0-9]{8,15})\.json", re.ASCII)
+_UNNAMED = re.compile(r"\.[0-9]{8,16}\.json\.\w+", re.ASCII)  # a certificate while it is written
 _REMEDY = (
     "Put back the newest ledger there is; a file ledger.sqlite-wal beside it belongs to it. Do not remove "
     "certificates: they are signed, and others may have them. 'Backups' in docs/service.md says more"
 )
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files in a folder of a store, which is made if a copy left it out; folders in it are not ours."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return [path for path in folder.iterdir() if path.is_symlink() or not path.is_dir()]
+
+
+def note_of(certificate: Certificate) -> str:
+    """Return what the ledger notes of the certificate that is published last."""
+    return f"{certificate.number} {certificate.digest()}"
 
 
 class Publications:
@@ -36,11 +48,14 @@ class Publications:
         The store's.
     description : Description
         Whose public key must have signed the certificates.
+    newest : callable
+        Returns the ledger's note of the certificate that was published last, as `note_of` makes it, or None.
     """
 
-    def __init__(self, folder: Path, description: Description) -> None:
+    def __init__(self, folder: Path, description: Description, newest: Callable[[], str | None]) -> None:
         self._folder = folder
         self._description = description
+        self._newest = newest
 
     def certificate_path(self, number: int) -> Path:
         """Return where a certificate is kept."""
@@ -72,6 +87,12 @@ class Publications:
         if found.configuration != configuration.digest().hex() or found.grid_bits != configuration.grid_bits:
             raise StoreDamagedError(
                 f"{self.certificate_path(number)} is of a model with other settings: restore it from a copy"
+            )
+        noted = self._newest() or ""
+        if noted.startswith(f"{number} ") and noted != note_of(found):
+            raise StoreDamagedError(
+                f"{self.certificate_path(number)} is not the certificate that was published under its number: restore "
+                "that one from a copy"
             )
         return found
 
@@ -126,6 +147,15 @@ class Publications:
         """Write a new certificate; one that is there is never replaced."""
         create_file(self.certificate_path(certificate.number), [certificate.to_json()])
 
+    def remove_unnamed(self) -> None:
+        """Remove certificates that a process was writing when it died: they never had their names, and nobody saw them.
+
+        They are signed, so they must not stay beside the one that has the number now.
+        """
+        for path in files_in(self._folder / CERTIFICATES):
+            if _UNNAMED.fullmatch(path.name):
+                path.unlink()
+
     # -- versions ----------------------------------------------------------------------------------
 
     def version(self, number: int, hardware: Hardware) -> Version:
@@ -139,6 +169,11 @@ class Publications:
             raise StoreDamagedError(f"{error}: {remedy}") from error
         if (version.digest(), len(version.classes)) != (stated.model, stated.classes):
             raise StoreDamagedError(f"{path} is not the version that its certificate states: {remedy}")
+        if version.classes and version.n_features != self._description.n_features:
+            raise StoreDamagedError(
+                f"{self._folder / NAME} says that samples have {self._description.n_features} features, and version "
+                f"{number} has {version.n_features}: restore it from a copy"
+            )
         return version
 
     def write_version(self, number: int, version: Version) -> None:

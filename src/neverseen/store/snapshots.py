@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from neverseen.definiteness import why_impossible
-from neverseen.errors import StoreDamagedError
+from neverseen.errors import FileRejectedError, StoreDamagedError
 from neverseen.files import replace_file
 from neverseen.hardware import Hardware
-from neverseen.labels import canonical_json
+from neverseen.labels import canonical_json, in_class_order
 from neverseen.statistics import ClassGrams, Statistics, narrowed, pack_triangle, unpack_triangle
 from neverseen.store.arrays import StoredArray, write_array
 
@@ -80,19 +80,26 @@ def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
     """Return the sums of a snapshot; raise `StoreDamagedError` naming the file and place that has rotted."""
     about = _manifest(folder, name)
     size, classes = about["size"], about["classes"]
-    tracked = about["class_grams"] is not None
-    statistics = Statistics(size, hardware)
-    packed, sums = StoredArray(folder, about["gram"]).read(), StoredArray(folder, about["sums"]).read()
+    arrays = {each: StoredArray(folder, each) for each in _arrays(about)}
+    gram, cross = arrays[about["gram"]], arrays[about["sums"]]
+    triangles = [arrays[each] for each in about["class_grams"] or ()]
+    packed_shape = (size * (size + 1) // 2,)
+    if any(array.shape != packed_shape for array in (gram, *triangles)) or cross.shape != (len(classes), size):
+        raise StoreDamagedError(f"the arrays of the snapshot {name} in {folder} have other shapes than it states")
+    packed, sums = gram.read(), cross.read()
     why = why_impossible(packed, sums, about["counts"]) if classes else None
+    if not classes and packed.any():
+        why = "there is no class, and the Gram matrix is not zero"
     if why is not None:
         raise StoreDamagedError(f"the sums in {folder} are not those of any samples: {why}. Restore them from a copy")
+    statistics = Statistics(size, hardware)
     statistics.gram = hardware.array(unpack_triangle(packed, size))
     statistics.counts = dict(zip(classes, about["counts"], strict=True))
     statistics.sums = {label: np.array(row) for label, row in zip(classes, sums, strict=True)}
-    if tracked:
+    if about["class_grams"] is not None:
         grams = StoredClassGrams(size)
-        for label, array in zip(classes, about["class_grams"], strict=True):
-            grams.place(label, StoredArray(folder, array))
+        for label, array in zip(classes, triangles, strict=True):
+            grams.place(label, array)
         statistics.class_grams = grams
     return statistics
 
@@ -100,18 +107,43 @@ def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
 def files_of(folder: Path, name: str) -> set[str]:
     """Return the names of all files that a snapshot consists of."""
     about = _manifest(folder, name)
-    return {f"{name}.json", about["gram"], about["sums"], *(about["class_grams"] or ())}
+    return {f"{name}.json", *_arrays(about)}
+
+
+def _arrays(about: dict[str, Any]) -> list[str]:
+    return [about["gram"], about["sums"], *(about["class_grams"] or ())]
 
 
 def _manifest(folder: Path, name: str) -> dict[str, Any]:
     path = folder / f"{name}.json"
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise StoreDamagedError(f"{path} is missing: restore the store from a copy") from None
     if hashlib.sha256(content).hexdigest() != name:
         raise StoreDamagedError(f"{path} is damaged: it is not what was written. Restore it from a copy")
-    about: dict[str, Any] = json.loads(content)
-    if about["format"] != FORMAT:
-        raise StoreDamagedError(f"{path} has the format {about['format']!r}; this version reads {FORMAT!r}")
+    try:
+        about: dict[str, Any] = json.loads(content)
+        if about["format"] != FORMAT:
+            raise StoreDamagedError(f"{path} has the format {about['format']!r}; this version reads {FORMAT!r}")
+        if not _is_sound(about):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError, FileRejectedError):
+        raise StoreDamagedError(f"{path} is damaged: it is no list of sums. Restore it from a copy") from None
     return about
+
+
+def _is_sound(about: dict[str, Any]) -> bool:
+    """Return whether a manifest has the fields that it must have, and each is what it must be."""
+    classes, counts, grams = about["classes"], about["counts"], about["class_grams"]
+    return (
+        type(about["size"]) is int
+        and about["size"] > 0
+        and isinstance(classes, list)
+        and classes == in_class_order(set(classes))
+        and isinstance(counts, list)
+        and len(counts) == len(classes)
+        and all(type(count) is int and count > 0 for count in counts)
+        and (grams is None or (isinstance(grams, list) and len(grams) == len(classes)))
+        and all(isinstance(name, str) for name in _arrays(about))
+    )

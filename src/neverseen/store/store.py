@@ -16,6 +16,7 @@ import numpy as np
 
 from neverseen.backbones import Backbone
 from neverseen.certificates import AuditHead, Certificate, State, issue
+from neverseen.definiteness import why_impossible
 from neverseen.encoding import quantise
 from neverseen.errors import (
     AlreadyForgottenError,
@@ -34,19 +35,21 @@ from neverseen.membership import Member
 from neverseen.receipts import commitment
 from neverseen.register import number_for
 from neverseen.signing import SigningKey
-from neverseen.statistics import Statistics
+from neverseen.statistics import Statistics, pack_triangle
 from neverseen.store.absent import checked
-from neverseen.store.description import Description
+from neverseen.store.description import NAME, Description
 from neverseen.store.held import Note, StoredClassifier, StoredForgetting, StoredModel
 from neverseen.store.holding import Holding, holdings
 from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
 from neverseen.store.lock import WriterLock
-from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications
+from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications, files_in, note_of
 from neverseen.store.snapshots import files_of, read_snapshot, release_classes, write_snapshot
 from neverseen.versions import Version
 
 KEYS, SIGNING_KEY, LOCK, LEDGER = "keys.json", "signing.json", "lock", "ledger.sqlite"
 SUMS = "sums"
+NEWEST = "newest"
+"""Key of the ledger's notes: number and digest of the certificate that was published last."""
 AUDIT = "audit"
 """Key of the ledger's notes: the head of a service's audit log, as canonical JSON."""
 FOLD_BYTES = 2**26
@@ -110,7 +113,7 @@ class Store:
         self.description = Description.read(folder)
         self.backbone = checked(backbone, self.description, folder)
         self._hardware, self._clock, self._given_keys = hardware, clock, keys
-        self._publications = Publications(folder, self.description)
+        self._publications = Publications(folder, self.description, lambda: self._open_ledger().meta(NEWEST))
         self._published: tuple[int, Version] | None = None
         self._model: StoredForgetting | None = None
         self._ledger: Ledger | None = None
@@ -337,7 +340,7 @@ class Store:
         ledger, number = self._open_ledger(), certificate.number
         try:
             with ledger.writing() as writing:
-                _note_published(writing, number)
+                _note_published(writing, certificate)
                 self._publications.add(certificate)
         except BaseException as error:
             if not self._publications.certificate_path(number).exists() or getattr(error, "uncertain", False):
@@ -404,7 +407,7 @@ class Store:
     @property
     def sealed_number(self) -> int:
         """The number of the certificate up to which all that was forgotten is off the disk; 0 if there is none."""
-        return int(self._open_ledger().meta("sealed") or 0)
+        return self._noted_number("sealed")
 
     @property
     def audit_head(self) -> AuditHead | None:
@@ -421,7 +424,13 @@ class Store:
     @property
     def published_number(self) -> int:
         """The number of the version that readers see; 0 if there is none."""
-        return int(self._open_ledger().meta("published") or 0)
+        return self._noted_number("published")
+
+    def _noted_number(self, key: str) -> int:
+        noted = self._open_ledger().meta(key) or "0"
+        if not (noted.isascii() and noted.isdecimal() and len(noted) <= 16):
+            raise StoreDamagedError(f"the ledger of {self.folder} is damaged: its note {key!r} is no number")
+        return int(noted)
 
     def version(self) -> Version:
         """Return the published version."""
@@ -489,6 +498,27 @@ class Store:
                 return stored.statistics
         raise StoreDamagedError(f"the sums in {self.folder / SUMS} do not hold still: try again")
 
+    def check(self) -> None:
+        """Raise unless the ledger is whole, and the sums of classes make up the sums of all. It reads everything.
+
+        For a store that comes from elsewhere. That the sums are those of the samples, `neverseen verify retrain` shows.
+        """
+        self._open_ledger().check()
+        sums = self.statistics()
+        if sums.class_grams is None:
+            return
+        left = pack_triangle(sums.hardware.numpy(sums.gram)).astype(np.int64)
+        wrong = False
+        for name, row in zip(sums.classes, sums.cross().T, strict=True):
+            packed = sums.class_grams.packed(name)
+            wrong |= why_impossible(packed, row[np.newaxis], [sums.counts[name]]) is not None
+            left -= packed
+        if wrong or left.any():
+            raise StoreDamagedError(
+                f"the sums of classes in {self.folder / SUMS} are not those of any samples, or do not make up the sums "
+                "of all: restore them from a copy"
+            )
+
     def ids_held(self, ids: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
         """Return, for each id, whether a sample of its owner is held under it: `learn` would refuse it."""
         key, configuration = self._writer()._require_keys().membership, self.description.configuration.digest()
@@ -520,18 +550,11 @@ class Store:
 
         Also for readers. With the keys, given or in the folder, samples are found that were learned again: under the
         same id or another, with the same content or features, in whatever class. Without them only the receipt itself
-        is looked for. A sample that was altered before it was learned again is another sample.
+        is looked for, and nothing is sure while the store holds any sample. A sample that was altered before it was
+        learned again is another sample.
         """
         digest = self.description.configuration.digest()
-        return holdings(self._open_ledger(), receipts, digest, self._readable_keys(), self._learned_since)
-
-    def _learned_since(self, number: int) -> int:
-        """Return how many samples came with a certificate or after it, published or not."""
-        ledger = self._open_ledger()
-        newest = self.published_number
-        later = [self.certificate(each) for each in range(number, newest + 1)]
-        waiting = sum(ledger.counts().values()) - later[-1].after.samples + len(ledger.pending())
-        return sum(certificate.learned for certificate in later) + waiting
+        return holdings(self._open_ledger(), receipts, digest, self._readable_keys())
 
     def _readable_keys(self) -> Keyring | None:
         """Return the keys, as far as they are there to be read."""
@@ -623,19 +646,19 @@ class Store:
             raise ConfigurationError("the keys are not those that this store was made with")
         snapshot = self._snapshot()
         stored = self._read_model(snapshot, None if known is None else known.membership)
-        held = ledger.counts()
-        if held != dict(stored.statistics.counts):
+        held, rows = ledger.counts(), ledger.total()
+        if held != dict(stored.statistics.counts) or rows != stored.statistics.total:
             raise StoreDamagedError(
                 f"the ledger of {self.folder} and its sums are not of the same samples "
-                f"({sum(held.values())} and {stored.statistics.total}): restore both from one copy"
+                f"({rows} and {stored.statistics.total}): restore both from one copy"
             )
         if ahead is not None:
             version = Version.of(stored)
             if ahead.after != _state(stored.statistics, version, ahead.configuration):
                 raise self._publications.older(ahead.number - 1, ahead.number, "it states other sums than the ledger's")
             self._publications.write_version(ahead.number, version)
-        elif (number := self.published_number) and self._publications.version_path(number).exists():
-            self.version()  # is what its certificate states; without it, it can be published again
+        elif self.published_number:
+            self._require_stated(stored)
         if ledger.is_outdated:  # not sooner: a store that is refused stays as it is
             self._migrate(known)
         self._folded = self._clock()
@@ -644,8 +667,33 @@ class Store:
         with ledger.writing() as writing:  # goes over what a process that died had not committed: no state but this
             writing.set_meta("snapshot", snapshot)  # one can come back, and no other's files are needed
             if ahead is not None:
-                _note_published(writing, ahead.number)
+                _note_published(writing, ahead)
+            elif number := self.published_number:  # ledgers of 0.1.0 do not have it
+                writing.set_meta(NEWEST, note_of(self._publications.checked(number)))
+        self._publications.remove_unnamed()
         self._tidy()
+
+    def _require_stated(self, stored: StoredModel) -> None:
+        """Raise `StoreDamagedError` unless version and sums are those that the newest certificate states.
+
+        Without the version's file it can be published again. The sums can be compared if nothing changed since: then
+        none is pending, and as many samples are held. Else nobody has signed for them yet.
+        """
+        number, gone = self.published_number, len(self._open_ledger().pending())
+        if self._publications.version_path(number).exists():
+            self.version()
+        after, sums = self._publications.checked(number).after, stored.statistics
+        if sums.total + gone < after.samples:
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} has {sums.total} samples and {gone} forgotten since certificate "
+                f"{number}, which states {after.samples}: restore ledger and sums from one copy"
+            )
+        unchanged = gone == 0 and sums.total == after.samples > 0  # without samples the sums are zero
+        if unchanged and sums.digest() != after.statistics:
+            raise StoreDamagedError(
+                f"the sums in {self.folder / SUMS} are not those that certificate {number} states, and the ledger has "
+                "no change since: restore ledger and sums from one copy"
+            )
 
     def _migrate(self, keys: Keyring | None) -> None:
         """Bring a ledger of an older format up to date. What was learned before stays held, and its receipts good."""
@@ -665,12 +713,20 @@ class Store:
 
     def _read_model(self, snapshot: str, key: Key | None) -> StoredModel:
         """Return the model of a snapshot and of the journal since."""
+        description = self.description
+        statistics = read_snapshot(self.folder / SUMS, snapshot, self._hardware)
+        size = description.configuration.encoder.code_size(description.n_features)
+        if (statistics.size, statistics.class_grams is not None) != (size, description.track_classes):
+            raise StoreDamagedError(
+                f"the sums in {self.folder / SUMS} have {statistics.size} codes where {NAME} has {size}, or only one "
+                "of the two tracks classes: restore both from one copy"
+            )
         stored = StoredModel(
-            self.description.configuration,
-            self.description.n_features,
+            description.configuration,
+            description.n_features,
             key,
             self._hardware,
-            read_snapshot(self.folder / SUMS, snapshot, self._hardware),
+            statistics,
             self._open_ledger(),
             self._clock,
         )
@@ -728,7 +784,7 @@ class Store:
             VERSIONS: {self._publications.version_path(self.published_number).name},
         }
         for name, keep in wanted.items():
-            for path in (self.folder / name).iterdir():
+            for path in files_in(self.folder / name):
                 if path.name not in keep:
                     path.unlink()
 
@@ -743,6 +799,7 @@ def _state(statistics: Statistics, version: Version, configuration: str) -> Stat
     return State(statistics.digest(), version.digest(), statistics.total, len(version.classes))
 
 
-def _note_published(writing: Writing, number: int) -> None:
-    writing.set_meta("published", str(number))
-    writing.certify(number)
+def _note_published(writing: Writing, certificate: Certificate) -> None:
+    writing.set_meta("published", str(certificate.number))
+    writing.set_meta(NEWEST, note_of(certificate))
+    writing.certify(certificate.number)

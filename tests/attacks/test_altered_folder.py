@@ -1,0 +1,324 @@
+"""The promise: a store builds on no file of its folder that is not what it wrote, and says which file is wrong.
+
+The attacker can write to the folder, or hands over an archive, and has no key: he alters the sums, the description or a
+manifest, and makes all names and digests fit, for none of them is keyed. What a certificate states is compared with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import sqlite3
+import tarfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neverseen import ConfigurationError, FileRejectedError, LedgerError, StoreDamagedError, store
+from neverseen.certificates import check_chain
+from neverseen.cli.archive import read_archive, write_archive
+from neverseen.hardware import choose
+from neverseen.labels import canonical_json
+from neverseen.statistics import Statistics
+from neverseen.store.description import Description
+from neverseen.store.snapshots import read_snapshot, write_snapshot
+from tests.attacks.test_rollback import refused
+from tests.test_store import IDS, KEYS, LABELS, ROWS, never, new, opened
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sound") / "s"
+    with new(folder) as made:
+        receipts = made.learn(ROWS[:20], LABELS[:20], IDS[:20])
+        made.publish()
+        made.forget(receipts[:2])
+        made.seal()
+    return folder
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "s"))
+
+
+def noted(folder: Path, key: str, value: str | None = None) -> str:
+    """Return a note of the ledger, and put another in its place."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as ledger:
+        ((found,),) = ledger.execute("SELECT value FROM neverseen_meta WHERE key = ?", (key,))
+        if value is not None:
+            ledger.execute("UPDATE neverseen_meta SET value = ? WHERE key = ?", (value, key))
+    return str(found)
+
+
+# -- sums --------------------------------------------------------------------------------------------
+
+
+def alter_sums(folder: Path, change: Callable[[Statistics], None]) -> None:
+    """Change the sums of a store, and name the new ones in its ledger."""
+    sums = read_snapshot(folder / "sums", noted(folder, "snapshot"), choose("numpy"))
+    change(sums)
+    noted(folder, "snapshot", write_snapshot(folder / "sums", sums))
+
+
+def shift_a_class(sums: Statistics) -> None:
+    rows = {name: np.array(row) for name, row in sums.sums.items()}
+    row = next(iter(rows.values()))
+    row -= np.sign(row)
+    sums.sums = rows
+
+
+def shift_the_matrix(sums: Statistics) -> None:
+    matrix = np.array(sums.gram)
+    matrix[0, 1] -= 1
+    matrix[1, 0] -= 1
+    sums.gram = matrix
+
+
+@pytest.mark.parametrize("change", [shift_a_class, shift_the_matrix])
+def test_sums_are_altered_and_nothing_was_changed_since_the_certificate(
+    change: Callable[[Statistics], None], folder: Path
+) -> None:
+    alter_sums(folder, change)
+    refused(folder, "the sums in .* are not those that certificate 2 states, and the ledger has no change since")
+
+
+def test_the_journal_is_altered_in_place_of_the_sums(tmp_path: Path) -> None:
+    """What was learned is not folded yet: the sums are the snapshot and a journal that is gone, as are its samples."""
+    folder = tmp_path / "s"
+    with new(folder) as made:
+        made.learn(ROWS[:20], LABELS[:20], IDS[:20])
+        made.publish()
+    with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as ledger:
+        for table in ("journal", "classes", "samples"):
+            ledger.execute(f"DELETE FROM neverseen_{table}")  # noqa: S608
+    refused(folder, "the ledger of .* has 0 samples and 0 forgotten since certificate 1, which states 20: restore")
+
+
+def test_an_empty_store_has_sums(tmp_path: Path) -> None:
+    """They would be part of every later certificate."""
+    folder = tmp_path / "s"
+    new(folder).close()
+    alter_sums(folder, lambda sums: setattr(sums, "gram", np.eye(24, dtype=np.int64)))
+    refused(folder, "not those of any samples: there is no class, and the Gram matrix is not zero")
+
+
+def shift_between_classes(sums: Statistics) -> None:
+    assert sums.class_grams is not None
+    first, second, *_ = sums.classes
+    moved = np.zeros_like(sums.class_grams.packed(first), np.int64)
+    moved[0] = sums.class_grams.packed(first)[0] + 1
+    for name, sign in ((first, -1), (second, 1)):
+        sums.class_grams.put(name, sums.class_grams.packed(name) + sign * moved)
+
+
+def shift_one_class(sums: Statistics) -> None:
+    assert sums.class_grams is not None
+    name = sums.classes[0]
+    packed = np.array(sums.class_grams.packed(name), np.int64)
+    packed[1] -= np.sign(packed[1])
+    packed[-1] += 1
+    sums.class_grams.put(name, packed)
+
+
+@pytest.mark.parametrize("change", [shift_one_class, shift_between_classes])
+def test_an_archive_has_altered_sums_of_classes(
+    change: Callable[[Statistics], None], folder: Path, tmp_path: Path
+) -> None:
+    """No certificate states them. They would be taken away when the class is forgotten."""
+    KEYS.save(folder / "keys.json")
+    alter_sums(folder, change)
+    write_archive(folder, tmp_path / "s.tar")
+    with pytest.raises(StoreDamagedError, match="the sums of classes in .* do not make up the sums of all"):
+        read_archive(tmp_path / "again", tmp_path / "s.tar")
+    assert not (tmp_path / "again").exists()
+
+
+# -- descriptions ------------------------------------------------------------------------------------
+
+ODD: list[Any] = [None, 5, -1, 2**70, "x", "", [], {}, True, 1.5, [1, 1], ["1", "0"], ["0", "0"], [2.0], "../keys.json"]
+
+
+def describe(folder: Path, **fields: Any) -> None:
+    about = json.loads((folder / "store.json").read_bytes()) | fields
+    (folder / "store.json").write_bytes(canonical_json(about).encode() + b"\n")
+
+
+@pytest.mark.parametrize("field", sorted(Description.__annotations__ | {"centres": None, "format": None}))
+def test_a_description_has_an_odd_field(field: str, folder: Path) -> None:
+    sound = (folder / "store.json").read_bytes()
+    for value in ODD:
+        if type(value) is type(json.loads(sound)[field]) and value == json.loads(sound)[field]:
+            continue
+        (folder / "store.json").write_bytes(sound)
+        describe(folder, **{field: value})
+        for write in (True, False):
+            with (
+                pytest.raises((StoreDamagedError, LedgerError, ConfigurationError)),
+                opened(folder, write=write) as made,
+            ):
+                made.statistics()
+
+
+def test_a_description_lacks_the_name_of_its_backbone(folder: Path) -> None:
+    describe(folder, backbone={})
+    refused(folder, "store.json is damaged")
+    refused(folder, "store.json is damaged", write=False)
+
+
+def test_another_number_of_features(folder: Path) -> None:
+    """The random projection makes codes of any number of features: the sums would fit, and be signed."""
+    describe(folder, n_features=7)
+    refused(folder, "store.json says that samples have 7 features, and precomputed makes 6")
+    for write in (True, False):
+        with pytest.raises(
+            StoreDamagedError, match="store.json says that samples have 7 features, and version 2 has 6"
+        ):
+            store.open(folder, keys=KEYS, write=write).version()
+
+
+def manifest(folder: Path, **fields: Any) -> None:
+    """Put another manifest in place of a store's, under the name that it must have, and name it in the ledger."""
+    about = json.loads((folder / "sums" / f"{noted(folder, 'snapshot')}.json").read_bytes()) | fields
+    content = canonical_json(about).encode() + b"\n"
+    name = hashlib.sha256(content).hexdigest()
+    (folder / "sums" / f"{name}.json").write_bytes(content)
+    noted(folder, "snapshot", name)
+
+
+@pytest.mark.parametrize("field", ["class_grams", "classes", "counts", "format", "gram", "size", "sums"])
+def test_a_manifest_has_an_odd_field(field: str, folder: Path) -> None:
+    sound = noted(folder, "snapshot")
+    for value in [*ODD, 10**7, sound, [sound] * 3]:
+        manifest(folder, **{field: value})
+        refused(folder, "sums")
+        noted(folder, "snapshot", sound)
+
+
+def test_a_manifest_states_another_size(folder: Path) -> None:
+    """Nothing is made of that size before it is compared."""
+    manifest(folder, size=10**7)
+    refused(folder, "have other shapes than it states")
+
+
+@pytest.mark.parametrize("key", ["published", "sealed"])
+def test_a_number_in_the_notes_is_none(key: str, folder: Path) -> None:
+    noted(folder, key, "x")
+    for write in (True, False):
+        with (
+            pytest.raises(StoreDamagedError, match=f"its note '{key}'"),
+            opened(folder, write=write) as made,
+        ):
+            assert made.sealed_number
+
+
+# -- files that are not ours -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sums/.snapshot", "versions/kept", "certificates/.00000003.json.abcdefgh"])
+def test_a_folder_lies_among_the_files(name: str, folder: Path) -> None:
+    """Network drives put one there; it is none of ours."""
+    (folder / name).mkdir()
+    with opened(folder) as made:
+        made.learn(ROWS[30:32], LABELS[30:32])
+        made.seal()
+    assert (folder / name).is_dir()
+
+
+def test_folders_lie_where_files_were(folder: Path) -> None:
+    for name in ("sums/*.json", "versions/*"):
+        again = Path(shutil.copytree(folder, folder.parent / name[:4]))
+        (path,) = again.glob(name)
+        path.unlink()
+        path.mkdir()
+        refused(again, "is missing")
+
+
+def test_a_copy_leaves_out_empty_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    new(folder).close()
+    for name in ("versions", "certificates"):
+        (folder / name).rmdir()
+    with opened(folder) as made:
+        made.learn(ROWS[:5], LABELS[:5])
+        assert made.publish().number == 1
+
+
+EXTRA = [
+    "hoard",
+    "certificates/notes.txt",
+    "service",
+    "sums/kept",
+    "versions/1.safetensors",
+    "lock",
+    "ledger.sqlite-wal",
+]
+
+
+def packed(folder: Path, target: Path, *, without: str = "", added: str = "") -> Path:
+    """Write the archive of a store, less a file or with one more."""
+    whole = target.with_suffix(".whole")
+    write_archive(folder, whole)
+    with tarfile.open(whole) as old, tarfile.open(target, "w") as archive:
+        for member in old:
+            if member.name != without:
+                archive.addfile(member, old.extractfile(member))
+        if added:
+            archive.addfile(tarfile.TarInfo(added), io.BytesIO(b""))
+    return target
+
+
+@pytest.fixture
+def with_keys(folder: Path) -> Path:
+    KEYS.save(folder / "keys.json")
+    return folder
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_an_archive_has_a_file_that_is_none_of_a_store(name: str, with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar", added=name)
+    with pytest.raises(FileRejectedError, match=f"holds '{name}', which is no file of a store"):
+        read_archive(tmp_path / "again", archive)
+
+
+def test_an_export_leaves_such_files_out(with_keys: Path, tmp_path: Path) -> None:
+    for name in ("hoard", "certificates/notes.txt"):
+        (with_keys / name).write_bytes(b"kept")
+    write_archive(with_keys, tmp_path / "s.tar")
+    with tarfile.open(tmp_path / "s.tar") as archive:
+        assert not {"hoard", "certificates/notes.txt"} & set(archive.getnames())
+
+
+def test_an_archive_has_a_file_twice(with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar", added="store.json")
+    with pytest.raises(FileRejectedError, match=r"s\.tar holds 'store.json' twice"):
+        read_archive(tmp_path / "again", archive)
+
+
+@pytest.mark.parametrize("name", ["store.json", "signing.json", "ledger.sqlite"])
+def test_an_archive_lacks_a_file(name: str, with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar", without=name)
+    with pytest.raises(FileRejectedError, match=f"s.tar lacks {name}"):
+        read_archive(tmp_path / "again", archive)
+    assert not (tmp_path / "again").exists()
+
+
+def test_the_archive_of_the_tests_is_not_refused(with_keys: Path, tmp_path: Path) -> None:
+    assert read_archive(tmp_path / "again", packed(with_keys, tmp_path / "s.tar")) == never(list(range(2, 20)))
+
+
+def test_the_store_of_the_tests_is_not_refused(folder: Path) -> None:
+    """So that the refusals above are refusals of the attack."""
+    alter_sums(folder, lambda sums: None)
+    with opened(folder) as made:
+        assert made.digest() == never(list(range(2, 20)))
+        made.learn(ROWS[30:32], LABELS[30:32])
+    with opened(folder) as made:  # what is not published yet is not compared
+        assert made.publish().number == 3
+        check_chain(made.certificates(), made.description.public_key)
