@@ -124,6 +124,48 @@ def test_names_do_not_speak_to_the_terminal() -> None:
     assert "\x1b" not in run("learn", "album", "photos", *STRIPES, code=1)
 
 
+# -- owners ----------------------------------------------------------------------------------------------
+
+
+def owned(name: str, *rows: tuple[str, str, int], heads: str = "id,owner") -> str:
+    """Write a table with rows of ids, owners and samples."""
+    lines = [f"{heads},label,{HEADS}"]
+    lines += [f"{known},{owner},x,{','.join(map(repr, ROWS[row].tolist()))}" for known, owner, row in rows]
+    Path(name).write_text("\n".join(lines) + "\n", "utf-8")
+    return name
+
+
+def test_a_row_of_one_owner_does_not_forget_anothers_sample() -> None:
+    run("init", "shop", *INIT)
+    run("learn", "shop", owned("bob.csv", ("p", "bob", 0), ("q", "bob", 1)))
+    for name, owner in (("ada.csv", "ada"), ("nobody.csv", "")):
+        owned(name, ("q", "bob", 1), ("p", owner, 0))
+        for option in ("--publish", "--by-content"):
+            words = run("forget", "shop", name, option, code=1)
+            assert words.startswith(f"error: forget: {name}, line 3: no such sample is held with this label, ")
+            assert "owner (1 of 2 samples in all)" in words
+    owned("other.csv", ("p", "ada", 0), heads="id,whose")
+    assert "is not numbers" in run("forget", "shop", "other.csv", code=1)
+    assert "no such sample is held" in run("forget", "shop", "other.csv", "--owners", "whose", code=1)
+    assert answer("status", "shop")["samples"] == 2
+    assert answer("forget", "shop", "bob.csv")["forgotten"] == 2
+
+
+@pytest.mark.parametrize("option", ["--publish", "--by-content"])
+def test_what_two_owners_share_is_forgotten_with_the_file_it_was_learned_from(option: str) -> None:
+    run("init", "shop", *INIT)
+    run("learn", "shop", owned("two.csv", ("p", "ada", 0), ("p", "bob", 0), ("q", "bob", 1)))
+    text = Path("two.csv").read_text("utf-8").splitlines()
+    unsaid = "\n".join(line.replace(",bob", "").replace(",owner", "") for line in (text[0], text[3], text[2]))
+    Path("unsaid.csv").write_text(unsaid, "utf-8")
+    words = run("forget", "shop", "unsaid.csv", option, code=1)
+    assert "unsaid.csv, line 3: shop holds several such samples. Say which with a column of ids (--ids)" in words
+    assert answer("forget", "shop", owned("ada.csv", ("p", "ada", 0)), option)["forgotten"] == 1
+    assert "ada.csv, line 2: no such" in run("forget", "shop", "ada.csv", option, code=1)
+    run("learn", "shop", "ada.csv", "--receipts", "again.jsonl")
+    assert answer("forget", "shop", "two.csv", option)["forgotten"] == 3
+
+
 # -- images ------------------------------------------------------------------------------------------
 
 

@@ -66,6 +66,8 @@ class Samples:
         None where the source has none.
     names : list of str
         What to call each sample when speaking of it.
+    places : list of str
+        Where in the source each is.
     skipped : list of (str, str)
         What was left out, and why.
     """
@@ -75,6 +77,7 @@ class Samples:
     ids: list[Any] | None
     owners: list[Any] | None
     names: list[str]
+    places: list[str]
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -88,7 +91,7 @@ class Samples:
 
         samples = self.samples[list(rows)] if isinstance(self.samples, np.ndarray) else chosen(self.samples)
         lists = (chosen(self.labels), chosen(self.ids), chosen(self.owners))
-        return Samples(samples, *lists, chosen(self.names), self.skipped)
+        return Samples(samples, *lists, chosen(self.names), chosen(self.places), self.skipped)
 
 
 def read_table(source: Path, columns: Columns, takes: Takes | None) -> Samples:
@@ -173,12 +176,13 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                     raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
         except (csv.Error, UnicodeDecodeError) as error:
             raise InputError(f"{source} is not a CSV file in UTF-8: {error}") from None
+    where = [f"line {line}" for line in lines]
     if heads.has_texts:
-        return _texts_of(lists)
+        return _samples(lists["texts"], lists, where)
     if lines:
         heads.require_width(source, takes)
     features = np.frombuffer(numbers, np.float64).reshape(len(lines), len(heads.features))
-    return _features_of(source, features, lists, heads.features, [f"line {line}" for line in lines])
+    return _features_of(source, features, lists, heads.features, where)
 
 
 def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
@@ -211,7 +215,7 @@ def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     if first is None:
         raise InputError(f"there are no samples in {source}")
     if first.has_texts:
-        return _texts_of(lists)
+        return _samples(lists["texts"], lists, lines)
     return _features_of(source, np.array(rows, np.float64), lists, None, lines)
 
 
@@ -262,9 +266,9 @@ def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
         ]
         for what, name in heads.special.items()
     }
-    if heads.has_texts:
-        return _texts_of(lists)
     where = [f"row {row}" for row in range(1, table.num_rows + 1)]
+    if heads.has_texts:
+        return _samples(lists["texts"], lists, where)
     types = arrow.types
     first = table.column(heads.features[0])
     if len(heads.features) == 1 and (types.is_list(first.type) or types.is_fixed_size_list(first.type)):
@@ -315,10 +319,10 @@ def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     if samples.dtype.kind == "U":
         rows = zip(samples.tolist(), where, strict=True)
         lists["texts"] = [_cell("texts", text, f"{source}, {row}", wanted) for text, row in rows]
-        return _texts_of(lists)
+        return _samples(lists["texts"], lists, where)
     if samples.ndim == 2 and takes is not None and takes.kind == "features":
         return _features_of(source, samples, lists, None, where)
-    return _samples(samples, lists)
+    return _samples(samples, lists, where)
 
 
 def _require_array(source: Path, name: str, samples: np.ndarray, takes: Takes | None) -> None:
@@ -364,10 +368,6 @@ def _empty(where: str, name: str) -> InputError:
     return InputError(f"{where}: the cell of the column {name!r} is empty: fill it in, or leave the row out")
 
 
-def _texts_of(lists: dict[str, list[Any]]) -> Samples:
-    return _samples(lists["texts"], lists)
-
-
 def _features_of(
     source: Path, features: np.ndarray, lists: dict[str, list[Any]], heads: list[str] | None, where: list[str]
 ) -> Samples:
@@ -381,13 +381,13 @@ def _features_of(
             f"{source}, {where[row]}: the cell of the column {name} is NaN, infinite or beyond float32: drop or "
             "rescale it"
         )
-    return _samples(features, lists)
+    return _samples(features, lists, where)
 
 
-def _samples(samples: Any, lists: dict[str, list[Any]]) -> Samples:
+def _samples(samples: Any, lists: dict[str, list[Any]], where: list[str]) -> Samples:
     ids = lists.get("ids")
     names = [f"row {row}" for row in range(1, len(samples) + 1)] if ids is None else [str(name) for name in ids]
-    return Samples(samples, lists.get("labels"), ids, lists.get("owners"), names)
+    return Samples(samples, lists.get("labels"), ids, lists.get("owners"), names, where)
 
 
 def lines_of(source: Path, file: TextIO) -> Iterator[str]:
