@@ -166,6 +166,51 @@ def test_what_two_owners_share_is_forgotten_with_the_file_it_was_learned_from(op
     assert answer("forget", "shop", "two.csv", option)["forgotten"] == 3
 
 
+def lines(name: str, *entries: Any) -> str:
+    """Write JSON lines, of the samples that go with these parts."""
+    said = ({"features": ROWS[row].tolist(), "label": "x"} | entry for row, entry in enumerate(entries))
+    Path(name).write_text("".join(json.dumps(entry) + "\n" for entry in said), "utf-8")
+    return name
+
+
+def receipts_in(name: str) -> list[tuple[Any, Any]]:
+    found = [json.loads(line) for line in Path(name).read_text("utf-8").splitlines()]
+    return [(entry["id"], entry["owner"]) for entry in found]
+
+
+def test_owners_count_though_the_first_line_names_none() -> None:
+    run("init", "shop", *INIT)
+    lines("some.jsonl", {"id": "1"}, {"id": "2", "owner": "ada"}, {"id": "3", "owner": None})
+    run("learn", "shop", "some.jsonl", "--receipts", "some.r.jsonl")
+    assert receipts_in("some.r.jsonl") == [("1", None), ("2", "ada"), ("3", None)]
+    lines("whose.jsonl", {"id": "4"}, {"id": "5", "whose": "bob"})
+    run("learn", "shop", "whose.jsonl", "--owners", "whose", "--receipts", "whose.r.jsonl")
+    assert receipts_in("whose.r.jsonl") == [("4", None), ("5", "bob")]
+    assert answer("forget", "shop", "some.jsonl")["forgotten"] == 3
+    assert answer("forget", "shop", "whose.jsonl", "--owners", "whose")["forgotten"] == 2
+
+
+def test_ids_of_some_lines_are_not_passed_over() -> None:
+    run("init", "shop", *INIT)
+    for entries, line in ((({}, {"id": "2"}), 1), (({"id": "1"}, {}), 2), (({"id": "1"}, {"id": None}), 2)):
+        words = run("learn", "shop", lines("ids.jsonl", *entries), code=1)
+        assert f"ids.jsonl, line {line}: the cell of the column 'id' is empty" in words
+    assert answer("learn", "shop", lines("ids.jsonl", {}, {}))["learned"] == 2
+
+
+def test_what_is_said_twice_is_refused() -> None:
+    """The second owner would take the sample from the first, for a reader that keeps the other one."""
+    run("init", "shop", *INIT)
+    features = json.dumps(ROWS[0].tolist())
+    for said in ('"owner": "ada", "owner": "bob"', '"id": "1", "id": "2"', '"label": "y"', '"more": {"a": 1, "a": 2}'):
+        Path("twice.jsonl").write_text(f'{{"features": {features}, "label": "x", {said}}}\n', "utf-8")
+        assert "twice.jsonl, line 1 has a name twice in one object" in run("learn", "shop", "twice.jsonl", code=1)
+    np.savez("twice.npz", X=ROWS[:2], y=np.array(["x", "x"]), owners=np.array(["ada", "ada"]))
+    with zipfile.ZipFile("twice.npz", "a") as archive, archive.open("owners", "w") as file:
+        np.lib.format.write_array(file, np.array(["bob", "bob"]))
+    assert "twice.npz has two arrays of the same name" in run("learn", "shop", "twice.npz", code=1)
+
+
 # -- images ------------------------------------------------------------------------------------------
 
 

@@ -186,42 +186,54 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
 
 
 def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
-    """Read one JSON object a line: ``text``, or ``features`` with a list of numbers; ``label``, ``id``, ``owner``."""
-    lists: dict[str, list[Any]] = {}
-    rows: list[Any] = []
-    lines: list[str] = []
-    first: _Heads | None = None
+    """Read one JSON object a line: ``text``, or ``features`` with a list of numbers; ``label``, ``id``, ``owner``.
+
+    What one line has, all must have; but a line without an owner is nobody's.
+    """
+    entries: dict[int, dict[str, Any]] = {}  # by line
+    heads: dict[str, None] = {}
     with source.open("r", encoding="utf-8-sig", newline="\n") as file:
         try:
             for number, line in enumerate(lines_of(source, file), 1):
                 if not line.strip():
                     continue
-                where = f"{source}, line {number}"
-                entry = _json_object(line, where)
-                if first is None:
-                    if "receipt" in entry:
-                        raise InputError(f"{source} is a file of receipts, not of samples: give it with --receipts")
-                    first = _Heads(source, list(entry), columns, takes)
-                    lists = {what: [] for what in first.special}
-                for what, name in first.special.items():
-                    lists[what].append(_cell(what, entry.get(name), where, name))
-                if not first.has_texts:
-                    rows.append(_json_features(entry, where, takes, rows))
-                lines.append(f"line {number}")
-                if len(lines) > ROW_LIMIT:
+                entry = _json_object(line, f"{source}, line {number}")
+                if "receipt" in entry and not entries:
+                    raise InputError(f"{source} is a file of receipts, not of samples: give it with --receipts")
+                entries[number] = entry
+                heads |= dict.fromkeys(entry)
+                if len(entries) > ROW_LIMIT:
                     raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
         except UnicodeDecodeError:
             raise InputError(f"{source} is not text in UTF-8") from None
-    if first is None:
+    if not entries:
         raise InputError(f"there are no samples in {source}")
-    if first.has_texts:
+    found = _Heads(source, list(heads), columns, takes)
+    lists: dict[str, list[Any]] = {what: [] for what in found.special}
+    rows: list[Any] = []
+    for number, entry in entries.items():
+        where = f"{source}, line {number}"
+        for what, name in found.special.items():
+            lists[what].append(_cell(what, entry.get(name), where, name))
+        if not found.has_texts:
+            rows.append(_json_features(entry, where, takes, rows))
+    lines = [f"line {number}" for number in entries]
+    if found.has_texts:
         return _samples(lists["texts"], lists, lines)
     return _features_of(source, np.array(rows, np.float64), lists, None, lines)
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
+    def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entry = dict(pairs)
+        if len(entry) != len(pairs):
+            raise InputError(f"{where} has a name twice in one object: {_listed([name for name, _ in pairs])}")
+        return entry
+
     try:
-        entry = json.loads(line)
+        entry = json.loads(line, object_pairs_hook=named_once)
+    except InputError:
+        raise
     except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
@@ -299,6 +311,8 @@ def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
         if size > BYTE_LIMIT:
             raise InputError(f"{source} unpacks to {size:,} bytes; at most {BYTE_LIMIT:,} are read")
         with np.load(source, allow_pickle=False) as arrays:
+            if len(set(arrays.files)) != len(arrays.files):
+                raise InputError(f"{source} has two arrays of the same name: {_listed(arrays.files)}")
             given = {name: arrays[name] for name in arrays.files}
     except InputError:
         raise
