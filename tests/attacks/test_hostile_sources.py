@@ -49,6 +49,8 @@ def tree(folder: str) -> dict[str, bytes]:
         ("wide.csv", b"label," + b",".join(b"c%d" % place for place in range(5000)) + b"\n"),
         ("inf.csv", f"label,{HEADS}\nx,1e999,{ONES[2:]}\n".encode()),
         ("hex.csv", f"label,{HEADS}\nx,0x10,{ONES[2:]}\n".encode()),
+        ("underscore.csv", f"label,{HEADS}\nx,1_0,{ONES[2:]}\n".encode()),
+        ("digits.csv", f"label,{HEADS}\nx,\u0661,{ONES[2:]}\n".encode()),
         ("utf16.csv", f"label,{HEADS}\nx,{ONES}\n".encode("utf-16")),
         ("field.csv", f"label,{HEADS}\n{'x' * 200_000},{ONES}\n".encode()),
         ("deep.jsonl", b"[" * 100_000 + b"\n"),
@@ -75,6 +77,50 @@ def test_crafted_tables_are_refused_in_one_line(name: str, content: bytes) -> No
     assert name in words
     assert {path: raw for path, raw in tree("shop").items() if "lock" not in path} == before
     assert not list(Path().glob("receipts*"))
+
+
+@pytest.mark.parametrize("part", ["label", "id", "owner"])
+@pytest.mark.parametrize("value", [r'"\ud800"', "NaN", "9" * 3000, f'"{"x" * 70_000}"'])
+def test_a_value_without_a_canonical_form_is_told_with_its_line(part: str, value: str) -> None:
+    run("init", "shop", *INIT)
+    good = {"features": ROWS[0].tolist(), "label": "x", "id": "1", "owner": "ada"}
+    bad = json.dumps(good | {"id": "2", part: "?"}).replace('"?"', value)
+    Path("bad.jsonl").write_text(f"{json.dumps(good)}\n{bad}\n", "utf-8")
+    assert run("learn", "shop", "bad.jsonl", code=1).startswith(
+        "error: learn: bad.jsonl, line 2: the cell of the column"
+    )
+
+
+def test_a_label_that_names_no_class_is_told_with_its_line() -> None:
+    run("init", "shop", *INIT)
+    words = run("learn", "shop", lines("fraction.jsonl", {}, {"label": 0.5}), code=1)
+    assert words.startswith("error: learn: fraction.jsonl, line 2: Unknown label type: 0.5 is a number with a fraction")
+
+
+def test_a_pipe_is_not_waited_for() -> None:
+    run("init", "shop", *INIT)
+    run("learn", "shop", lines("rows.jsonl", {}))
+    for name in ("pipe.csv", "pipe.jsonl", "pipe.npz", "pipe.parquet", "pipe.txt", "pipe.png"):
+        os.mkfifo(name)
+        for command in ("learn", "predict", "forget"):
+            assert f"{name} is a pipe or a device" in run(command, "shop", name, "--label", "x", code=1)
+    assert "pipe.jsonl is a folder, a pipe or a device" in run("forget", "shop", "--receipts", "pipe.jsonl", code=1)
+
+
+def test_classes_that_look_alike_are_told_apart() -> None:
+    run("init", "shop", *INIT)
+    labels = [1, "1", "x\u202e", "x\u202d", "y"]
+    run("learn", "shop", lines("alike.jsonl", *({"label": label} for label in labels)))
+    for words in (run("status", "shop"), run("forget", "shop", "alike.jsonl", "--dry-run")):
+        assert (
+            r"""1	1
+"1"	1
+"x\u202d"	1
+"x\u202e"	1
+y	1
+"""
+            in words
+        )
 
 
 def test_a_line_without_end_is_not_read_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:

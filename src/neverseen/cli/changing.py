@@ -27,6 +27,7 @@ from neverseen.cli.options import (
 from neverseen.cli.printing import (
     about,
     by_class,
+    class_rows,
     counted,
     plain,
     print_json,
@@ -37,9 +38,16 @@ from neverseen.cli.printing import (
 )
 from neverseen.cli.receipt_files import ReceiptFile, placed_receipts
 from neverseen.cli.sources import Columns, read_source
-from neverseen.errors import AmbiguousError, FeaturesMovedError, InputError, NotLearnedError, ReceiptRejectedError
+from neverseen.errors import (
+    AmbiguousError,
+    FeaturesMovedError,
+    InputError,
+    LabelError,
+    NotLearnedError,
+    ReceiptRejectedError,
+)
 from neverseen.keys import Keyring
-from neverseen.labels import from_text, normalise, text
+from neverseen.labels import from_text, normalise, require_classes, text
 
 if TYPE_CHECKING:
     from neverseen.store import Store
@@ -151,6 +159,11 @@ def learn(
     takes, made = taken_by(folder, backbone)
     found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
     tell_skipped(found)
+    for name, place in zip(found.labels or (), found.places, strict=False):
+        try:
+            require_classes([name])
+        except LabelError as error:
+            raise LabelError(f"{source}, {place}: {error}") from None
     with opened(folder, write=True, keys=keys, raw=True, words=backbone, made=made, needs_keys=True) as model:
         file = ReceiptFile(receipts)
         try:
@@ -396,8 +409,7 @@ def _finish(model: Store, classes: Counter[str], dry_run: bool, seal: bool, publ
         )
         return
     if dry_run:
-        rows = [(entry["class"], entry["samples"]) for entry in by_class(classes)]
-        print_table(("class", "samples to go"), rows)
+        print_table(("class", "samples to go"), class_rows(classes))
         typer.echo(f"would forget {counted(count, 'sample')}; nothing was changed")
         return
     ending = "; sealed" if seal else ""

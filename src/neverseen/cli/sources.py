@@ -36,6 +36,8 @@ def read_source(
         found = _images(source, columns, labelled, takes, skip_bad)
     elif not source.exists():
         raise FileNotFoundError(f"there is no {source}")
+    elif not source.is_file():  # reading a pipe might wait for ever
+        raise InputError(f"{source} is a pipe or a device: give a file")
     elif ending in ENDINGS:
         found = read_table(source, columns, takes)
     elif ending in TEXTS:

@@ -17,7 +17,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from neverseen.errors import FileRejectedError, InputError
+from neverseen.errors import FileRejectedError, InputError, LabelError
+from neverseen.labels import normalise, text
+from neverseen.receipts import TEXT_LIMIT
 
 ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
@@ -166,7 +168,7 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                 for what, place in places.items():
                     lists[what].append(_cell(what, row[place], where, names[place]))
                 try:
-                    numbers.extend(float(row[place]) for place in positions)
+                    numbers.extend(_number(row[place]) for place in positions)
                 except ValueError:
                     by_name = sorted(positions, key=lambda place: names[place] != "text")
                     wrong = next(place for place in by_name if not _is_number(row[place]))
@@ -332,7 +334,7 @@ def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     where = [f"row {row}" for row in range(1, len(samples) + 1)]
     if samples.dtype.kind == "U":
         rows = zip(samples.tolist(), where, strict=True)
-        lists["texts"] = [_cell("texts", text, f"{source}, {row}", wanted) for text, row in rows]
+        lists["texts"] = [_cell("texts", words, f"{source}, {row}", wanted) for words, row in rows]
         return _samples(lists["texts"], lists, where)
     if samples.ndim == 2 and takes is not None and takes.kind == "features":
         return _features_of(source, samples, lists, None, where)
@@ -375,6 +377,16 @@ def _cell(what: str, value: Any, where: str, name: str) -> Any:
         raise InputError(f"{where}: the cell of the column {name!r} is not a text")
     if isinstance(value, list | dict):
         raise InputError(f"{where}: the cell of the column {name!r} is not a text or a number")
+    if what != "texts":
+        try:
+            size = len(text(normalise(value)))
+        except LabelError as error:
+            raise LabelError(f"{where}: the cell of the column {name!r} cannot be used: {error}") from None
+        if size > TEXT_LIMIT:
+            raise InputError(
+                f"{where}: the cell of the column {name!r} has {size:,} bytes in canonical form; at most "
+                f"{TEXT_LIMIT:,} fit"
+            )
     return value
 
 
@@ -414,9 +426,16 @@ def lines_of(source: Path, file: TextIO) -> Iterator[str]:
         yield line
 
 
+def _number(cell: str) -> float:
+    """Return the number in a cell. Python would also take digits of other scripts, and `_` between digits."""
+    if "_" in cell or not cell.isascii():
+        raise ValueError(cell)
+    return float(cell)
+
+
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        _number(cell)
     except ValueError:
         return False
     return True
