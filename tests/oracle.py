@@ -473,17 +473,29 @@ def saved_model(
 
 
 def receipt(
-    key: bytes, configuration: bytes, fingerprint: bytes, id_text: str, owner: str, label: str, q: Row
+    key: bytes,
+    configuration: bytes,
+    fingerprint: bytes,
+    id_text: str,
+    owner: str,
+    label: str,
+    q: Row,
+    salt: bytes = b"",
 ) -> bytes:
-    """Seal a receipt (§9.1)."""
+    """Seal a receipt, with a salt as stores have it or without (§9.1)."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
     texts = [text.encode("ascii") for text in (id_text, owner, label)]
     joined = b"".join(texts)
     lengths = b"".join(len(text).to_bytes(2, "little") for text in texts)
-    content = configuration[:16] + fingerprint + lengths + joined + bytes(-len(joined) % 32) + int8_bytes(q)
+    content = configuration[:16] + fingerprint + salt + lengths + joined + bytes(-len(joined) % 32) + int8_bytes(q)
     nonce = hashlib.blake2b(content, digest_size=12, key=key, person=b"neverseen:nonce").digest()
-    head = b"NSR1" + (28 + len(content) + 16).to_bytes(4, "little") + bytes.fromhex(key_check(key)) + nonce
+    head = (
+        (b"NSR2" if salt else b"NSR1")
+        + (28 + len(content) + 16).to_bytes(4, "little")
+        + bytes.fromhex(key_check(key))
+        + nonce
+    )
     sealing_key = hashlib.blake2b(b"", digest_size=32, key=key, person=b"neverseen:seal").digest()
     sealed: bytes = AESGCMSIV(sealing_key).encrypt(nonce, content, head)
     return head + sealed
@@ -572,10 +584,36 @@ def version_file(settings: dict[str, Any], d0: int, sums: Statistics, gamma: int
 
 
 def signed_certificate(content: dict[str, Any], secret: bytes) -> str:
-    """A certificate of format 1: what it says, its key and its signature (§10.2)."""
+    """A certificate: what it says, its key and its signature; of format 2 if it speaks of an audit log (§10.2)."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     signer = Ed25519PrivateKey.from_private_bytes(secret)
-    said = content | {"format": "neverseen-certificate-1", "key": signer.public_key().public_bytes_raw().hex()}
-    signature = signer.sign(b"neverseen:certificate:1" + canonical_json(said).encode("ascii"))
+    number = "2" if "audit" in content else "1"
+    said = content | {"format": f"neverseen-certificate-{number}", "key": signer.public_key().public_bytes_raw().hex()}
+    signature = signer.sign(f"neverseen:certificate:{number}{canonical_json(said)}".encode("ascii"))
     return canonical_json(said | {"signature": signature.hex()}) + "\n"
+
+
+# §12 the audit log
+
+
+def audit_key(membership: bytes) -> bytes:
+    """The key of a log's codes (§12.1)."""
+    return hashlib.blake2b(b"", digest_size=32, key=membership, person=b"neverseen:audit").digest()
+
+
+def audit_code(entry: dict[str, Any], key: bytes) -> str:
+    """The code of a line, which says this besides (§12.1)."""
+    said = canonical_json(entry).encode("ascii")
+    return hashlib.blake2b(said, digest_size=32, key=key, person=b"neverseen:line").hexdigest()
+
+
+def audit_lines(entries: Iterable[dict[str, Any]], key: bytes) -> list[str]:
+    """The lines of a log, from the first (§12.1)."""
+    lines: list[str] = []
+    previous = "0" * 64
+    for number, entry in enumerate(entries, 1):
+        said = entry | {"line": number, "previous": previous}
+        previous = audit_code(said, key)
+        lines.append(canonical_json(said | {"mac": previous}) + "\n")
+    return lines

@@ -29,7 +29,7 @@ OPTIONAL = ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich
 def test_public_face() -> None:
     assert neverseen.__all__ == sorted(neverseen.__all__)
     assert set(neverseen.__all__) == {
-        "AlreadyForgottenError", "AnalyticClassifier", "CertificateRejectedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
+        "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
         "HardwareError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
         "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "RandomProjection", "ReceiptRejectedError",
         "StoreDamagedError", "StoreLockedError", "__version__",

@@ -19,6 +19,7 @@ import pytest
 from tests import oracle, vectors
 
 STORE: dict[str, Any] = json.loads((vectors.FOLDER / "store.json").read_text())
+SERVED: dict[str, Any] = json.loads((vectors.FOLDER / "served.json").read_text())
 TIE: dict[str, Any] = json.loads((vectors.FOLDER / "tie.json").read_text())
 LABELS: dict[str, Any] = json.loads((vectors.FOLDER / "labels.json").read_text())
 
@@ -66,7 +67,7 @@ def test_the_files_hold_no_number_that_a_browser_misreads() -> None:
             return [number for item in value for number in numbers(item)]
         return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
-    found = [number for content in (STORE, TIE, LABELS) for number in numbers(content)]
+    found = [number for content in (STORE, SERVED, TIE, LABELS) for number in numbers(content)]
     assert found
     assert all(isinstance(number, int) and abs(number) < 2**53 for number in found)
 
@@ -114,6 +115,42 @@ def test_the_certificates_are_a_chain_under_the_key() -> None:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(said["key"])).verify(signature, signed)
     assert json.loads(second)["previous"] == hashlib.sha256(first.encode()).hexdigest()
     assert json.loads(second)["commitments"] == [STORE["samples"][STORE["forgotten"]]["commitment"]]
+
+
+def test_a_stores_receipts_say_what_was_learned_and_their_salt() -> None:
+    key = bytes.fromhex(STORE["keys"]["receipts"])
+    for sample, known in zip(SERVED["samples"], STORE["samples"], strict=True):
+        salt, model, prints, *said = oracle.salted_receipt_parts(bytes.fromhex(sample["receipt"]), key)
+        assert (salt.hex(), model.hex()) == (sample["salt"], STORE["configuration_digest"][:32])
+        assert prints.hex() == known["fingerprint"]
+        assert said == [sample["id"], sample["owner"], sample["label"], known["quantised"]]
+    ids, numbers = (len({sample[name] for sample in SERVED["samples"]}) for name in ("id", "ticket_number"))
+    assert ids < numbers == len(SERVED["samples"])  # two owners have the same id
+
+
+def test_the_audit_log_is_a_chain_under_its_key_and_a_certificate_has_its_head() -> None:
+    key = oracle.audit_key(bytes.fromhex(STORE["keys"]["membership"]))
+    assert key.hex() == SERVED["audit"]["key"]
+    previous = "0" * 64
+    for number, line in enumerate(SERVED["audit"]["lines"], 1):
+        said = json.loads(line)
+        code = said.pop("mac")
+        assert (code, said["line"], said["previous"]) == (oracle.audit_code(said, key), number, previous)
+        previous = code
+    first, second = (json.loads(text) for text in SERVED["certificates"])
+    assert (first["audit"], second["audit"]) == (None, {"head": previous, "lines": number})
+
+
+def test_the_certificates_of_a_store_are_a_chain_under_the_key() -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    for text in SERVED["certificates"]:
+        said = json.loads(text)
+        signature = bytes.fromhex(said.pop("signature"))
+        signed = b"neverseen:certificate:2" + oracle.canonical_json(said).encode()
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(said["key"])).verify(signature, signed)
+    assert said["previous"] == hashlib.sha256(SERVED["certificates"][0].encode()).hexdigest()
+    assert said["commitments"] == [SERVED["samples"][STORE["forgotten"]]["commitment"]]
 
 
 # -- by the library --------------------------------------------------------------------------------------
@@ -189,6 +226,64 @@ def test_the_library_reads_the_certificates_and_the_receipts() -> None:
         assert token.hex() == sample["receipt"]
         assert is_mine(certificates[1], token) == (place == STORE["forgotten"])
         assert not is_mine(certificates[0], token)
+
+
+def test_a_store_gives_the_same_receipts_numbers_and_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from neverseen import AnalyticClassifier, Key, Keyring, RandomProjection
+    from neverseen.backbones import Precomputed
+    from neverseen.certificates import AuditHead, Certificate, check_chain, issue
+    from neverseen.labels import from_text
+    from neverseen.service import audit_key, check_audit
+    from neverseen.signing import SigningKey
+    from neverseen.store import create
+    from neverseen.store.held import StoredForgetting
+
+    keys = Keyring(Key(bytes.fromhex(STORE["keys"]["membership"])), [Key(bytes.fromhex(STORE["keys"]["receipts"]))])
+    settings = json.loads(STORE["configuration_text"])
+    encoder = RandomProjection(settings["encoder"]["codes"], seed=settings["encoder"]["seed"])
+    classifier = AnalyticClassifier(encoder, settings["gamma"], grid_bits=settings["grid_bits"])
+    backbone = Precomputed(STORE["backbone"]["features"], STORE["backbone"]["name"])
+    samples = SERVED["samples"]
+    salts = iter([bytes.fromhex(sample["salt"]) for sample in samples])
+    monkeypatch.setattr(StoredForgetting, "_new_salt", lambda self: next(salts))
+    expected = [Certificate.from_json(text.encode()) for text in SERVED["certificates"]]
+    previous: Certificate | None = None
+    with create(tmp_path / "s", backbone, classifier, keys=keys) as store:
+        receipts = store.learn(
+            [np.array(rows_of(sample)) for sample in samples],
+            *([from_text(sample[name]) for sample in samples] for name in ("label", "id", "owner")),
+        )
+        assert [receipt.hex() for receipt in receipts] == [sample["receipt"] for sample in samples]
+        numbers = {row.number.hex(): row.commitment.hex() for row in store._open_ledger().samples()}
+        assert numbers == {sample["ticket_number"]: sample["commitment"] for sample in samples}
+        for wanted in expected:
+            made = store.publish(audit=wanted.audit)
+            assert (made.before, made.after, made.commitments) == (wanted.before, wanted.after, wanted.commitments)
+            previous = issue(
+                made.number,
+                wanted.time,
+                made.configuration,
+                made.before,
+                made.after,
+                made.learned,
+                made.forgotten,
+                [bytes.fromhex(entry) for entry in made.commitments],
+                made.grid_bits,
+                previous,
+                SigningKey(bytes.fromhex(STORE["keys"]["signing"])),
+                made.audit,
+            )
+            assert previous.to_json().decode() == SERVED["certificates"][made.number - 1]
+            if made.number == 1:
+                store.forget([receipts[STORE["forgotten"]]])
+    check_chain(expected, expected[0].key)
+    (tmp_path / "audit.jsonl").write_text("".join(SERVED["audit"]["lines"]))
+    assert audit_key(keys).reveal().hex() == SERVED["audit"]["key"]
+    report = check_audit(tmp_path, audit_key(keys), expected, expected[1].audit)
+    assert (report.last, report.certificates) == (2, 1)
+    assert isinstance(expected[1].audit, AuditHead)
 
 
 @pytest.mark.parametrize("seed", range(6))

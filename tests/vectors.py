@@ -214,11 +214,83 @@ def store() -> dict[str, Any]:
     }
 
 
+ACTIONS: list[dict[str, Any]] = [
+    {
+        "action": "learn",
+        "key": "app",
+        "outcome": "applied",
+        "request": "r1",
+        "samples": 5,
+        "time": "2026-01-31T12:00:01Z",
+    },
+    {
+        "action": "forget",
+        "key": "ada",
+        "outcome": "applied",
+        "request": "r2",
+        "samples": 1,
+        "time": "2026-01-31T12:00:02Z",
+    },
+]
+
+
+def served() -> dict[str, Any]:
+    """The samples of `store` in a store behind a service: salts, numbers by owner, a log, certificates of format 2."""
+    model = store()
+    membership, sealing, signing = (secret(name) for name in ("membership", "receipts", "signing"))
+    configuration = bytes.fromhex(model["configuration_digest"])
+    samples: list[dict[str, Any]] = []
+    for place, known in enumerate(model["samples"]):
+        salt = secret(f"salt {place}")[:16]
+        id_text = oracle.label_text(SAMPLES[place][2].rpartition("/")[2])
+        texts = (id_text, known["owner"], known["label"])
+        token = oracle.receipt(
+            sealing, configuration, bytes.fromhex(known["fingerprint"]), *texts, known["quantised"], salt
+        )
+        samples.append(
+            {
+                "features": known["features"],
+                "label": texts[2],
+                "id": texts[0],
+                "owner": texts[1],
+                "salt": salt.hex(),
+                "ticket_number": oracle.ticket_number_of_owner(configuration, membership, texts[1], texts[0]).hex(),
+                "receipt": token.hex(),
+                "receipt_line": oracle.receipt_line(token, *texts),
+                "commitment": oracle.commitment(token),
+            }
+        )
+    key = oracle.audit_key(membership)
+    lines = oracle.audit_lines(ACTIONS, key)
+    certificates: list[str] = []
+    for state, line in zip(model["states"], (None, lines[-1]), strict=True):
+        said = {
+            name: value
+            for name, value in json.loads(state["certificate"]).items()
+            if name not in ("format", "key", "signature")
+        }
+        said["audit"] = line and {"head": json.loads(line)["mac"], "lines": json.loads(line)["line"]}
+        if certificates:
+            said["commitments"] = [samples[FORGOTTEN]["commitment"]]
+            said["previous"] = hashlib.sha256(certificates[-1].encode("ascii")).hexdigest()
+        certificates.append(oracle.signed_certificate(said, signing))
+    return {
+        "about": (
+            "Sections 7 and 9 to 12: the samples and keys of store.json in a store. Ids are an owner's own, receipts are NSR2 "
+            "with the salts given here, and certificates are of format 2. The first was published by a command, the second by "
+            "a service with this audit log."
+        ),
+        "samples": samples,
+        "audit": {"key": key.hex(), "lines": lines},
+        "certificates": certificates,
+    }
+
+
 def text(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
 
 
-MADE = {"labels.json": labels, "store.json": store, "tie.json": tie}
+MADE = {"labels.json": labels, "served.json": served, "store.json": store, "tie.json": tie}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from neverseen.errors import (
     AlreadyForgottenError,
+    AmbiguousError,
     CertificateRejectedError,
     ConfigurationError,
     FeaturesMovedError,
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyForgottenError",
+    "AmbiguousError",
     "AnalyticClassifier",
     "CertificateRejectedError",
     "ConfigurationError",

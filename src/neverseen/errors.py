@@ -4,7 +4,8 @@
 
     NeverseenError
     ├── InputError (ValueError)             the data handed in is unusable: mend it and call again
-    │   └── LabelError                      a label has no canonical form
+    │   ├── LabelError                      a label has no canonical form
+    │   └── AmbiguousError                  several samples fit: say which by id or owner, or use the receipts
     ├── NotLearnedError (LookupError)       asked to forget what the model does not hold
     │   └── FeaturesMovedError              it holds the sample, with other features: use the receipt
     ├── ReceiptRejectedError (ValueError)   a receipt is altered, foreign, used up or cut short
@@ -38,6 +39,20 @@ class InputError(NeverseenError, ValueError):
 
 class LabelError(InputError, TypeError):
     """A label is of a kind that has no canonical form."""
+
+
+class AmbiguousError(InputError):
+    """Several samples held are like one that is to be forgotten, and which is meant was not said.
+
+    Attributes
+    ----------
+    row : int
+        Its position in the request.
+    """
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class NotLearnedError(NeverseenError, LookupError):

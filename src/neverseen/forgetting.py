@@ -323,20 +323,26 @@ class ForgettingModel:
         return quantised, LabelIndex([from_text(name) for name in texts]), shown
 
     def _forget_samples(
-        self, samples: list[Any] | Prepared, labels: Any, ids: Iterable[Any] | None, dry_run: bool
+        self,
+        samples: list[Any] | Prepared,
+        labels: Any,
+        ids: Iterable[Any] | None,
+        dry_run: bool,
+        owners: Iterable[Any] | None = None,
     ) -> None:
         keys = self._require_keys()
         count = len(samples)
         index, texts = _indexed(labels, count, any_label=True)
         id_texts = None if ids is None else _texts("ids", ids, count)
+        owner_texts = None if owners is None else _texts("owners", owners, count)
         prepared = self._read(samples, remember=False)
         quantised, prints = prepared.quantised, prepared.prints
         if not count:
             return
         with self._lock:
-            tickets = self._tickets(keys, id_texts or [""] * count, None, texts, prints)
+            tickets = self._tickets(keys, id_texts or [""] * count, owner_texts, texts, prints)
             try:
-                self._forget(quantised, index, tickets if id_texts else None, prints, dry_run)
+                self._forget(quantised, index, tickets if id_texts or owner_texts else None, prints, dry_run)
             except NotLearnedError as error:
                 moved = self._moved(error.rows, quantised, index, tickets)
                 if not moved:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neverseen.errors import InputError, NotLearnedError
+from neverseen.errors import AmbiguousError, InputError, NotLearnedError
 from neverseen.keys import Key
 from neverseen.membership import DIGEST_SIZE, Member
 
@@ -25,10 +25,10 @@ from neverseen.membership import DIGEST_SIZE, Member
 class Ticket(NamedTuple):
     """What stands for one sample learned under an id. A register in memory notes the first two alone."""
 
-    number: bytes  # keyed digest of the id, in a store of owner and id; empty if the owner is not known
+    number: bytes  # keyed digest of the id, in a store of owner and id; empty if one of them is not known
     content: bytes  # keyed digest of the raw sample
-    id: str  # canonical text
-    owner: str = "null"  # canonical text
+    id: str  # canonical text; empty if it is not known
+    owner: str = "null"  # canonical text; empty if it is not known
     commitment: bytes = b""  # of the sample's receipt; empty if there is none to compare
     salt: bytes = b""  # of the sample's receipt
 
@@ -131,10 +131,10 @@ class Register:
         standing = self.standing(tickets, members)
         missing = tuple(row for row, ticket in enumerate(tickets) if first[ticket.number] != row or not standing[row])
         if missing:
+            known = "under the id of" if tickets[missing[0]].id else "of the owner of"
             raise NotLearnedError(
-                f"the model holds no such sample under the id of row {missing[0]} ({len(missing)} of "
-                f"{len(tickets)} rows in all): the id is another sample's, is given twice, or was forgotten. "
-                "Nothing was changed",
+                f"the model holds no such sample {known} row {missing[0]} ({len(missing)} of {len(tickets)} rows in "
+                "all): it is another sample's or owner's, is given twice, or was forgotten. Nothing was changed",
                 missing,
             )
         return [ticket.number for ticket in tickets]
@@ -152,9 +152,11 @@ class Register:
             if asked <= held[member] - len(here):
                 continue
             if asked < held[member]:
-                raise InputError(
-                    f"row {members.index(member)} was learned {held[member]} times under different ids, and the "
-                    f"request has it {asked} times: say which by their ids, or give the receipts. Nothing was changed"
+                row = members.index(member)
+                raise AmbiguousError(
+                    f"row {row} was learned {held[member]} times under different ids, and the request has it {asked} "
+                    "times: say which by their ids, or give the receipts. Nothing was changed",
+                    row,
                 )
             gone += here
         return gone

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from neverseen import InputError, NotLearnedError, ReceiptRejectedError, store
+from neverseen import AmbiguousError, InputError, NotLearnedError, ReceiptRejectedError, store
 from neverseen.store import Store
 from tests.service import BACKBONE, KEYS, LABELS, ROWS, Running, bearer, classifier, never, running, samples, token
 
@@ -113,7 +113,7 @@ def test_owners_do_not_meet_in_a_store(made: Store) -> None:
     for owner in owners:
         with pytest.raises(InputError, match="the id of row 0 belongs to a sample the model holds"):
             made.learn(ROWS[5:6], LABELS[5:6], ["diary"], [owner])
-    with pytest.raises(InputError, match="row 0 was learned for several owners under its id: say whose with owner="):
+    with pytest.raises(InputError, match="row 0 was learned for several owners under its id: say whose with owners="):
         made.forget(*given[:2], ids=given[2])
     with pytest.raises(NotLearnedError, match="under the id of row 0"):
         made.forget(*given[:2], ids=given[2], owner="eve")  # hers of this id is another sample
@@ -132,3 +132,42 @@ def test_owners_do_not_meet_in_a_store(made: Store) -> None:
     assert made.digest() == never([1, 2])
     made.forget(ROWS[1:3], LABELS[1:3], ids=["diary", "other"])
     assert len(made._open_ledger().counts()) == 0
+
+
+def test_a_sample_is_forgotten_for_its_owner_alone(made: Store) -> None:
+    """Whether an id is given or not: another owner's sample of the same content is not the one that is meant."""
+    made.learn(ROWS[:1], LABELS[:1], ["p"], ["bob"])
+    for ids in (["p"], None):
+        for owners in (["ada"], [None]):
+            with pytest.raises(NotLearnedError, match=r"no such sample (under the id|of the owner) of row 0"):
+                made.forget(ROWS[:1], LABELS[:1], ids=ids, owners=owners)
+            with pytest.raises(NotLearnedError):
+                made.forget(ROWS[:1], LABELS[:1], ids=ids, owners=["bob"], owner="ada")
+    made.learn(ROWS[[0, 0, 0]], [LABELS[0]] * 3, ["p", "q", "p"], ["ada", "ada", None])
+    with pytest.raises(AmbiguousError, match="row 0 was learned 2 times for its owner under different ids"):
+        made.forget(ROWS[:1], LABELS[:1], owners=["ada"])
+    with pytest.raises(NotLearnedError):
+        made.forget(ROWS[[0, 0]], [LABELS[0]] * 2, owners=["bob", "bob"])
+    with pytest.raises(InputError, match="receipts hold their owners"):
+        made.forget([b""], owners=["ada"])
+    with pytest.raises(InputError, match="1 samples and 2 owners"):
+        made.forget(ROWS[:1], LABELS[:1], owners=["ada", "bob"])
+    held = made._open_ledger()
+    made.forget(ROWS[[0, 0]], [LABELS[0]] * 2, ids=["p", "p"], owners=["bob", None])
+    assert sorted((row.owner, row.id) for row in held.samples()) == [('"ada"', '"p"'), ('"ada"', '"q"')]
+    made.forget(ROWS[[0, 0]], [LABELS[0]] * 2, owners=["ada", "ada"])
+    assert not held.counts()
+
+
+def test_a_rehearsal_says_what_is_unclear_as_the_request_itself_does(
+    service: Running, keys: dict[str, dict[str, str]]
+) -> None:
+    for owner in ("ada", "bob"):
+        assert learn(service, keys["anybody"], named(30, "both"), owner=owner).status_code == 201
+    given = named(30, "both")
+    del given["id"]
+    answers = [
+        service.client.post(f"/v1/forget{query}", json={"samples": [given]}, headers=keys["everybody"])
+        for query in ("?dry_run=true", "")
+    ]
+    assert [about(answer)[1]["code"] for answer in answers] == ["ambiguous", "ambiguous"]

@@ -10,7 +10,7 @@ import io
 import shutil
 import sqlite3
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -232,6 +232,9 @@ POSTGRESQL = {
     ),
     "statistics of a column": "ALTER TABLE neverseen_samples ALTER COLUMN id SET STATISTICS 100",
     "statistics of two columns": "CREATE STATISTICS kept ON id, owner FROM neverseen_samples",
+    "rows that are hidden from their owner": "ALTER TABLE neverseen_samples FORCE ROW LEVEL SECURITY",
+    "a log that quotes deleted rows": "ALTER TABLE neverseen_samples REPLICA IDENTITY FULL",
+    "a publication, which sends rows elsewhere": "CREATE PUBLICATION neverseen_tests FOR TABLE neverseen_samples",
     "a table that is lost in a crash": "ALTER TABLE neverseen_journal SET UNLOGGED",
 }
 
@@ -246,8 +249,61 @@ def test_a_database_with(attack: str, schema: str) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(POSTGRESQL[attack])
     engine.dispose()
-    with pytest.raises(LedgerError, match="is not made of the tables of a ledger: .* the"):
-        Ledger(schema)
+    try:
+        with pytest.raises(LedgerError, match="is not made of the tables of a ledger: .* the"):
+            Ledger(schema)
+    finally:
+        run_sql(schema, "DROP PUBLICATION IF EXISTS neverseen_tests")
+
+
+def run_sql(url: str, *statements: str) -> None:
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+@pytest.fixture
+def in_front(schema: str) -> Iterator[tuple[str, str]]:
+    """A ledger and its URL with a schema in front of the server's own, as `ALTER DATABASE ... SET search_path` does."""
+    with Ledger(schema, create=True) as ledger:
+        add(ledger, some())
+    place = sa.make_url(schema)
+    ours = str(place.query["options"]).rpartition("=")[2]
+    run_sql(schema, "CREATE SCHEMA neverseen_evil")
+    try:
+        path = f"-csearch_path=neverseen_evil,PG_Catalog,{ours}"
+        yield schema, place.update_query_dict({"options": path}).render_as_string(hide_password=False)
+    finally:
+        run_sql(schema, "DROP SCHEMA neverseen_evil CASCADE")
+
+
+def test_a_trigger_behind_a_catalogue_in_front_of_the_servers_own(in_front: tuple[str, str]) -> None:
+    ours, evil = in_front
+    Ledger(evil).close()
+    run_sql(
+        ours,
+        POSTGRESQL["a trigger that copies deleted rows"],
+        "CREATE VIEW neverseen_evil.pg_trigger AS SELECT * FROM pg_catalog.pg_trigger WHERE false",
+    )
+    with pytest.raises(LedgerError, match="it has the trigger 'keep' of 'neverseen_samples', and"):
+        Ledger(evil)
+
+
+def test_functions_and_operators_in_front_of_the_servers_own_are_not_called(in_front: tuple[str, str]) -> None:
+    ours, evil = in_front
+    raises = "LANGUAGE plpgsql AS $$BEGIN RAISE 'called'; END$$"
+    run_sql(
+        ours,
+        f"CREATE FUNCTION neverseen_evil.current_schema() RETURNS name {raises}",
+        f"CREATE FUNCTION neverseen_evil.set_config(text, text, boolean) RETURNS text {raises}",
+        f"CREATE FUNCTION neverseen_evil.same(bigint, bigint) RETURNS boolean {raises}",
+        "CREATE OPERATOR neverseen_evil.= (FUNCTION = neverseen_evil.same, LEFTARG = bigint, RIGHTARG = bigint)",
+    )
+    with Ledger(evil) as ledger:
+        assert len(ledger.by_numbers([some()[0].number])) == 1
+        ledger.scrub()
 
 
 def test_tables_of_others_beside_ours_do_not_matter(schema: str) -> None:

@@ -49,6 +49,8 @@ def tree(folder: str) -> dict[str, bytes]:
         ("wide.csv", b"label," + b",".join(b"c%d" % place for place in range(5000)) + b"\n"),
         ("inf.csv", f"label,{HEADS}\nx,1e999,{ONES[2:]}\n".encode()),
         ("hex.csv", f"label,{HEADS}\nx,0x10,{ONES[2:]}\n".encode()),
+        ("underscore.csv", f"label,{HEADS}\nx,1_0,{ONES[2:]}\n".encode()),
+        ("digits.csv", f"label,{HEADS}\nx,\u0661,{ONES[2:]}\n".encode()),
         ("utf16.csv", f"label,{HEADS}\nx,{ONES}\n".encode("utf-16")),
         ("field.csv", f"label,{HEADS}\n{'x' * 200_000},{ONES}\n".encode()),
         ("deep.jsonl", b"[" * 100_000 + b"\n"),
@@ -75,6 +77,50 @@ def test_crafted_tables_are_refused_in_one_line(name: str, content: bytes) -> No
     assert name in words
     assert {path: raw for path, raw in tree("shop").items() if "lock" not in path} == before
     assert not list(Path().glob("receipts*"))
+
+
+@pytest.mark.parametrize("part", ["label", "id", "owner"])
+@pytest.mark.parametrize("value", [r'"\ud800"', "NaN", "9" * 3000, f'"{"x" * 70_000}"'])
+def test_a_value_without_a_canonical_form_is_told_with_its_line(part: str, value: str) -> None:
+    run("init", "shop", *INIT)
+    good = {"features": ROWS[0].tolist(), "label": "x", "id": "1", "owner": "ada"}
+    bad = json.dumps(good | {"id": "2", part: "?"}).replace('"?"', value)
+    Path("bad.jsonl").write_text(f"{json.dumps(good)}\n{bad}\n", "utf-8")
+    assert run("learn", "shop", "bad.jsonl", code=1).startswith(
+        "error: learn: bad.jsonl, line 2: the cell of the column"
+    )
+
+
+def test_a_label_that_names_no_class_is_told_with_its_line() -> None:
+    run("init", "shop", *INIT)
+    words = run("learn", "shop", lines("fraction.jsonl", {}, {"label": 0.5}), code=1)
+    assert words.startswith("error: learn: fraction.jsonl, line 2: Unknown label type: 0.5 is a number with a fraction")
+
+
+def test_a_pipe_is_not_waited_for() -> None:
+    run("init", "shop", *INIT)
+    run("learn", "shop", lines("rows.jsonl", {}))
+    for name in ("pipe.csv", "pipe.jsonl", "pipe.npz", "pipe.parquet", "pipe.txt", "pipe.png"):
+        os.mkfifo(name)
+        for command in ("learn", "predict", "forget"):
+            assert f"{name} is a pipe or a device" in run(command, "shop", name, "--label", "x", code=1)
+    assert "pipe.jsonl is a folder, a pipe or a device" in run("forget", "shop", "--receipts", "pipe.jsonl", code=1)
+
+
+def test_classes_that_look_alike_are_told_apart() -> None:
+    run("init", "shop", *INIT)
+    labels = [1, "1", "x\u202e", "x\u202d", "y"]
+    run("learn", "shop", lines("alike.jsonl", *({"label": label} for label in labels)))
+    for words in (run("status", "shop"), run("forget", "shop", "alike.jsonl", "--dry-run")):
+        assert (
+            r"""1	1
+"1"	1
+"x\u202d"	1
+"x\u202e"	1
+y	1
+"""
+            in words
+        )
 
 
 def test_a_line_without_end_is_not_read_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +168,93 @@ def test_names_do_not_speak_to_the_terminal() -> None:
     assert result.exit_code == 0
     assert "\x1b" not in result.stdout + result.stderr
     assert "\x1b" not in run("learn", "album", "photos", *STRIPES, code=1)
+
+
+# -- owners ----------------------------------------------------------------------------------------------
+
+
+def owned(name: str, *rows: tuple[str, str, int], heads: str = "id,owner") -> str:
+    """Write a table with rows of ids, owners and samples."""
+    lines = [f"{heads},label,{HEADS}"]
+    lines += [f"{known},{owner},x,{','.join(map(repr, ROWS[row].tolist()))}" for known, owner, row in rows]
+    Path(name).write_text("\n".join(lines) + "\n", "utf-8")
+    return name
+
+
+def test_a_row_of_one_owner_does_not_forget_anothers_sample() -> None:
+    run("init", "shop", *INIT)
+    run("learn", "shop", owned("bob.csv", ("p", "bob", 0), ("q", "bob", 1)))
+    for name, owner in (("ada.csv", "ada"), ("nobody.csv", "")):
+        owned(name, ("q", "bob", 1), ("p", owner, 0))
+        for option in ("--publish", "--by-content"):
+            words = run("forget", "shop", name, option, code=1)
+            assert words.startswith(f"error: forget: {name}, line 3: no such sample is held with this label, ")
+            assert "owner (1 of 2 samples in all)" in words
+    owned("other.csv", ("p", "ada", 0), heads="id,whose")
+    assert "is not numbers" in run("forget", "shop", "other.csv", code=1)
+    assert "no such sample is held" in run("forget", "shop", "other.csv", "--owners", "whose", code=1)
+    assert answer("status", "shop")["samples"] == 2
+    assert answer("forget", "shop", "bob.csv")["forgotten"] == 2
+
+
+@pytest.mark.parametrize("option", ["--publish", "--by-content"])
+def test_what_two_owners_share_is_forgotten_with_the_file_it_was_learned_from(option: str) -> None:
+    run("init", "shop", *INIT)
+    run("learn", "shop", owned("two.csv", ("p", "ada", 0), ("p", "bob", 0), ("q", "bob", 1)))
+    text = Path("two.csv").read_text("utf-8").splitlines()
+    unsaid = "\n".join(line.replace(",bob", "").replace(",owner", "") for line in (text[0], text[3], text[2]))
+    Path("unsaid.csv").write_text(unsaid, "utf-8")
+    words = run("forget", "shop", "unsaid.csv", option, code=1)
+    assert "unsaid.csv, line 3: shop holds several such samples. Say which with a column of ids (--ids)" in words
+    assert answer("forget", "shop", owned("ada.csv", ("p", "ada", 0)), option)["forgotten"] == 1
+    assert "ada.csv, line 2: no such" in run("forget", "shop", "ada.csv", option, code=1)
+    run("learn", "shop", "ada.csv", "--receipts", "again.jsonl")
+    assert answer("forget", "shop", "two.csv", option)["forgotten"] == 3
+
+
+def lines(name: str, *entries: Any) -> str:
+    """Write JSON lines, of the samples that go with these parts."""
+    said = ({"features": ROWS[row].tolist(), "label": "x"} | entry for row, entry in enumerate(entries))
+    Path(name).write_text("".join(json.dumps(entry) + "\n" for entry in said), "utf-8")
+    return name
+
+
+def receipts_in(name: str) -> list[tuple[Any, Any]]:
+    found = [json.loads(line) for line in Path(name).read_text("utf-8").splitlines()]
+    return [(entry["id"], entry["owner"]) for entry in found]
+
+
+def test_owners_count_though_the_first_line_names_none() -> None:
+    run("init", "shop", *INIT)
+    lines("some.jsonl", {"id": "1"}, {"id": "2", "owner": "ada"}, {"id": "3", "owner": None})
+    run("learn", "shop", "some.jsonl", "--receipts", "some.r.jsonl")
+    assert receipts_in("some.r.jsonl") == [("1", None), ("2", "ada"), ("3", None)]
+    lines("whose.jsonl", {"id": "4"}, {"id": "5", "whose": "bob"})
+    run("learn", "shop", "whose.jsonl", "--owners", "whose", "--receipts", "whose.r.jsonl")
+    assert receipts_in("whose.r.jsonl") == [("4", None), ("5", "bob")]
+    assert answer("forget", "shop", "some.jsonl")["forgotten"] == 3
+    assert answer("forget", "shop", "whose.jsonl", "--owners", "whose")["forgotten"] == 2
+
+
+def test_ids_of_some_lines_are_not_passed_over() -> None:
+    run("init", "shop", *INIT)
+    for entries, line in ((({}, {"id": "2"}), 1), (({"id": "1"}, {}), 2), (({"id": "1"}, {"id": None}), 2)):
+        words = run("learn", "shop", lines("ids.jsonl", *entries), code=1)
+        assert f"ids.jsonl, line {line}: the cell of the column 'id' is empty" in words
+    assert answer("learn", "shop", lines("ids.jsonl", {}, {}))["learned"] == 2
+
+
+def test_what_is_said_twice_is_refused() -> None:
+    """The second owner would take the sample from the first, for a reader that keeps the other one."""
+    run("init", "shop", *INIT)
+    features = json.dumps(ROWS[0].tolist())
+    for said in ('"owner": "ada", "owner": "bob"', '"id": "1", "id": "2"', '"label": "y"', '"more": {"a": 1, "a": 2}'):
+        Path("twice.jsonl").write_text(f'{{"features": {features}, "label": "x", {said}}}\n', "utf-8")
+        assert "twice.jsonl, line 1 has a name twice in one object" in run("learn", "shop", "twice.jsonl", code=1)
+    np.savez("twice.npz", X=ROWS[:2], y=np.array(["x", "x"]), owners=np.array(["ada", "ada"]))
+    with zipfile.ZipFile("twice.npz", "a") as archive, archive.open("owners", "w") as file:
+        np.lib.format.write_array(file, np.array(["bob", "bob"]))
+    assert "twice.npz has two arrays of the same name" in run("learn", "shop", "twice.npz", code=1)
 
 
 # -- images ------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from neverseen.cli.options import (
 from neverseen.cli.printing import (
     about,
     by_class,
+    class_rows,
     counted,
     plain,
     print_json,
@@ -37,9 +38,16 @@ from neverseen.cli.printing import (
 )
 from neverseen.cli.receipt_files import ReceiptFile, placed_receipts
 from neverseen.cli.sources import Columns, read_source
-from neverseen.errors import InputError, NotLearnedError, ReceiptRejectedError
+from neverseen.errors import (
+    AmbiguousError,
+    FeaturesMovedError,
+    InputError,
+    LabelError,
+    NotLearnedError,
+    ReceiptRejectedError,
+)
 from neverseen.keys import Keyring
-from neverseen.labels import from_text, normalise, text
+from neverseen.labels import from_text, normalise, require_classes, text
 
 if TYPE_CHECKING:
     from neverseen.store import Store
@@ -151,6 +159,11 @@ def learn(
     takes, made = taken_by(folder, backbone)
     found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
     tell_skipped(found)
+    for name, place in zip(found.labels or (), found.places, strict=False):
+        try:
+            require_classes([name])
+        except LabelError as error:
+            raise LabelError(f"{source}, {place}: {error}") from None
     with opened(folder, write=True, keys=keys, raw=True, words=backbone, made=made, needs_keys=True) as model:
         file = ReceiptFile(receipts)
         try:
@@ -208,8 +221,11 @@ def forget(
     labels: Labels = None,
     label: Label = None,
     ids: Ids = None,
+    owners: Owners = None,
     texts: Texts = None,
-    by_content: Annotated[bool, typer.Option("--by-content", help="Do not use the source's ids.")] = False,
+    by_content: Annotated[
+        bool, typer.Option("--by-content", help="Do not use the source's ids. Its owners count all the same.")
+    ] = False,
     skip_bad: SkipBad = False,
     dry_run: DryRun = False,
     seal: Seal = False,
@@ -220,7 +236,8 @@ def forget(
 ) -> None:
     """Forget samples, all or none, by their receipts or by the samples themselves.
 
-    Images are found by their content, whatever their names are now.
+    Images are found by their content, whatever their names are now. Where a source has owners, only their own samples
+    go.
 
     Example: `neverseen forget shop --receipts monday.jsonl --owner ada`
     """
@@ -231,7 +248,7 @@ def forget(
     found = made = None
     if source is not None:
         takes, made = taken_by(folder, backbone)
-        found = read_source(source, Columns(labels, ids, None, label, texts), takes=takes, skip_bad=skip_bad)
+        found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
         tell_skipped(found)
     raw = found is not None
     with opened(folder, write=True, keys=keys, raw=raw, words=backbone, made=made, needs_keys=True) as model:
@@ -241,19 +258,25 @@ def forget(
             names: list[Any] = [label for _, _, label in chosen]
             request: dict[str, Any] = {"given": [token for _, token, _ in chosen]}
         else:
-            places = [f"{source}, {name}" for name in found.names]
+            places = [f"{source}, {place}" for place in found.places]
             names = found.labels or []
             request = {
                 "given": found.samples,
                 "labels": found.labels,
                 "ids": None if by_content or source.is_dir() else found.ids,
+                "owners": found.owners,
             }
         try:
             model.forget(**request, dry_run=dry_run)
         except ReceiptRejectedError as error:
             raise _placed(error, places[error.row]) from error
         except NotLearnedError as error:
-            raise NotLearnedError(f"{places[error.rows[0]]}: {error}" if error.rows else str(error)) from error
+            raise NotLearnedError(_missed(error, places, request)) from error
+        except AmbiguousError as error:
+            raise InputError(
+                f"{places[error.row]}: {folder} holds several such samples. Say which with a column of ids (--ids) and "
+                "one of owners (--owners), or give their receipts with --receipts. Nothing was changed"
+            ) from error
         _finish(model, Counter(text(normalise(name)) for name in names), dry_run, seal, publish, as_json)
 
 
@@ -352,6 +375,22 @@ def _placed(error: ReceiptRejectedError, where: str) -> ReceiptRejectedError:
     return ReceiptRejectedError(f"{where}: this receipt {words}", error.row, error.reason)
 
 
+def _missed(error: NotLearnedError, places: list[str], request: dict[str, Any]) -> str:
+    """Return which samples of a source are not held, in words of the command line."""
+    first = places[error.rows[0]]
+    count = f" ({len(error.rows):,} of {counted(len(places), 'sample')} in all)" if len(places) > 1 else ""
+    if isinstance(error, FeaturesMovedError):
+        return (
+            f"{first}: this very sample was learned, but its features come out differently here{count}: another "
+            "machine, library or setting rounds differently. Forget it with --receipts. Nothing was changed"
+        )
+    known = ["label", *(what.removesuffix("s") for what in ("ids", "owners") if request.get(what) is not None)]
+    return (
+        f"{first}: no such sample is held with this {', '.join(known)}{count}: never learned, forgotten already, "
+        "somebody else's, or listed more often than learned. Nothing was changed"
+    )
+
+
 def _finish(model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool) -> None:
     certificate = None
     if not dry_run:
@@ -370,8 +409,7 @@ def _finish(model: Store, classes: Counter[str], dry_run: bool, seal: bool, publ
         )
         return
     if dry_run:
-        rows = [(entry["class"], entry["samples"]) for entry in by_class(classes)]
-        print_table(("class", "samples to go"), rows)
+        print_table(("class", "samples to go"), class_rows(classes))
         typer.echo(f"would forget {counted(count, 'sample')}; nothing was changed")
         return
     ending = "; sealed" if seal else ""

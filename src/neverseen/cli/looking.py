@@ -13,12 +13,14 @@ from neverseen.cli.options import Backbone, Folder, Json, Label, Labels, SkipBad
 from neverseen.cli.printing import (
     about,
     by_class,
+    class_rows,
     plain,
     print_facts,
     print_json,
     print_table,
     skipped_view,
     tell_skipped,
+    written,
 )
 from neverseen.cli.sources import Columns, read_source
 from neverseen.files import replace_file
@@ -78,7 +80,7 @@ def predict(
             }
         )
         return
-    print_table(("sample", "class"), zip(found.names, map(plain, predicted), strict=True))
+    print_table(("sample", "class"), zip(found.names, written(predicted), strict=True))
     if share is not None:
         typer.echo(f"right: {share:.1%}")
 
@@ -102,7 +104,7 @@ def status(folder: Folder, as_json: Json = False) -> None:
     }
     print_facts(facts)
     if classes:
-        print_table(("class", "samples"), [(entry["class"], entry["samples"]) for entry in classes])
+        print_table(("class", "samples"), class_rows(found["samples_by_class"]))
 
 
 def history(folder: Folder, as_json: Json = False) -> None:

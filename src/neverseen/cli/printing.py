@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,20 @@ def plain(label: Label) -> Any:
 def by_class(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return numbers of samples, given by the classes' canonical texts, as JSON values in class order."""
     return [{"class": plain(from_text(name)), "samples": counts[name]} for name in in_class_order(counts)]
+
+
+def class_rows(counts: Mapping[str, int]) -> list[tuple[Any, int]]:
+    """Return the same as rows of a table, for people."""
+    names = in_class_order(counts)
+    return list(zip(written(map(from_text, names)), (counts[name] for name in names), strict=True))
+
+
+def written(labels: Iterable[Label]) -> list[Any]:
+    """Return labels for people. Any that would look alike are written as in JSON, with texts in quotes."""
+    names = [text(normalise(label)) for label in labels]
+    values = {name: json.loads(name) for name in set(names)}
+    looks = Counter(map(shown, values.values()))
+    return [name if looks[shown(values[name])] > 1 else values[name] for name in names]
 
 
 def about(certificate: Certificate | None) -> dict[str, Any] | None:

@@ -89,6 +89,8 @@ def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     """Return where each receipt in some files is, for people, and the receipt, in order."""
     receipts: list[tuple[str, bytes]] = []
     for path in paths:
+        if path.exists() and not path.is_file():  # reading a pipe might wait for ever
+            raise FileRejectedError(f"{path} is a folder, a pipe or a device: give a file of receipts")
         with path.open("rb") as file:
             start = file.read(len(PREFIXES[0]))
             if start in PREFIXES:

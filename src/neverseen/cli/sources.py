@@ -36,13 +36,15 @@ def read_source(
         found = _images(source, columns, labelled, takes, skip_bad)
     elif not source.exists():
         raise FileNotFoundError(f"there is no {source}")
+    elif not source.is_file():  # reading a pipe might wait for ever
+        raise InputError(f"{source} is a pipe or a device: give a file")
     elif ending in ENDINGS:
         found = read_table(source, columns, takes)
     elif ending in TEXTS:
         found = _texts(source, columns, labelled, takes)
     elif ending in IMAGES:
         _require_kind(source, "an image", "images", takes)
-        found = Samples([source], None, None, None, [source.name])
+        found = Samples([source], None, None, None, [source.name], [source.name])
         if takes is not None:
             found = _usable(source, found, skip_bad=False)
     else:
@@ -78,7 +80,7 @@ def _images(source: Path, columns: Columns, labelled: bool, takes: Takes | None,
                 "all images with --label"
             )
         labels = [name.partition("/")[0] for name in names]
-    found = Samples(paths, labels, list(names), None, names)
+    found = Samples(paths, labels, list(names), None, names, names)
     return found if takes is None else _usable(source, found, skip_bad)
 
 
@@ -122,7 +124,7 @@ def _usable(source: Path, found: Samples, skip_bad: bool) -> Samples:
 def _texts(source: Path, columns: Columns, labelled: bool, takes: Takes | None) -> Samples:
     _require_kind(source, "a file of texts", "texts", takes)
     split = labelled and columns.label is None
-    samples, labels = [], []
+    samples, labels, lines = [], [], []
     with source.open("r", encoding="utf-8", newline="\n") as file:
         try:
             for number, line in enumerate(lines_of(source, file), 1):
@@ -136,7 +138,8 @@ def _texts(source: Path, columns: Columns, labelled: bool, takes: Takes | None) 
                     )
                 samples.append(rest if split else words)
                 labels.append(label)
+                lines.append(f"line {number}")
         except UnicodeDecodeError:
             raise InputError(f"{source} is not text in UTF-8") from None
     names = [f"text {number}" for number in range(1, len(samples) + 1)]
-    return Samples(samples, labels if split else None, None, None, names)
+    return Samples(samples, labels if split else None, None, None, names, lines)

@@ -17,7 +17,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from neverseen.errors import FileRejectedError, InputError
+from neverseen.errors import FileRejectedError, InputError, LabelError
+from neverseen.labels import normalise, text
+from neverseen.receipts import TEXT_LIMIT
 
 ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
@@ -66,6 +68,8 @@ class Samples:
         None where the source has none.
     names : list of str
         What to call each sample when speaking of it.
+    places : list of str
+        Where in the source each is.
     skipped : list of (str, str)
         What was left out, and why.
     """
@@ -75,6 +79,7 @@ class Samples:
     ids: list[Any] | None
     owners: list[Any] | None
     names: list[str]
+    places: list[str]
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -88,7 +93,7 @@ class Samples:
 
         samples = self.samples[list(rows)] if isinstance(self.samples, np.ndarray) else chosen(self.samples)
         lists = (chosen(self.labels), chosen(self.ids), chosen(self.owners))
-        return Samples(samples, *lists, chosen(self.names), self.skipped)
+        return Samples(samples, *lists, chosen(self.names), chosen(self.places), self.skipped)
 
 
 def read_table(source: Path, columns: Columns, takes: Takes | None) -> Samples:
@@ -163,7 +168,7 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                 for what, place in places.items():
                     lists[what].append(_cell(what, row[place], where, names[place]))
                 try:
-                    numbers.extend(float(row[place]) for place in positions)
+                    numbers.extend(_number(row[place]) for place in positions)
                 except ValueError:
                     by_name = sorted(positions, key=lambda place: names[place] != "text")
                     wrong = next(place for place in by_name if not _is_number(row[place]))
@@ -173,51 +178,64 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                     raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
         except (csv.Error, UnicodeDecodeError) as error:
             raise InputError(f"{source} is not a CSV file in UTF-8: {error}") from None
+    where = [f"line {line}" for line in lines]
     if heads.has_texts:
-        return _texts_of(lists)
+        return _samples(lists["texts"], lists, where)
     if lines:
         heads.require_width(source, takes)
     features = np.frombuffer(numbers, np.float64).reshape(len(lines), len(heads.features))
-    return _features_of(source, features, lists, heads.features, [f"line {line}" for line in lines])
+    return _features_of(source, features, lists, heads.features, where)
 
 
 def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
-    """Read one JSON object a line: ``text``, or ``features`` with a list of numbers; ``label``, ``id``, ``owner``."""
-    lists: dict[str, list[Any]] = {}
-    rows: list[Any] = []
-    lines: list[str] = []
-    first: _Heads | None = None
+    """Read one JSON object a line: ``text``, or ``features`` with a list of numbers; ``label``, ``id``, ``owner``.
+
+    What one line has, all must have; but a line without an owner is nobody's.
+    """
+    entries: dict[int, dict[str, Any]] = {}  # by line
+    heads: dict[str, None] = {}
     with source.open("r", encoding="utf-8-sig", newline="\n") as file:
         try:
             for number, line in enumerate(lines_of(source, file), 1):
                 if not line.strip():
                     continue
-                where = f"{source}, line {number}"
-                entry = _json_object(line, where)
-                if first is None:
-                    if "receipt" in entry:
-                        raise InputError(f"{source} is a file of receipts, not of samples: give it with --receipts")
-                    first = _Heads(source, list(entry), columns, takes)
-                    lists = {what: [] for what in first.special}
-                for what, name in first.special.items():
-                    lists[what].append(_cell(what, entry.get(name), where, name))
-                if not first.has_texts:
-                    rows.append(_json_features(entry, where, takes, rows))
-                lines.append(f"line {number}")
-                if len(lines) > ROW_LIMIT:
+                entry = _json_object(line, f"{source}, line {number}")
+                if "receipt" in entry and not entries:
+                    raise InputError(f"{source} is a file of receipts, not of samples: give it with --receipts")
+                entries[number] = entry
+                heads |= dict.fromkeys(entry)
+                if len(entries) > ROW_LIMIT:
                     raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
         except UnicodeDecodeError:
             raise InputError(f"{source} is not text in UTF-8") from None
-    if first is None:
+    if not entries:
         raise InputError(f"there are no samples in {source}")
-    if first.has_texts:
-        return _texts_of(lists)
+    found = _Heads(source, list(heads), columns, takes)
+    lists: dict[str, list[Any]] = {what: [] for what in found.special}
+    rows: list[Any] = []
+    for number, entry in entries.items():
+        where = f"{source}, line {number}"
+        for what, name in found.special.items():
+            lists[what].append(_cell(what, entry.get(name), where, name))
+        if not found.has_texts:
+            rows.append(_json_features(entry, where, takes, rows))
+    lines = [f"line {number}" for number in entries]
+    if found.has_texts:
+        return _samples(lists["texts"], lists, lines)
     return _features_of(source, np.array(rows, np.float64), lists, None, lines)
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
+    def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entry = dict(pairs)
+        if len(entry) != len(pairs):
+            raise InputError(f"{where} has a name twice in one object: {_listed([name for name, _ in pairs])}")
+        return entry
+
     try:
-        entry = json.loads(line)
+        entry = json.loads(line, object_pairs_hook=named_once)
+    except InputError:
+        raise
     except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
@@ -262,9 +280,9 @@ def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
         ]
         for what, name in heads.special.items()
     }
-    if heads.has_texts:
-        return _texts_of(lists)
     where = [f"row {row}" for row in range(1, table.num_rows + 1)]
+    if heads.has_texts:
+        return _samples(lists["texts"], lists, where)
     types = arrow.types
     first = table.column(heads.features[0])
     if len(heads.features) == 1 and (types.is_list(first.type) or types.is_fixed_size_list(first.type)):
@@ -295,6 +313,8 @@ def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
         if size > BYTE_LIMIT:
             raise InputError(f"{source} unpacks to {size:,} bytes; at most {BYTE_LIMIT:,} are read")
         with np.load(source, allow_pickle=False) as arrays:
+            if len(set(arrays.files)) != len(arrays.files):
+                raise InputError(f"{source} has two arrays of the same name: {_listed(arrays.files)}")
             given = {name: arrays[name] for name in arrays.files}
     except InputError:
         raise
@@ -314,11 +334,11 @@ def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     where = [f"row {row}" for row in range(1, len(samples) + 1)]
     if samples.dtype.kind == "U":
         rows = zip(samples.tolist(), where, strict=True)
-        lists["texts"] = [_cell("texts", text, f"{source}, {row}", wanted) for text, row in rows]
-        return _texts_of(lists)
+        lists["texts"] = [_cell("texts", words, f"{source}, {row}", wanted) for words, row in rows]
+        return _samples(lists["texts"], lists, where)
     if samples.ndim == 2 and takes is not None and takes.kind == "features":
         return _features_of(source, samples, lists, None, where)
-    return _samples(samples, lists)
+    return _samples(samples, lists, where)
 
 
 def _require_array(source: Path, name: str, samples: np.ndarray, takes: Takes | None) -> None:
@@ -357,15 +377,21 @@ def _cell(what: str, value: Any, where: str, name: str) -> Any:
         raise InputError(f"{where}: the cell of the column {name!r} is not a text")
     if isinstance(value, list | dict):
         raise InputError(f"{where}: the cell of the column {name!r} is not a text or a number")
+    if what != "texts":
+        try:
+            size = len(text(normalise(value)))
+        except LabelError as error:
+            raise LabelError(f"{where}: the cell of the column {name!r} cannot be used: {error}") from None
+        if size > TEXT_LIMIT:
+            raise InputError(
+                f"{where}: the cell of the column {name!r} has {size:,} bytes in canonical form; at most "
+                f"{TEXT_LIMIT:,} fit"
+            )
     return value
 
 
 def _empty(where: str, name: str) -> InputError:
     return InputError(f"{where}: the cell of the column {name!r} is empty: fill it in, or leave the row out")
-
-
-def _texts_of(lists: dict[str, list[Any]]) -> Samples:
-    return _samples(lists["texts"], lists)
 
 
 def _features_of(
@@ -381,13 +407,13 @@ def _features_of(
             f"{source}, {where[row]}: the cell of the column {name} is NaN, infinite or beyond float32: drop or "
             "rescale it"
         )
-    return _samples(features, lists)
+    return _samples(features, lists, where)
 
 
-def _samples(samples: Any, lists: dict[str, list[Any]]) -> Samples:
+def _samples(samples: Any, lists: dict[str, list[Any]], where: list[str]) -> Samples:
     ids = lists.get("ids")
     names = [f"row {row}" for row in range(1, len(samples) + 1)] if ids is None else [str(name) for name in ids]
-    return Samples(samples, lists.get("labels"), ids, lists.get("owners"), names)
+    return Samples(samples, lists.get("labels"), ids, lists.get("owners"), names, where)
 
 
 def lines_of(source: Path, file: TextIO) -> Iterator[str]:
@@ -400,9 +426,16 @@ def lines_of(source: Path, file: TextIO) -> Iterator[str]:
         yield line
 
 
+def _number(cell: str) -> float:
+    """Return the number in a cell. Python would also take digits of other scripts, and `_` between digits."""
+    if "_" in cell or not cell.isascii():
+        raise ValueError(cell)
+    return float(cell)
+
+
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        _number(cell)
     except ValueError:
         return False
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from abc import ABC, abstractmethod
@@ -425,6 +426,10 @@ def may_write(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
+_NAMES = re.compile(r'"(?:[^"]|"")*"|[^,\s"]+')
+"""Of the schemas in a search path."""
+
+
 class PostgreSQL(Database):
     """A database of PostgreSQL.
 
@@ -466,9 +471,10 @@ class PostgreSQL(Database):
             ) from None
         super().__init__(shown, engine, patience)
         self._create = create
-        sa.event.listen(engine, "connect", self._set_up)
+        sa.event.listen(engine, "do_connect", self._connected)  # before SQLAlchemy asks the server anything
 
-    def _set_up(self, connection: Any, record: Any) -> None:
+    def _connected(self, dialect: Any, record: Any, places: Any, options: Any) -> Any:
+        connection = dialect.connect(*places, **options)
         try:
             with connection.cursor() as cursor:
                 self._set_up_with(cursor)
@@ -476,8 +482,14 @@ class PostgreSQL(Database):
         except BaseException:
             connection.close()
             raise
+        return connection
 
     def _set_up_with(self, cursor: Any) -> None:
+        # The server looks into its own catalogue first unless the path names it: then a schema before it can hide it,
+        # and put functions and operators in place of the server's.
+        (shown,) = cursor.execute("SHOW search_path").fetchone()
+        path = [name for name in _NAMES.findall(shown) if name.strip('"').lower() != "pg_catalog"]
+        cursor.execute("SELECT pg_catalog.set_config('search_path', %s, false)", [", ".join(path)])
         cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{round(1000 * self._patience)}ms"])
         # Rows are found by index. The planner cannot know that, as no statistics are kept: they quote values.
         cursor.execute("SET enable_seqscan = off")

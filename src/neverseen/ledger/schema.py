@@ -112,42 +112,50 @@ def _expected_of_sqlite(tables: sa.MetaData) -> tuple[set[Part], set[Part]]:
 
 _CATALOGUE = """
 WITH ours AS (
-    SELECT c.* FROM pg_class AS c WHERE c.oid IN ({names})
+    SELECT c.* FROM pg_catalog.pg_class AS c WHERE c.oid IN ({names})
 )
-SELECT 'table', relname, relname, concat_ws(' ', relkind, relpersistence, relrowsecurity) FROM ours
+SELECT 'table', relname, relname, pg_catalog.concat_ws(' ', relkind, relpersistence, relrowsecurity,
+    relforcerowsecurity, relreplident) FROM ours
 UNION ALL
-SELECT 'column', a.attname, o.relname, concat_ws(' ', format_type(a.atttypid, a.atttypmod),
+SELECT 'column', a.attname, o.relname, pg_catalog.concat_ws(' ', pg_catalog.format_type(a.atttypid, a.atttypmod),
     CASE WHEN a.attnotnull THEN 'NOT NULL' END, CASE WHEN a.atthasdef THEN 'DEFAULT' END,
     nullif(a.attidentity, ''), nullif(a.attgenerated, ''),
     CASE WHEN a.attcollation <> t.typcollation THEN 'COLLATE' END,
     CASE WHEN coalesce(a.attstattarget, -1) <> 0 THEN 'STATISTICS' END)
-    FROM ours AS o JOIN pg_attribute AS a ON a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped
-    JOIN pg_type AS t ON t.oid = a.atttypid
+    FROM ours AS o JOIN pg_catalog.pg_attribute AS a ON a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped
+    JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
 UNION ALL
-SELECT 'index', i.relname, o.relname, replace(pg_get_indexdef(i.oid), quote_ident(n.nspname) || '.', '')
-    FROM ours AS o JOIN pg_index AS x ON x.indrelid = o.oid JOIN pg_class AS i ON i.oid = x.indexrelid
-    JOIN pg_namespace AS n ON n.oid = o.relnamespace
+SELECT 'index', i.relname, o.relname,
+    pg_catalog.replace(pg_catalog.pg_get_indexdef(i.oid), pg_catalog.quote_ident(n.nspname) || '.', '')
+    FROM ours AS o JOIN pg_catalog.pg_index AS x ON x.indrelid = o.oid
+    JOIN pg_catalog.pg_class AS i ON i.oid = x.indexrelid
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = o.relnamespace
 UNION ALL
-SELECT 'constraint', k.conname, o.relname, pg_get_constraintdef(k.oid)
-    FROM ours AS o JOIN pg_constraint AS k ON o.oid IN (k.conrelid, k.confrelid) WHERE k.contype NOT IN ('p', 'u', 'n')
+SELECT 'constraint', k.conname, o.relname, pg_catalog.pg_get_constraintdef(k.oid)
+    FROM ours AS o JOIN pg_catalog.pg_constraint AS k ON o.oid IN (k.conrelid, k.confrelid)
+    WHERE k.contype NOT IN ('p', 'u', 'n')
 UNION ALL
-SELECT 'trigger', t.tgname, o.relname, pg_get_triggerdef(t.oid)
-    FROM ours AS o JOIN pg_trigger AS t ON t.tgrelid = o.oid WHERE NOT t.tgisinternal
+SELECT 'trigger', t.tgname, o.relname, pg_catalog.pg_get_triggerdef(t.oid)
+    FROM ours AS o JOIN pg_catalog.pg_trigger AS t ON t.tgrelid = o.oid WHERE NOT t.tgisinternal
 UNION ALL
-SELECT 'rule', r.rulename, o.relname, '' FROM ours AS o JOIN pg_rewrite AS r ON r.ev_class = o.oid
+SELECT 'rule', r.rulename, o.relname, '' FROM ours AS o JOIN pg_catalog.pg_rewrite AS r ON r.ev_class = o.oid
 UNION ALL
-SELECT 'policy', p.polname, o.relname, '' FROM ours AS o JOIN pg_policy AS p ON p.polrelid = o.oid
+SELECT 'policy', p.polname, o.relname, '' FROM ours AS o JOIN pg_catalog.pg_policy AS p ON p.polrelid = o.oid
 UNION ALL
-SELECT 'relative', CAST(CAST(h.inhrelid AS regclass) AS text), o.relname, ''
-    FROM ours AS o JOIN pg_inherits AS h ON o.oid IN (h.inhrelid, h.inhparent)
+SELECT 'relative', CAST(CAST(h.inhrelid AS pg_catalog.regclass) AS pg_catalog.text), o.relname, ''
+    FROM ours AS o JOIN pg_catalog.pg_inherits AS h ON o.oid IN (h.inhrelid, h.inhparent)
 UNION ALL
-SELECT 'statistics', s.stxname, o.relname, '' FROM ours AS o JOIN pg_statistic_ext AS s ON s.stxrelid = o.oid
+SELECT 'statistics', s.stxname, o.relname, '' FROM ours AS o JOIN pg_catalog.pg_statistic_ext AS s ON s.stxrelid = o.oid
+UNION ALL
+SELECT 'publication', p.pubname, o.relname, ''
+    FROM ours AS o JOIN pg_catalog.pg_namespace AS n ON n.oid = o.relnamespace
+    JOIN pg_catalog.pg_publication_tables AS p ON p.schemaname = n.nspname AND p.tablename = o.relname
 """
 
 
 def _parts_of_postgresql(ask: Ask, allowed: Sequence[sa.MetaData]) -> set[Part]:
     names = sorted({name for tables in allowed for name in tables.tables})
-    question = _CATALOGUE.format(names=", ".join(f"to_regclass('{name}')" for name in names))
+    question = _CATALOGUE.format(names=", ".join(f"pg_catalog.to_regclass('{name}')" for name in names))
     return {(str(kind), str(name), str(table), _plain(str(about))) for kind, name, table, about in ask(question)}
 
 
@@ -156,7 +164,7 @@ def _expected_of_postgresql(tables: sa.MetaData) -> set[Part]:
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     parts: set[Part] = set()
     for table in tables.sorted_tables:
-        parts.add(("table", table.name, table.name, "r p f"))
+        parts.add(("table", table.name, table.name, "r p f f d"))
         for column in table.columns:
             kind = column.type.compile(dialect).lower()
             parts.add(("column", column.name, table.name, kind if column.nullable else f"{kind} NOT NULL"))

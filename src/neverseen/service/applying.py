@@ -224,9 +224,6 @@ def _own_fault(error: NeverseenError | Refusal, jobs: list[Job]) -> Refusal | No
     job = jobs[0]
     if isinstance(error, InputError) and job.kind == LEARN and "the id of row" in str(error):
         return Refusal("id_taken", str(error))
-    unclear = "under different ids" in str(error) or "for several owners" in str(error)
-    if isinstance(error, InputError) and job.kind == FORGET_SAMPLES and unclear:
-        return Refusal("ambiguous", str(error))
     if job.kind == FORGET_CLASS:
         return class_refusal(error)
     return refusal_of(error, job.owner)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from neverseen.errors import (
     AlreadyForgottenError,
+    AmbiguousError,
     ConfigurationError,
     FeaturesMovedError,
     InputError,
@@ -170,6 +171,8 @@ def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
             return Refusal(
                 "nothing_published", "nothing is published yet: learn something, and wait for its publication"
             )
+        case AmbiguousError():
+            return Refusal("ambiguous", str(error), row=error.row)
         case InputError() | LimitError():
             return Refusal("invalid_request" if isinstance(error, InputError) else "limit_reached", str(error))
         case ConfigurationError():

@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from neverseen.backbones.contents import as_list
 from neverseen.classifier import AnalyticClassifier
-from neverseen.errors import InputError, LedgerError, NeverseenError
+from neverseen.errors import AmbiguousError, InputError, LedgerError, NeverseenError
 from neverseen.forgetting import ForgettingModel, Prepared
 from neverseen.hardware import Hardware
 from neverseen.keys import Key, Keyring
@@ -101,21 +102,33 @@ class LedgerRegister(Register):
     def resolve(self, members: Sequence[Member], tickets: Sequence[Ticket]) -> list[bytes]:
         """Return the ticket numbers that go when these samples go; see `Register.resolve`.
 
-        Tickets without a number are of samples whose owners are not known: these are found by content and id.
+        Tickets without a number are of samples whose owner or id is not known: these are found by their features, their
+        label, and the one of the two that is known.
         """
-        return super().resolve(members, [*self._numbered(members, tickets)])
+        return super().resolve(members, self._numbered(members, tickets))
 
-    def _numbered(self, members: Sequence[Member], tickets: Sequence[Ticket]) -> Iterator[Ticket]:
-        unknown = {digest for ticket, (_, digest) in zip(tickets, members, strict=True) if not ticket.number}
-        rows = self._rows.by_members(unknown) if unknown else {}
+    def _numbered(self, members: Sequence[Member], tickets: Sequence[Ticket]) -> list[Ticket]:
+        asked: dict[tuple[bytes, str, str], list[int]] = {}
         for row, (ticket, (_, digest)) in enumerate(zip(tickets, members, strict=True)):
-            held = [] if ticket.number else [found for found in rows.get(digest, ()) if found.id == ticket.id]
-            if len(held) > 1:
-                raise InputError(
-                    f"row {row} was learned for several owners under its id: say whose with owner= or give the "
+            if not ticket.number:
+                asked.setdefault((digest, ticket.id, ticket.owner), []).append(row)
+        held = self._rows.by_members({digest for digest, _, _ in asked}) if asked else {}
+        numbered = list(tickets)
+        for (digest, id_text, owner), rows in asked.items():
+            found = [each for each in held.get(digest, ()) if id_text in ("", each.id) and owner in ("", each.owner)]
+            if len(found) > (1 if id_text else len(rows)):
+                raise AmbiguousError(
+                    f"row {rows[0]} was learned for several owners under its id: say whose with owners= or give the "
                     "receipts. Nothing was changed"
+                    if id_text
+                    else f"row {rows[0]} was learned {len(found)} times for its owner under different ids, and the "
+                    f"request has it {len(rows)} times: say which by their ids, or give the receipts. Nothing was "
+                    "changed",
+                    rows[0],
                 )
-            yield ticket._replace(number=held[0].number, owner=held[0].owner) if held else ticket
+            for row, each in zip(rows, found, strict=False):
+                numbered[row] = tickets[row]._replace(number=each.number, owner=each.owner)
+        return numbered
 
 
 class StoredModel(ExactModel):
@@ -232,6 +245,24 @@ class StoredModel(ExactModel):
 class StoredForgetting(ForgettingModel):
     """A forgetting model over a stored model: ids are an owner's own, and every receipt has a salt of its own."""
 
+    def forget(
+        self,
+        given: Any,
+        labels: Any = None,
+        *,
+        ids: Iterable[Any] | None = None,
+        owners: Iterable[Any] | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Forget samples; see `ForgettingModel.forget`. With owners, each sample must be its owner's."""
+        if owners is None:
+            super().forget(given, labels, ids=ids, dry_run=dry_run)
+        elif labels is None:
+            raise InputError("receipts hold their owners: leave owners out, or give labels if these are samples")
+        else:
+            samples = given if isinstance(given, Prepared) else as_list(given)
+            self._forget_samples(samples, labels, ids, dry_run, owners)
+
     def _tickets(
         self,
         keys: Keyring,
@@ -242,9 +273,12 @@ class StoredForgetting(ForgettingModel):
     ) -> list[Ticket]:
         tickets = super()._tickets(keys, ids, owners, names, prints)
         if owners is None:
-            return [ticket._replace(number=b"") for ticket in tickets]
+            return [ticket._replace(number=b"", owner="") for ticket in tickets]
         return [
-            ticket._replace(number=number_for(self._configuration, keys.membership, owner, ticket.id), owner=owner)
+            ticket._replace(
+                number=number_for(self._configuration, keys.membership, owner, ticket.id) if ticket.id else b"",
+                owner=owner,
+            )
             for ticket, owner in zip(tickets, owners, strict=True)
         ]
 

@@ -193,6 +193,7 @@ class Store:
         labels: Any = None,
         *,
         ids: Iterable[Any] | None = None,
+        owners: Iterable[Any] | None = None,
         owner: Any = None,
         note: Note | None = None,
         dry_run: bool = False,
@@ -206,6 +207,9 @@ class Store:
         ----------
         given, labels, ids, dry_run
             As there.
+        owners : iterable, optional
+            Whose each sample is, None for nobody's: a sample of another owner is not meant. With `ids` too, one sample
+            at most can be. Not for receipts, which say it themselves.
         owner : value, optional
             Whose samples they must be: those of others are as if not there.
         note : callable, optional
@@ -222,7 +226,7 @@ class Store:
             tokens = self.prepare(given)
         try:
             with self._on_behalf(owner, note):
-                model.forget(tokens, labels, ids=ids, dry_run=dry_run)
+                model.forget(tokens, labels, ids=ids, owners=owners, dry_run=dry_run)
         except ReceiptRejectedError as error:
             used = error.reason == "used"  # and so it can be read
             if used and owner is not None and owner_of(tokens[error.row]) != _text_of(owner):
