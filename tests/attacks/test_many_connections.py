@@ -144,7 +144,7 @@ def test_who_does_not_read_is_cut(tmp_path: Path) -> None:
             deaf.setblocking(False)
             poll = select.poll()
             poll.register(deaf, 0)  # errors and hang-ups alone
-            asked = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 50
+            asked = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
             cut = False
             for _ in range(6000):
                 try:

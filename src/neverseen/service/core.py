@@ -50,6 +50,8 @@ from neverseen.store import Store
 Result = TypeVar("Result")
 _SMALL = 2**15  # bytes of a body that is read at once: a few milliseconds at most
 _TICK = 0.05  # seconds; answers that must not tell anything come at multiples of this
+_HEALTH = frozenset(["/healthz", "/readyz"])
+_KEYED = ("/v1/", "/metrics")
 _IDEMPOTENCY = re.compile(r"[!-~]{1,200}")
 
 
@@ -83,6 +85,7 @@ class Service:
         self.buckets = Buckets(settings.requests_per_second, settings.request_burst)
         self.sample_buckets = Buckets(settings.samples_per_second, settings.sample_burst)
         self.public_buckets = Buckets(settings.public_per_second, settings.public_burst)
+        self.health_buckets = Buckets(settings.health_per_second, settings.health_burst)
         self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
         self.public_byte_buckets = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
         self.bodies = Bodies(settings)
@@ -265,11 +268,24 @@ class Service:
             raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
         return key
 
+    def count_early(self, request: Request) -> None:
+        """Count a request against its address before its route is looked for, unless its route counts a key."""
+        path = request.scope["path"]
+        if path in _HEALTH:
+            self._count_address(request, "health_per_second", self.health_buckets)
+        elif token_of(request) is None or not path.startswith(_KEYED):
+            self.public(request)
+
     def public(self, request: Request) -> None:
-        """Count a request without a key against its address."""
-        wait = self.public_buckets.take(address_of(request))
+        """Count a request without a key against its address, once."""
+        if "neverseen.counted" not in request.scope:
+            self._count_address(request, "public_per_second", self.public_buckets)
+
+    def _count_address(self, request: Request, setting: str, buckets: Buckets) -> None:
+        request.scope["neverseen.counted"] = True
+        wait = buckets.take(address_of(request))
         if wait:
-            limit = f"public_per_second = {self.settings.public_per_second:g}"
+            limit = f"{setting} = {getattr(self.settings, setting):g}"
             words = f"this address asks too often ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 

@@ -85,6 +85,8 @@ class Frame:
                 _require_known(scope)
             direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
             if direct is None:
+                if scope["method"] != "POST":
+                    self._service.count_early(Request(scope))
                 await self._app(scope, receive, framed)
             else:
                 response = await direct(Request(scope, receive, send))

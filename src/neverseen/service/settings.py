@@ -63,6 +63,8 @@ class Settings:
         Token buckets of each key.
     public_per_second, public_burst : float
         Requests without a key, by address.
+    health_per_second, health_burst : float
+        Questions whether the service is alive and ready, by address.
     public_bytes_per_second, public_bytes_burst : int
         Bytes of bodies without a key, by address.
     max_classes, max_new_classes : int
@@ -128,6 +130,8 @@ class Settings:
     sample_burst: float = 100_000.0
     public_per_second: float = 50.0
     public_burst: float = 200.0
+    health_per_second: float = 100.0
+    health_burst: float = 1000.0
     public_bytes_per_second: int = 2**18
     public_bytes_burst: int = 2**22
     max_classes: int = 10_000
