@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import http.client
 import json
+import os
 import select
 import socket
 import ssl
@@ -174,6 +175,48 @@ def test_no_file_left_for_a_publication(tmp_path: Path, monkeypatch: pytest.Monk
         while service.service.writer.published.number == 0:
             time.sleep(0.01)
         assert metrics.writer_failures._value.get() == 0
+
+
+def test_no_file_left_for_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s", Settings(max_delay=1000, quiet=1000)) as service:
+        service.learn(range(10))
+        with monkeypatch.context() as patched:
+            patched.setattr("neverseen.store.publications.write_version", _none_left)
+            answer = service.client.post("/v1/publish", headers=service.admin)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+            service.learn([10])  # the store is open
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+        assert service.service.metrics.writer_failures._value.get() == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
+def test_who_does_not_read_a_certificate_keeps_no_file_open(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(idle_timeout=600)) as service, ExitStack() as stack:
+        service.learn(range(10))
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+        path = service.folder / "certificates" / "00000001.json"
+        size = 2**25  # more than the system takes in for a client that does not read
+        os.truncate(path, size)
+        for _ in range(20):
+            slow = stack.enter_context(closing(socket.socket()))
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.settimeout(60)
+            slow.connect(("127.0.0.1", service.client.base_url.port or 0))
+            slow.sendall(b"GET /v1/certificates/1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert slow.recv(1000).startswith(b"HTTP/1.1 200 ")
+        end = time.monotonic() + 60
+        while held := _open_files(path):
+            assert time.monotonic() < end, f"{held} times open"
+            time.sleep(0.05)
+        assert len(service.client.get("/v1/certificates/1").content) == size
+
+
+def _open_files(path: Path) -> int:
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found += each.readlink() == path.resolve()
+    return found
 
 
 def _none_left(*given: Any) -> None:
