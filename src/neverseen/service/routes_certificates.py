@@ -135,6 +135,8 @@ class Certificates:
         async with service.bodies.receiving(request, client, most, public=key is None) as content:
             if key is None:
                 service.count_public_bytes(request, len(content))
+            else:
+                service.count_bytes(key, len(content))
             audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
             question = {"published": service.writer.published.number, "audit": audit}
             found, _ = await service.checker.ask(client, question, content)

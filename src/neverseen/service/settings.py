@@ -61,6 +61,8 @@ class Settings:
         Samples that may wait for a prediction, and threads that predict.
     requests_per_second, request_burst, samples_per_second, sample_burst : float
         Token buckets of each key.
+    bytes_per_second, bytes_burst : int
+        Token bucket of each key, for the bytes of bodies.
     public_per_second, public_burst : float
         Requests without a key, by address.
     health_per_second, health_burst : float
@@ -128,6 +130,8 @@ class Settings:
     request_burst: float = 5000.0
     samples_per_second: float = 20_000.0
     sample_burst: float = 100_000.0
+    bytes_per_second: int = 2**26
+    bytes_burst: int = 2**28
     public_per_second: float = 50.0
     public_burst: float = 200.0
     health_per_second: float = 100.0
