@@ -30,6 +30,7 @@ from neverseen.service.access import ApiKey, KeyFile, maker_of
 from neverseen.service.apart import Apart
 from neverseen.service.audit import AuditLog, audit_key
 from neverseen.service.bodies import Bodies, content_type
+from neverseen.service.connections import KEY
 from neverseen.service.contents import FORM, JSON, READERS, Bounds, Given
 from neverseen.service.errors import Refusal
 from neverseen.service.history import History, Probe
@@ -255,7 +256,7 @@ class Service:
             self.public(request)  # who guesses is slowed down
             key = self.access.find(token)
         if key is not None:
-            request.scope["neverseen.key"] = key.name
+            request.scope[KEY] = key.name
         return key
 
     def require(self, request: Request, *scopes: str) -> ApiKey:

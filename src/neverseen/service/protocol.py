@@ -110,12 +110,16 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Note that a head has ended, and work begins."""
+        """Note that a head has ended, and a body or work begins."""
         self._in_head, self._head_bytes = False, 0
-        if self.connection is not None and not self.flow.write_paused:
-            self.connection.works()
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
+        self._tell()
+
+    def on_message_complete(self) -> None:
+        """Note that a body has come."""
+        super().on_message_complete()
+        self._tell()
 
     def on_response_complete(self) -> None:
         """Note that an answer has ended, and that the next request is waited for."""
@@ -123,6 +127,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.connection is not None and not self._unanswered:
             self.connection.rests()
+        self._tell()
 
     def pause_writing(self) -> None:
         """Note that the client does not take what it is sent."""
@@ -133,7 +138,16 @@ class LimitedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Note that the client goes on."""
         super().resume_writing()
-        if self.connection is not None and self._unanswered:
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say what is done for the first request that is not answered."""
+        if self.connection is None or not self._unanswered or self.flow.write_paused:
+            return
+        first = self._unanswered[0]
+        if first.more_body:
+            self.connection.receives(first.scope)
+        else:
             self.connection.works()
 
 
