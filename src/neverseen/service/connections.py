@@ -2,8 +2,8 @@
 
 A process may hold only so many files and sockets open. If clients could take them all, the store could not open its own
 files. So a part is kept for the store, and connections share the rest: when it is used up, a new connection takes the
-place of one on which nothing is being done. A request whose body is still coming is such a one, too, unless it has shown
-a key: strangers could promise bodies for ever.
+place of one on which nothing is being done. One on which a body is still coming gives way too, unless its request has
+shown a key: strangers could promise bodies for ever.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def router(service: Service) -> APIRouter:
     routes.get(
         "/v1/certificates",
         summary="Certificates, newest first",
-        responses=answers({200: CertificatesAnswer}, *_PUBLIC, "invalid_request"),
+        responses=answers({200: CertificatesAnswer}, *_PUBLIC, "invalid_request", "busy", "too_large"),
         openapi_extra={"parameters": [_LIMIT, _BEFORE]},
     )(certificates.listed)
     routes.get(
