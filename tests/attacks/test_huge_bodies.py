@@ -16,7 +16,7 @@ from neverseen.service.contents import Bounds
 from neverseen.service.errors import Refusal
 from neverseen.service.schemas import ForgetBody, PredictBody
 from tests.attacks.siege import Besieged, besieged, call, features
-from tests.service import never, running, samples
+from tests.service import Running, bearer, never, running, samples, token
 
 PREDICT = {"samples": [{"features": features([0])[0]}]}
 HUGE = 63 * 2**20
@@ -26,7 +26,7 @@ LOTS = 1_500_000_000  # bytes of memory
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
-    with besieged(tmp_path_factory.mktemp("huge") / "s", quiet=0, max_delay=0) as found:
+    with besieged(tmp_path_factory.mktemp("huge") / "s", quiet=0, max_delay=0, bytes_burst=2**50) as found:
         assert call(found, "/v1/samples", {"samples": samples(range(60))})[0] == 201
         assert call(found, "/v1/publish", {})[0] == 200
         yield found
@@ -148,3 +148,68 @@ def test_a_large_body_is_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             headers=service.admin | {"Content-Type": "application/json"},
         )
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "receipt_rejected")
+
+
+# -- bodies that are small, and full -----------------------------------------------------------------
+
+
+FULL = {
+    "receipts": ("/v1/forget", b'{"receipts":[' + b",".join([b'"AA"'] * 6500) + b"]}"),
+    "unknown fields": ("/v1/samples", b"{" + b",".join(b'"%d":1' % number for number in range(3600)) + b"}"),
+    "samples": ("/v1/samples", b'{"samples":[' + b",".join([b'{"label":1,"text":"}{"}'] * 1300) + b"]}"),
+    "lists": ("/v1/predict", b'{"samples":[{"a":[' + b",".join([b"[]"] * 10_000) + b"]}]}"),
+    "numbers": ("/v1/predict", b'{"samples":[{"features":[' + b",".join([b"0"] * 16_000) + b"]}]}"),
+}
+
+
+@pytest.fixture
+def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A service that would make a mistake if it read a body itself."""
+    with running(tmp_path / "s") as service:
+        monkeypatch.setattr("neverseen.service.core.READERS", {})
+        yield service
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_small_body_of_many_values_is_read_apart(nothing_here: Running, name: str) -> None:
+    path, body = FULL[name]
+    assert len(body) <= 2**15
+    headers = nothing_here.admin | {"Content-Type": "application/json"}
+    answer = nothing_here.client.post(path, content=body, headers=headers)
+    assert answer.status_code in (404, 422), answer.text
+
+
+def test_a_small_form_of_many_lines_is_read_apart(nothing_here: Running) -> None:
+    lines = b'{"receipt":"AA"}\n' * 1800
+    answer = nothing_here.client.post("/v1/forget", files={"receipts": lines}, headers=nothing_here.admin)
+    assert answer.status_code == 404, answer.text
+
+
+def test_a_simple_body_is_not_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s") as service:
+        monkeypatch.setattr(service.service.readers, "ask", None)
+        service.learn(range(20))
+        service.client.post("/v1/publish", headers=service.admin)
+        rows = {"samples": [{"features": row} for row in features(range(100))]}
+        assert service.client.post("/v1/predict", json=rows, headers=service.admin).status_code == 200
+        large = {"samples": [{"features": [0.123456789012345] * 1500}]}
+        answer = service.client.post("/v1/predict", json=large, headers=service.admin)
+        assert "sample 0 has 1500 features" in answer.json()["error"]["message"]
+
+
+def test_a_key_without_samples_left_is_refused_before_its_body_is_read(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(sample_burst=5, samples_per_second=1e-6)) as service:
+        service.learn(range(5))
+        headers = service.admin | {"Content-Type": "application/json"}
+        for path in ("/v1/samples", "/v1/forget", "/v1/predict"):
+            assert service.client.post(path, content=b"no JSON", headers=headers).status_code == 429
+
+
+def test_the_bytes_of_a_key_are_limited(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(bytes_burst=10_000, bytes_per_second=1)) as service:
+        headers = service.admin | {"Content-Type": "application/json"}
+        for path in ("/v1/samples", "/v1/predict", "/v1/verify"):
+            answer = service.client.post(path, content=b" " * 4000, headers=headers)
+            assert answer.status_code == (429 if path == "/v1/verify" else 400)
+        other = bearer(token(service.folder, "other", "predict")) | {"Content-Type": "application/json"}
+        assert service.client.post("/v1/predict", content=b" " * 4000, headers=other).status_code == 400

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import http.client
 import json
+import os
 import select
 import socket
 import ssl
@@ -106,12 +107,12 @@ def test_connections_that_were_used_once_make_room_too(served: tuple[Process, st
             stack.enter_context(closing(Good(process.port, secret, context))).goes_on(row)
 
 
-def slow_body(port: int, secret: str, address: str) -> socket.socket:
+def slow_body(port: int, secret: str, address: str, path: str = "/v1/predict") -> socket.socket:
     """A connection that sends a request, and never the end of it."""
     found = socket.create_connection(("127.0.0.1", port), 60, (address, 0))
-    head = (
-        f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\nContent-Type: application/json\r\n"
-    )
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    if secret:
+        head += f"Authorization: Bearer {secret}\r\n"
     found.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 100\r\n\r\n".encode())
     assert found.recv(1000).startswith(b"HTTP/1.1 100 ")  # it is being read
     found.sendall(b"{")
@@ -137,6 +138,22 @@ def test_one_address_at_work_leaves_room_for_others(tmp_path: Path) -> None:
             assert other.get("/readyz").status_code == 200
 
 
+def test_strangers_who_promise_bodies_give_way(tmp_path: Path) -> None:
+    busy = Settings(max_connections=20, connections_per_address=10, body_timeout=600, body_pause=600)
+    with running(tmp_path / "s", busy) as service, ExitStack() as stack:
+        port = service.client.base_url.port or 0
+        secret = service.admin["Authorization"].split()[1]
+        keyed = stack.enter_context(closing(slow_body(port, secret, "127.0.0.7")))
+        for number in range(40):
+            address = f"127.0.0.{8 + number % 3}"
+            stack.enter_context(closing(slow_body(port, "", address, "/v1/verify")))
+        for _ in range(5):
+            good = stack.enter_context(closing(Good(port, secret)))
+            good.ask("GET", "/readyz")
+        keyed.sendall(b"}" + b" " * 98)
+        assert keyed.recv(1000).startswith(b"HTTP/1.1 4")  # it was not cut: it is answered
+
+
 def test_who_does_not_read_is_cut(tmp_path: Path) -> None:
     with running(tmp_path / "s", Settings(idle_timeout=0.5, public_burst=1e6)) as service:
         place = ("127.0.0.1", service.client.base_url.port or 0)
@@ -144,7 +161,7 @@ def test_who_does_not_read_is_cut(tmp_path: Path) -> None:
             deaf.setblocking(False)
             poll = select.poll()
             poll.register(deaf, 0)  # errors and hang-ups alone
-            asked = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 50
+            asked = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
             cut = False
             for _ in range(6000):
                 try:
@@ -176,6 +193,48 @@ def test_no_file_left_for_a_publication(tmp_path: Path, monkeypatch: pytest.Monk
         assert metrics.writer_failures._value.get() == 0
 
 
+def test_no_file_left_for_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s", Settings(max_delay=1000, quiet=1000)) as service:
+        service.learn(range(10))
+        with monkeypatch.context() as patched:
+            patched.setattr("neverseen.store.publications.write_version", _none_left)
+            answer = service.client.post("/v1/publish", headers=service.admin)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+            service.learn([10])  # the store is open
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+        assert service.service.metrics.writer_failures._value.get() == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
+def test_who_does_not_read_a_certificate_keeps_no_file_open(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(idle_timeout=600)) as service, ExitStack() as stack:
+        service.learn(range(10))
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+        path = service.folder / "certificates" / "00000001.json"
+        size = 2**25  # more than the system takes in for a client that does not read
+        os.truncate(path, size)
+        for _ in range(20):
+            slow = stack.enter_context(closing(socket.socket()))
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.settimeout(60)
+            slow.connect(("127.0.0.1", service.client.base_url.port or 0))
+            slow.sendall(b"GET /v1/certificates/1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert slow.recv(1000).startswith(b"HTTP/1.1 200 ")
+        end = time.monotonic() + 60
+        while held := _open_files(path):
+            assert time.monotonic() < end, f"{held} times open"
+            time.sleep(0.05)
+        assert len(service.client.get("/v1/certificates/1").content) == size
+
+
+def _open_files(path: Path) -> int:
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found += each.readlink() == path.resolve()
+    return found
+
+
 def _none_left(*given: Any) -> None:
     raise OSError(errno.EMFILE, "Too many open files")
 
@@ -204,6 +263,26 @@ def test_who_has_most_gives_way() -> None:
     assert admit("eve 4", "eve") is not None  # bob's or cleo's: eve has none that waits
     assert gone[2:] == ["bob"]
     assert len(connections) == 6
+
+
+def test_a_body_without_a_key_gives_way() -> None:
+    gone: list[str] = []
+    connections = Connections(3, 3, 30, lambda: 0.0)
+    scopes: list[dict[str, Any]] = [{}, {}]
+    for name, scope in zip(("stranger", "friend"), scopes, strict=True):
+        made = connections.admit(name, partial(gone.append, name))
+        assert made is not None
+        made.receives(scope)
+    scopes[1]["neverseen.key"] = "friend"
+    at_work = connections.admit("bob", partial(gone.append, "bob"))
+    assert at_work is not None
+    at_work.works()
+    connections.tidy()  # how long a body may take is not decided here
+    last = connections.admit("cleo", print)
+    assert last is not None
+    last.works()
+    assert connections.admit("dan", print) is None
+    assert gone == ["stranger"]
 
 
 def test_who_waits_too_long_is_cut() -> None:

@@ -140,6 +140,36 @@ def test_a_long_chain_is_checked_in_parts(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(chain.check(3)) == 3
 
 
+def test_a_long_list_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s") as service:
+        for row in range(3):
+            service.learn([row])
+            service.client.post("/v1/publish", headers=service.admin)
+        checker = checks.Checker(service.folder / "certificates", service.service.opened().description.public_key)
+    listed: dict[str, Any] = {"list": [3, 2]}
+    assert [entry["number"] for entry in checker.answer(listed, b"")[0]["certificates"]] == [3, 2]
+    monkeypatch.setattr(checks, "_SECONDS", -1.0)
+    with pytest.raises(Refusal, match="not all read yet"):
+        checker.answer({"list": [3, 2, 1]}, b"")
+    assert len(checker.answer(listed, b"")[0]["certificates"]) == 2  # what was read before is there
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is limited where this is")
+def test_a_question_that_does_not_fit_the_memory(tmp_path: Path) -> None:
+    about = {"memory": 2**24, "seconds": 10, "certificates": str(tmp_path), "key": "ab" * 32}
+
+    async def asked() -> None:
+        apart = Apart(about, 1, 8)
+        try:
+            await apart.ask("attacker", {"published": 0, "audit": ""}, bytes(2**27))
+        finally:
+            apart.stop()
+
+    with pytest.raises(Refusal) as refused:
+        asyncio.run(asked())
+    assert refused.value.code == "too_large"
+
+
 def publish(service: Running) -> None:
     service.learn([0, 1, 2])
     service.client.post("/v1/publish", headers=service.admin)

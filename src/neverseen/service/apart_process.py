@@ -93,7 +93,10 @@ def main() -> None:
     gc.freeze()
     gc.disable()  # what is parsed has no cycles, and looking for them takes longer than parsing
     _limit_memory(about["memory"])
-    process.run()
+    try:
+        process.run()
+    except MemoryError:  # while a question came, or an answer went: there is no other way to say so
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _limit_memory(more: int) -> None:

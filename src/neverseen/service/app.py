@@ -78,7 +78,12 @@ def create_app(
     direct: dict[str, Handler] = {"/v1/forget": changing.forget, "/v1/predict": reading.predict}
     app.add_middleware(Frame, service=service, direct=direct)
     app.state.front = front(app, Frame(app, service, direct))
-    app.add_exception_handler(HTTPException, _http_error)
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        service.public(request)  # what is not there is not asked for any oftener
+        return _http_error(error)
+
+    app.add_exception_handler(HTTPException, http_error)
     made: list[Response] = []
 
     async def openapi(request: Request) -> Response:
@@ -92,7 +97,7 @@ def create_app(
     return app
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+def _http_error(error: Exception) -> Response:
     """Answer what the framework refuses in the one shape of errors."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 405:

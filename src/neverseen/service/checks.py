@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neverseen.store import Store
 
 _Stamp = tuple[int, int, int, int]
-_SECONDS = 2.0  # of new links that one request may have checked
+_SECONDS = 2.0  # of certificates that are new here, which one request may have read or checked
 _SUMMARIES = 100_000
 
 
@@ -49,11 +49,17 @@ class Chain:
         except FileNotFoundError:
             raise _missing() from None
 
-    def summary(self, number: int) -> dict[str, Any]:
-        """Return a line about a certificate, as JSON values."""
+    def summaries(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Return a line about each certificate, as JSON values; refuse for now if there is much to read."""
+        until = time.monotonic() + _SECONDS
+        return [self._summary(number, until) for number in numbers]
+
+    def _summary(self, number: int, until: float) -> dict[str, Any]:
         stamp = self._stamp(number)
         known = self._summaries.get(number)
         if known is None or known[0] != stamp:
+            if time.monotonic() > until:
+                raise Refusal("busy", "the certificates are not all read yet: ask again in a moment", wait=1)
             certificate = self.get(number)
             about = {
                 "number": certificate.number,
@@ -204,7 +210,7 @@ class Checker:
     def answer(self, question: dict[str, Any], content: bytes) -> tuple[dict[str, Any], list[Any]]:
         """Answer a question: ``list`` (of numbers), or ``published`` (up to where the chain goes) with a body."""
         if "list" in question:
-            return {"certificates": [self._chain.summary(number) for number in question["list"]]}, []
+            return {"certificates": self._chain.summaries(question["list"])}, []
         return self._verify(content, question["published"], question["audit"]), []
 
     def _verify(self, content: bytes, published: int, audit: str) -> dict[str, Any]:

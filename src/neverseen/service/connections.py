@@ -2,7 +2,8 @@
 
 A process may hold only so many files and sockets open. If clients could take them all, the store could not open its own
 files. So a part is kept for the store, and connections share the rest: when it is used up, a new connection takes the
-place of one on which nothing is being done.
+place of one on which nothing is being done. One on which a body is still coming gives way too, unless its request has
+shown a key: strangers could promise bodies for ever.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from neverseen.errors import ConfigurationError
 
 RESERVED = 64
 """Descriptors that are kept for the store: the ledger's database, sums, versions, certificates, logs."""
+KEY = "neverseen.key"
+"""Where the scope of a request has the name of the key that it has shown."""
 _LEAST = 8
 
 
@@ -69,25 +73,35 @@ class Connection:
         Whether a request was answered on it.
     """
 
-    __slots__ = ("_clock", "_ended", "address", "cut", "since", "used", "waits")
+    __slots__ = ("_clock", "_coming", "_ended", "address", "cut", "since", "used", "waits")
 
     def __init__(
         self, address: str, cut: Callable[[], None], ended: Callable[[Connection], None], clock: Callable[[], float]
     ) -> None:
         self.address, self.cut, self._ended, self._clock = address, cut, ended, clock
         self.since, self.waits, self.used = clock(), True, False
+        self._coming: Mapping[str, Any] | None = None
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it may be cut for another: it waits, or a body is coming on it from somebody without a key."""
+        return self.waits or (self._coming is not None and KEY not in self._coming)
 
     def works(self) -> None:
         """Note that a request is being answered."""
-        self.waits = False
+        self.waits, self._coming = False, None
+
+    def receives(self, scope: Mapping[str, Any]) -> None:
+        """Note that the body of a request is coming; its scope says whether it has shown a key."""
+        self.waits, self._coming, self.since = False, scope, self._clock()
 
     def rests(self) -> None:
         """Note that a request was answered."""
-        self.waits, self.used, self.since = True, True, self._clock()
+        self.waits, self._coming, self.used, self.since = True, None, True, self._clock()
 
     def stalls(self) -> None:
         """Note that the client does not take what it is sent."""
-        self.waits, self.since = True, self._clock()
+        self.waits, self._coming, self.since = True, None, self._clock()
 
     def ended(self) -> None:
         """Note that it has ended."""
@@ -128,10 +142,10 @@ class Connections:
         return len(self._open)
 
     def admit(self, address: str, cut: Callable[[], None]) -> Connection | None:
-        """Return a new connection, for which another may have been cut; None if all are at work."""
+        """Return a new connection, for which another may have been cut; None if none gives way."""
         own = self._by_address[address] >= self.most_of_one
         if own or len(self._open) >= self.most:
-            waiting = [each for each in self._open if each.waits and (not own or each.address == address)]
+            waiting = [each for each in self._open if each.gives_way and (not own or each.address == address)]
             if not waiting:
                 return None
             # Of who has most, and then one that was never used, or waits for longest.

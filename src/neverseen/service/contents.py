@@ -1,7 +1,7 @@
 """What bodies hold: counted, checked and unpacked, each within its bounds. Nothing here needs the service.
 
 What is counted is counted before it becomes objects, and images are measured before they are unpacked. Still, somebody
-else chose these bytes. So all but small bodies of numbers and texts are read in a process apart
+else chose these bytes. So all but small and simple bodies of numbers and texts are read in a process apart
 (`neverseen.service.apart`): if that runs out of memory or time, nobody notices but the sender.
 """
 

@@ -30,6 +30,7 @@ from neverseen.service.access import ApiKey, KeyFile, maker_of
 from neverseen.service.apart import Apart
 from neverseen.service.audit import AuditLog, audit_key
 from neverseen.service.bodies import Bodies, content_type
+from neverseen.service.connections import KEY
 from neverseen.service.contents import FORM, JSON, READERS, Bounds, Given
 from neverseen.service.errors import Refusal
 from neverseen.service.history import History, Probe
@@ -48,8 +49,14 @@ from neverseen.service.shares import Shares
 from neverseen.store import Store
 
 Result = TypeVar("Result")
-_SMALL = 2**15  # bytes of a body that is read at once: a few milliseconds at most
+_SMALL, _TINY = 2**15, 2**11  # bytes of a body that may be read at once, and of one that always is
+_PARTS, _NUMBERS = (
+    256,
+    4096,
+)  # strings, lists and objects, and values, of a body that is read at once: half a millisecond
 _TICK = 0.05  # seconds; answers that must not tell anything come at multiples of this
+_HEALTH = frozenset(["/healthz", "/readyz"])
+_KEYED = ("/v1/", "/metrics")
 _IDEMPOTENCY = re.compile(r"[!-~]{1,200}")
 
 
@@ -82,7 +89,9 @@ class Service:
         self.metrics = Metrics()
         self.buckets = Buckets(settings.requests_per_second, settings.request_burst)
         self.sample_buckets = Buckets(settings.samples_per_second, settings.sample_burst)
+        self.byte_buckets = Buckets(settings.bytes_per_second, settings.bytes_burst)
         self.public_buckets = Buckets(settings.public_per_second, settings.public_burst)
+        self.health_buckets = Buckets(settings.health_per_second, settings.health_burst)
         self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
         self.public_byte_buckets = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
         self.bodies = Bodies(settings)
@@ -205,6 +214,7 @@ class Service:
         """
         kind = content_type(request, JSON, FORM)
         most = self.settings.max_json if kind == JSON else self.settings.max_body
+        self._limit_samples(self.sample_buckets.wait(key.name))  # of one that has none left, nothing is read
         unpacked = 0
 
         def room(pixels: int) -> bool:
@@ -215,6 +225,7 @@ class Service:
             return True
 
         async with self.bodies.receiving(request, key.name, min(most, self.settings.max_body)) as content:
+            self.count_bytes(key, len(content))
             try:
                 yield content, await self._read(request, action, key, content, room)
             finally:
@@ -224,7 +235,7 @@ class Service:
         self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
     ) -> Given:
         kind = request.headers["content-type"]
-        if self.bounds.kind != "images" and len(content) <= _SMALL:
+        if self.bounds.kind != "images" and _reads_fast(content, kind):
             return READERS[action](bytes(content), kind, self.bounds, lambda pixels: None)
         about, parts = await self.readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
         return messages.unpacked(about, parts)
@@ -245,7 +256,7 @@ class Service:
             self.public(request)  # who guesses is slowed down
             key = self.access.find(token)
         if key is not None:
-            request.scope["neverseen.key"] = key.name
+            request.scope[KEY] = key.name
         return key
 
     def require(self, request: Request, *scopes: str) -> ApiKey:
@@ -265,11 +276,24 @@ class Service:
             raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
         return key
 
+    def count_early(self, request: Request) -> None:
+        """Count a request against its address before its route is looked for, unless its route counts a key."""
+        path = request.scope["path"]
+        if path in _HEALTH:
+            self._count_address(request, "health_per_second", self.health_buckets)
+        elif token_of(request) is None or not path.startswith(_KEYED):
+            self.public(request)
+
     def public(self, request: Request) -> None:
-        """Count a request without a key against its address."""
-        wait = self.public_buckets.take(address_of(request))
+        """Count a request without a key against its address, once."""
+        if "neverseen.counted" not in request.scope:
+            self._count_address(request, "public_per_second", self.public_buckets)
+
+    def _count_address(self, request: Request, setting: str, buckets: Buckets) -> None:
+        request.scope["neverseen.counted"] = True
+        wait = buckets.take(address_of(request))
         if wait:
-            limit = f"public_per_second = {self.settings.public_per_second:g}"
+            limit = f"{setting} = {getattr(self.settings, setting):g}"
             words = f"this address asks too often ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
@@ -287,9 +311,19 @@ class Service:
             words = "this address sends too much without a key: wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
+    def count_bytes(self, key: ApiKey, size: int) -> None:
+        """Count the bytes of a body against a key."""
+        wait = self.byte_buckets.take(key.name, size)
+        if wait:
+            limit = f"bytes_per_second = {self.settings.bytes_per_second}"
+            words = f"this key sends too much ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
+
     def count_samples(self, key: ApiKey, samples: int) -> None:
         """Count samples against a key."""
-        wait = self.sample_buckets.take(key.name, samples)
+        self._limit_samples(self.sample_buckets.take(key.name, samples))
+
+    def _limit_samples(self, wait: float) -> None:
         if wait:
             limit = f"samples_per_second = {self.settings.samples_per_second:g}"
             words = f"this key sends too many samples ({limit}): wait as long as Retry-After says"
@@ -353,6 +387,15 @@ class Service:
             "certificate": None if state == "applied" else row.version,
             "key": row.client or None,  # cleared by a seal
         }
+
+
+def _reads_fast(content: bytearray, content_type: str) -> bool:
+    """Return whether a body can be read while everybody waits: it is tiny, or has few values for its size."""
+    if len(content) <= _TINY:
+        return True
+    if len(content) > _SMALL or not content_type.lower().startswith(JSON):
+        return False
+    return content.count(b",") <= _NUMBERS and all(content.count(mark) <= _PARTS for mark in (b'"', b"[", b"{"))
 
 
 def token_of(request: Request) -> str | None:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from neverseen.service.connections import KEY
 from neverseen.service.core import Service, new_id
 from neverseen.service.errors import Refusal
 
@@ -85,6 +86,8 @@ class Frame:
                 _require_known(scope)
             direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
             if direct is None:
+                if scope["method"] != "POST":
+                    self._service.count_early(Request(scope))
                 await self._app(scope, receive, framed)
             else:
                 response = await direct(Request(scope, receive, send))
@@ -108,7 +111,7 @@ class Frame:
         """Answer with an error; of what might have changed something, or was denied, the audit log is told."""
         service = self._service
         if service.started and (scope["method"] in _AUDITED or refusal.status in (401, 403)):
-            service.refusals.note(scope.get("neverseen.key"), self._action(scope), refusal.code, scope["neverseen.id"])
+            service.refusals.note(scope.get(KEY), self._action(scope), refusal.code, scope["neverseen.id"])
         await refusal.response(close=refusal.code in ("too_large", "timeout", "busy"))(scope, receive, send)
 
     def _action(self, scope: Scope) -> str:

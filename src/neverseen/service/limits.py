@@ -41,21 +41,23 @@ class Buckets:
 
         A request for more than a bucket ever holds takes a full one, and leaves it in debt.
         """
+        wait = self.wait(name, tokens)
+        if not wait:
+            level, then = self._levels[name]
+            self._levels[name] = (level - tokens, then)
+        return wait
+
+    def wait(self, name: str, tokens: float = 1.0) -> float:
+        """Return how long `take` would say to wait, and take nothing."""
         now = self._clock()
         level, then = self._levels.get(name, (self.burst, now))
         level = min(self.burst, level + (now - then) * self.rate)
-        needed = min(tokens, self.burst)
-        if level < needed:
-            self._keep(name, level, now)
-            return max(1e-3, (needed - level) / self.rate)
-        self._keep(name, level - tokens, now)
-        return 0.0
-
-    def _keep(self, name: str, level: float, now: float) -> None:
         self._levels[name] = (level, now)
         self._levels.move_to_end(name)
         if len(self._levels) > _ENTRIES:
             self._levels.popitem(last=False)
+        needed = min(tokens, self.burst)
+        return max(1e-3, (needed - level) / self.rate) if level < needed else 0.0
 
 
 @lru_cache(maxsize=1024)

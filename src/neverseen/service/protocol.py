@@ -12,10 +12,22 @@ from neverseen.service.connections import Connection
 from neverseen.service.errors import Refusal
 
 HEAD_BYTES = 2**16
+HEADERS = 200
+"""Header lines of a request, those after its body included."""
+WAITING = 8
+"""Requests of a connection that are not answered yet."""
+_CHUNKS, _CHUNK_BYTES = 1024, 64  # a body may come in so many pieces, and in more if they are not smaller than this
+
+
+class _TooMuch(Exception):  # noqa: N818
+    """Ends the parsing of what came, at once."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
     """A connection that is cut if the head of a request has no end, and says when it has nothing to do.
+
+    The system hands over up to 256 KiB at a time, and the server parses all of it in one go: thousands of requests,
+    header lines or pieces of a body, while everybody else waits. So the parser is stopped where there are too many.
 
     Attributes
     ----------
@@ -25,7 +37,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     connection: Connection | None = None
     _in_head = True
-    _head_bytes = 0
+    _full = False
+    _why = ""
+    _head_bytes = _chunks = _chunk_bytes = 0
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -49,8 +63,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes."""
+        if self._full:
+            return
+        began = self._in_head
         super().data_received(data)
-        if not self._in_head:
+        if not (began and self._in_head):
             return
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
@@ -58,22 +75,51 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP, in the one shape of errors, and cut the connection."""
-        refusal = Refusal("invalid_request", f"the request cannot be understood: {msg}")
+        if self._full:  # it ends with the answer to the last request that was taken
+            return
+        refusal = Refusal("invalid_request", f"the request cannot be understood: {self._why or msg}")
         self.transport.write(plainly(refusal, 400))
         self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Note that a head begins."""
+        """Note that a head begins, unless too many requests wait: then the connection ends with their answers."""
+        if len(self._unanswered) >= WAITING:
+            self._full, self.cycle.keep_alive = True, False
+            raise _TooMuch
         super().on_message_begin()
         self._in_head = True
+        self._chunks = self._chunk_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header line."""
+        if len(self.headers) >= HEADERS:
+            self._why = f"It has more than {HEADERS} header lines."
+            raise _TooMuch
+        super().on_header(name, value)
+
+    def on_chunk_header(self) -> None:
+        """Note that a piece of a body begins."""
+        self._chunks += 1
+        if self._chunks > _CHUNKS + self._chunk_bytes // _CHUNK_BYTES:
+            self._why = f"Its body comes in too many chunks: make them at least {_CHUNK_BYTES} bytes large."
+            raise _TooMuch
+
+    def on_body(self, body: bytes) -> None:
+        """Take in a part of a body."""
+        self._chunk_bytes += len(body)
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Note that a head has ended, and work begins."""
+        """Note that a head has ended, and a body or work begins."""
         self._in_head, self._head_bytes = False, 0
-        if self.connection is not None and not self.flow.write_paused:
-            self.connection.works()
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
+        self._tell()
+
+    def on_message_complete(self) -> None:
+        """Note that a body has come."""
+        super().on_message_complete()
+        self._tell()
 
     def on_response_complete(self) -> None:
         """Note that an answer has ended, and that the next request is waited for."""
@@ -81,6 +127,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.connection is not None and not self._unanswered:
             self.connection.rests()
+        self._tell()
 
     def pause_writing(self) -> None:
         """Note that the client does not take what it is sent."""
@@ -91,7 +138,16 @@ class LimitedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Note that the client goes on."""
         super().resume_writing()
-        if self.connection is not None and self._unanswered:
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say what is done for the first request that is not answered."""
+        if self.connection is None or not self._unanswered or self.flow.write_paused:
+            return
+        first = self._unanswered[0]
+        if first.more_body:
+            self.connection.receives(first.scope)
+        else:
             self.connection.works()
 
 

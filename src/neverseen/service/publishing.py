@@ -103,7 +103,7 @@ class Publisher:
         try:
             work(store, policy)
         except BaseException as error:
-            if not _passes(error):
+            if not passes(error):
                 policy.failed(retry=0.0)  # the writer opens the store again first
                 raise
             self._not_done(what, error, policy)
@@ -171,7 +171,7 @@ class Publisher:
         policy.failed()
 
 
-def _passes(error: BaseException) -> bool:
+def passes(error: BaseException) -> bool:
     """Return whether the store is as it was after an error, and it may work later."""
     if isinstance(error, OSError):
         return error.errno in (errno.EMFILE, errno.ENFILE)  # too many files are open

@@ -18,7 +18,7 @@ from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.jobs import ASK, LEARN, Job, new_future, settle
 from neverseen.service.metrics import Metrics
 from neverseen.service.policy import Policy
-from neverseen.service.publishing import Published, Publisher
+from neverseen.service.publishing import Published, Publisher, passes
 from neverseen.service.room import Room
 from neverseen.service.settings import Settings
 from neverseen.store import Store
@@ -301,9 +301,12 @@ def _answered(store: Store, job: Job) -> Any:
         return job.payload(store)
     except Exception as error:
         refusal = refusal_of(error, job.owner)
-        if refusal is None:
+        if refusal is not None:
+            return refusal
+        if not passes(error):
             raise
-        return refusal
+        traceback.print_exception(error)
+        return Refusal("unavailable", "the service has no room for this now: try again in a moment", wait=5)
 
 
 def _stopped() -> Refusal:

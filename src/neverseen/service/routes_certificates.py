@@ -49,7 +49,7 @@ def router(service: Service) -> APIRouter:
     routes.get(
         "/v1/certificates",
         summary="Certificates, newest first",
-        responses=answers({200: CertificatesAnswer}, *_PUBLIC, "invalid_request"),
+        responses=answers({200: CertificatesAnswer}, *_PUBLIC, "invalid_request", "busy", "too_large"),
         openapi_extra={"parameters": [_LIMIT, _BEFORE]},
     )(certificates.listed)
     routes.get(
@@ -114,10 +114,14 @@ class Certificates:
         return StreamingResponse(self._pieces(path), headers={"content-length": str(size)}, media_type=JSON)
 
     async def _pieces(self, path: Path) -> AsyncIterator[bytes]:
-        """Yield a file in pieces: one may have many megabytes, and whoever wants it may be slow."""
-        with path.open("rb") as file:
-            while piece := await self._service.in_thread(file.read, _PIECE):
-                yield piece
+        """Yield a file in pieces: one may have many megabytes, and whoever wants it may be slow.
+
+        It is open while a piece is read, and not in between: those who do not read on keep no file open.
+        """
+        place = 0
+        while piece := await self._service.in_thread(_piece, path, place):
+            yield piece
+            place += len(piece)
 
     async def verify(self, request: Request) -> Response:
         """Make checks."""
@@ -134,6 +138,8 @@ class Certificates:
         async with service.bodies.receiving(request, client, most, public=key is None) as content:
             if key is None and not said:
                 service.count_public_bytes(request, len(content))
+            else:
+                service.count_bytes(key, len(content))
             audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
             question = {"published": service.writer.published.number, "audit": audit}
             found, _ = await service.checker.ask(client, question, content)
@@ -148,3 +154,9 @@ class Certificates:
                 lambda opened: checks.timed("weights", lambda: checks.weights(opened, number, after))
             )
         return found
+
+
+def _piece(path: Path, place: int) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        file.seek(place)
+        return file.read(_PIECE)

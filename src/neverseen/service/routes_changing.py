@@ -54,7 +54,7 @@ from neverseen.service.schemas import (
 )
 from neverseen.store import Store
 
-_CLASS_BODY = 2**13  # bytes
+_CLASS_BODY = 2**11  # bytes: a label of 150 letters, each written as two escapes
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
 _LEARN_FORM = documented_form(
     ["files", "labels"],

@@ -33,9 +33,13 @@ def router(service: Service) -> APIRouter:
         service.metrics.queue.set(len(service.writer))
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    routes.get("/healthz", summary="Whether the process is alive", responses=answers({200: StateAnswer}))(healthz)
     routes.get(
-        "/readyz", summary="Whether requests can be served", responses=answers({200: StateAnswer}, "unavailable")
+        "/healthz", summary="Whether the process is alive", responses=answers({200: StateAnswer}, "rate_limited")
+    )(healthz)
+    routes.get(
+        "/readyz",
+        summary="Whether requests can be served",
+        responses=answers({200: StateAnswer}, "rate_limited", "unavailable"),
     )(readyz)
     plain = {"description": "Counters.", "content": {"text/plain": {"schema": {"type": "string"}}}}
     routes.get(

@@ -61,8 +61,12 @@ class Settings:
         Samples that may wait for a prediction, and threads that predict.
     requests_per_second, request_burst, samples_per_second, sample_burst : float
         Token buckets of each key.
+    bytes_per_second, bytes_burst : int
+        Token bucket of each key, for the bytes of bodies.
     public_per_second, public_burst : float
         Requests without a key, by address.
+    health_per_second, health_burst : float
+        Questions whether the service is alive and ready, by address.
     public_bytes_per_second, public_bytes_burst : int
         Bytes of bodies without a key, by address.
     max_classes, max_new_classes : int
@@ -126,8 +130,12 @@ class Settings:
     request_burst: float = 5000.0
     samples_per_second: float = 20_000.0
     sample_burst: float = 100_000.0
+    bytes_per_second: int = 2**26
+    bytes_burst: int = 2**28
     public_per_second: float = 50.0
     public_burst: float = 200.0
+    health_per_second: float = 100.0
+    health_burst: float = 1000.0
     public_bytes_per_second: int = 2**18
     public_bytes_burst: int = 2**22
     max_classes: int = 10_000

@@ -1,0 +1,97 @@
+"""Promise: what comes at once on a connection is not parsed and answered at once: nobody waits for strangers' floods."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from neverseen.service import Settings
+from neverseen.service.protocol import HEADERS, WAITING
+from tests.service import Running, running
+
+ASKED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"POST /v1/verify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def told(service: Running, sent: bytes) -> bytes:
+    """Send bytes; return all that comes until the service closes the connection."""
+    with closing(socket.create_connection(("127.0.0.1", service.client.base_url.port or 0), 60)) as connection:
+        found = b""
+        with suppress(ConnectionError):
+            connection.sendall(sent)
+        with suppress(ConnectionError):
+            while part := connection.recv(2**16):
+                found += part
+    return found
+
+
+def test_one_request_too_many_ends_the_connection_with_the_answers(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        answers = told(service, ASKED * (WAITING + 1)).split(b"HTTP/1.1 ")[1:]
+        assert [answer[:3] for answer in answers] == [b"200"] * WAITING
+        assert [b"connection: close" in answer.lower() for answer in answers] == [False] * (WAITING - 1) + [True]
+
+
+def test_thousands_of_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = Counter[str]()
+    was = HttpToolsProtocol.on_headers_complete
+
+    def counted(protocol: HttpToolsProtocol) -> None:
+        parsed["requests"] += 1
+        was(protocol)
+
+    monkeypatch.setattr(HttpToolsProtocol, "on_headers_complete", counted)
+    with running(tmp_path / "s", Settings(health_burst=1e6)) as service:
+        assert told(service, ASKED * 5000).count(b"HTTP/1.1 200") < 200
+        assert parsed["requests"] < 200  # and not all that came
+        assert service.client.get("/healthz").status_code == 200
+
+
+def test_thousands_of_header_lines(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        answer = told(service, ASKED[:-2] + b"a:b\r\n" * 5000 + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"more than %d header lines" % HEADERS in answer
+
+
+def test_header_lines_without_an_end_after_a_body(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(body_timeout=600, body_pause=600)) as service:
+        answer = told(service, CHUNKED + b"2\r\n{}\r\n0\r\n" + b"a:b\r\n" * 300)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_body_in_thousands_of_chunks(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        answer = told(service, CHUNKED + b"1\r\n \r\n" * 5000)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"too many chunks" in answer
+        large = CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"64\r\n" + b" " * 100 + b"\r\n"
+        answer = told(service, large + (b"64\r\n" + b" " * 100 + b"\r\n") * 5000 + b"2\r\n{}\r\n0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 422 ")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/console/app.js", "/certificates/1", "/nothing", "/v1/nothing", "/v1/certificates", "/healthz", "/readyz"],
+)
+def test_whatever_is_asked_for_counts_against_its_address(tmp_path: Path, path: str) -> None:
+    slow = Settings(public_per_second=1e-6, public_burst=5, health_per_second=1e-6, health_burst=5)  # never refill
+    with running(tmp_path / "s", slow) as service:
+        codes = Counter(service.client.get(path).status_code for _ in range(20))
+        assert codes[429] == 15
+        assert service.client.get(path, headers={"Authorization": "Bearer nsk_guess"}).status_code == 429
+        assert service.client.get("/v1/model", headers=service.admin).status_code == 200
+        other = "/" if path in ("/healthz", "/readyz") else "/healthz"
+        assert service.client.get(other).status_code == 200  # two buckets: a flood leaves probes alone
+
+
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "HEAD"])
+def test_no_method_is_free(tmp_path: Path, method: str) -> None:
+    with running(tmp_path / "s", Settings(public_per_second=1e-6, public_burst=5)) as service:
+        codes = Counter(service.client.request(method, "/").status_code for _ in range(20))
+        assert codes[429] == 15
