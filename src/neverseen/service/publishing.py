@@ -80,7 +80,7 @@ class Publisher:
         return float(points[-1].get("solve_seconds", 0.0)) if points else 0.0
 
     def start(self, store: Store) -> int:
-        """Take up what a store has published; return about how many samples changed since."""
+        """Take up what a store has published; return by how many samples it differs from that."""
         if self._probe is None:
             self._probe = self._probe_of(store.description.n_features)
         self._show(store)
@@ -179,12 +179,6 @@ def _passes(error: BaseException) -> bool:
 
 
 def unpublished(store: Store) -> int:
-    """Return about how many samples changed since the last publication; 0 if none did."""
-    ledger = store._open_ledger()
-    newest = ledger.requests(1)
-    number = store.published_number
-    held = sum(ledger.counts().values())
-    before = store.certificate(number).after.samples if number else 0
-    pending = len(ledger.pending())
-    changed = pending + abs(held - before + pending)
-    return max(changed, int(bool(newest) and newest[0].version > number))
+    """Return by how many samples a store differs from what it has published; at least 1 if a request is not published."""
+    newest = store._open_ledger().requests(1)
+    return max(store.unpublished(), int(bool(newest) and newest[0].version > store.published_number))

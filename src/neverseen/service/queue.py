@@ -256,8 +256,7 @@ class Writer:
             store.close()
             raise
         self.policy.takes(self._publisher.seconds())
-        if unpublished and not self.policy.unpublished:
-            self.policy.changed(unpublished)
+        self.policy.found(unpublished)
         if store._open_ledger().meta("unsealed") is not None:
             self.policy.unsealed()
         self.store = store
