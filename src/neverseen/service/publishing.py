@@ -30,6 +30,8 @@ class Published:
     number : int
         0 if nothing is published yet; the version is empty then.
     version : Version
+    names : frozenset of str
+        Canonical texts of its classes. The same object as long as the version is the same.
     digest : str
     certificate : Certificate or None
     sealed : int
@@ -40,6 +42,7 @@ class Published:
 
     number: int
     version: Version
+    names: frozenset[str]
     digest: str
     certificate: Certificate | None
     sealed: int
@@ -152,7 +155,8 @@ class Publisher:
             version = store.version()
             if version.classes:  # what the first prediction would have to wait for
                 version.scores(np.zeros((1, version.n_features), np.int8))
-        self._published = Published(number, version, version.digest(), certificate, store.sealed_number, clean)
+        names = shown.names if shown is not None and shown.number == number else frozenset(version.classes)
+        self._published = Published(number, version, names, version.digest(), certificate, store.sealed_number, clean)
 
     def _accuracy(self) -> float | None:
         if self._probe is None or self._probe.features is None or not len(self._probe.features):
