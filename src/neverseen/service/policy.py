@@ -81,7 +81,7 @@ class Policy:
             self._changes = max(1, samples)
 
     def found(self, samples: int) -> None:
-        """Note how much a store that was opened has not published: what was counted before may be too much, or too little.
+        """Note how much a store that was opened has not published: what was counted before may be wrong.
 
         Parameters
         ----------

@@ -183,6 +183,6 @@ def _passes(error: BaseException) -> bool:
 
 
 def unpublished(store: Store) -> int:
-    """Return by how many samples a store differs from what it has published; at least 1 if a request is not published."""
+    """Return by how many samples a store differs from what it has published; not 0 if a request is not published."""
     newest = store._open_ledger().requests(1)
     return max(store.unpublished(), int(bool(newest) and newest[0].version > store.published_number))

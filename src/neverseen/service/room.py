@@ -132,10 +132,8 @@ class Room:
             words = f"the model would have more classes than it may have (max_classes = {settings.max_classes})"
             raise Refusal("too_many_classes", f"{words}: {after} raise the setting")
         if unpublished and total > most:
-            words = (
-                f"of the memory that the service may use (memory), {self._memory / 1e9:.1f} GB are there for the model"
-            )
-            words += f", enough to publish {most} classes, and it would have more"
+            words = f"the model would have more classes than the {most} for which there is enough memory to publish it "
+            words += f"({self._memory / 1e9:.1f} GB; see the setting memory)"
             raise Refusal("no_room", f"{words}: {after} give the service more memory")
 
 

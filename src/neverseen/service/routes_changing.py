@@ -258,9 +258,9 @@ class Changing:
         service = self._service
         key = service.require(request, "admin")
         writer, below = service.writer, flag(request, "below_min_batch")
-        number = await writer.ask(lambda opened: writer.operate(opened, verb, below), key.name)
-        entry = {"action": verb, "key": key.name, "outcome": "applied", "request": request.scope["neverseen.id"]}
-        await service.audit.written(entry | ({"below_min_batch": True} if below else {}))
+        entry = {"action": verb, "key": key.name, "request": request.scope["neverseen.id"]}
+        entry |= {"below_min_batch": True} if below else {}
+        number = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
         return answer({"certificate": number, "sealed": writer.published.clean})
 
 
