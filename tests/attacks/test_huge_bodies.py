@@ -185,6 +185,7 @@ def test_what_waits_for_the_writer_counts(tmp_path: Path, name: str, query: str)
         try:
             end = time.monotonic() + 60
             while not writer._jobs:
+                assert sender.is_alive(), f"the request does not come: {answers}"
                 assert time.monotonic() < end, "the request does not come"
                 time.sleep(0.01)
             assert (room.held("admin 0"), writer._samples) == (len(json_sent(body)), count)

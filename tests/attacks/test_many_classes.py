@@ -191,6 +191,19 @@ def test_memory_is_what_the_smallest_limit_leaves(monkeypatch: pytest.MonkeyPatc
     assert memory_left(2**50) < 2**31
 
 
+@pytest.mark.parametrize("memory", [2 * GIB, 3 * GIB, 8 * GIB, 64 * GIB])
+def test_memory_is_not_given_away_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    monkeypatch.setattr("neverseen.service.room._container_limits", list)
+    monkeypatch.setattr("neverseen.service.room._used", lambda: {"VmRSS": 2**27})
+    with running(tmp_path / "s", Settings(memory=memory)) as service:
+        settings, left = service.service.settings, service.service.room._memory
+    apart = (settings.reading_processes + 1) * settings.reading_memory
+    bodies = settings.max_waiting_bytes + 3 * settings.max_waiting_pixels
+    assert 2**27 + left + bodies + apart <= memory
+    assert left >= needed(2048, 10, tracked=False)  # the default still works
+    assert settings.max_waiting_bytes >= 4 * settings.max_body
+
+
 WIDE = """
 import neverseen.service.applying
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))

@@ -41,7 +41,7 @@ from neverseen.service.predicting import Predictor
 from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, audited
 from neverseen.service.refusals import Refusals
-from neverseen.service.room import Room, memory_left, texts_of
+from neverseen.service.room import Room, fitted, memory_for_store, texts_of
 from neverseen.service.samples import bounds_of
 from neverseen.service.settings import Settings, service_folder
 from neverseen.service.shares import Shares
@@ -77,7 +77,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
         hardware: str = "auto",
     ) -> None:
-        self.folder, self.settings = folder, settings
+        self.folder, self.settings = folder, (settings := fitted(settings))
         self._backbone, self._keys, self._clock, self._hardware = backbone, keys, clock, hardware
         self.metrics = Metrics()
         self.buckets = Buckets(settings.requests_per_second, settings.request_burst)
@@ -108,7 +108,7 @@ class Service:
         self.access.all()  # a file that cannot be used is told now
         self.history = History(place, self.settings.history_points)
         self.repetitions = Repetitions(place)
-        self.room = Room(self.settings, memory_left(self.settings.memory), lambda: self.writer.published.names)
+        self.room = Room(self.settings, memory_for_store(self.settings), lambda: self.writer.published.names)
         publisher = Publisher(self.history, self.metrics, lambda size: Probe(place, size), lambda: self.audit.head)
         self.writer = Writer(self._open, self.settings, self.metrics, publisher, self.room, self._clock)
         with ExitStack() as undone:

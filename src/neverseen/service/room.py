@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from neverseen.statistics import Statistics
 _FIXED = 2**28
 _GRAMS, _WEIGHTS, _TRACKED = 8, 48, 2 * 4
 _SHARE = 0.9  # of the machine's memory
+_LEAST = 2**26  # bytes for a process apart
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -159,19 +161,36 @@ class Brought:
         return self._names.setdefault(client, set())
 
 
-def memory_left(setting: int) -> int:
+def fitted(settings: Settings) -> Settings:
+    """Return settings of a service that fits its memory: processes apart and bodies get less where there is little."""
+    whole = memory_left(settings.memory)
+    return replace(
+        settings,
+        reading_memory=min(settings.reading_memory, max(_LEAST, whole // 10)),
+        max_waiting_bytes=min(settings.max_waiting_bytes, max(4 * settings.max_body, whole // 8)),
+    )
+
+
+def memory_for_store(settings: Settings) -> int:
+    """Return the bytes that are left for the store, beside what bodies, images and the processes apart may take."""
+    apart = (settings.reading_processes + 1) * settings.reading_memory  # and one that checks certificates
+    return max(0, memory_left(settings.memory, apart) - settings.max_waiting_bytes - 3 * settings.max_waiting_pixels)
+
+
+def memory_left(setting: int, apart: int = 0) -> int:
     """Return how many bytes of memory this process may take, beyond those it has.
 
     Parameters
     ----------
     setting : int
-        Bytes that the process may have in all; 0 for what machine, container and limits of the process allow.
+        Bytes that the service may have in all; 0 for what machine, container and limits of the process allow.
+    apart : int
+        Bytes that other processes of the service may take.
     """
     used = _used()
     resident = used.get("VmRSS", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    left = [(setting or int(_SHARE * whole)) - resident]
-    left += [limit - resident for limit in _container_limits()]
+    left = [limit - resident - apart for limit in (setting or int(_SHARE * whole), *_container_limits())]
     for kind, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         soft, _ = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:
