@@ -96,13 +96,14 @@ def test_what_is_in_the_log_and_what_is_not(tmp_path: Path) -> None:
             ("forget", "applied"),
             ("forget", "receipt_rejected"),
             ("model", "unauthorized"),
+            ("publish", "asked"),
             ("publish", "applied"),
         ]
         assert found[2] | {"request": request, "samples": 1, "key": "admin 0"} == found[2]
         content = (service.folder / "service" / "audit.jsonl").read_text()
         secrets = [*receipts, "s0", "cat", "dog", "emu", service.admin["Authorization"].partition(" ")[2]]
         assert not [word for word in secrets if f'"{word}"' in content or (len(word) > 8 and word in content)]
-    assert lines_of(tmp_path / "s" / "service") == 7
+    assert lines_of(tmp_path / "s" / "service") == 8
     with running(tmp_path / "s") as service:
         assert [entry["action"] for entry in entries(service)][-2:] == ["stop", "start"]
 

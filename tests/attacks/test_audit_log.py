@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -160,16 +161,16 @@ def test_each_certificate_names_the_head_of_the_log(tmp_path: Path) -> None:
     with store.open(folder, write=False) as opened:
         heads = [certificate.audit for certificate in opened.certificates()]
         noted = opened.audit_head
-    assert [head.lines for head in heads if head] == [2, 4]  # start, learn; publish, learn
+    assert [head.lines for head in heads if head] == [3, 6]  # start, learn, asked; applied, learn, asked
     for head in (*heads, noted):
         assert head is not None
         assert entries[head.lines - 1]["mac"] == head.head
     assert noted is not None
-    assert noted.lines == 5
+    assert noted.lines == 7
     assert checked(folder).certificates == 2
 
 
-@pytest.mark.parametrize(("keep", "words"), [(1, "certificate 1 names line 2"), (3, "certificate 2 names line 4")])
+@pytest.mark.parametrize(("keep", "words"), [(1, "certificate 1 names line 3"), (5, "certificate 2 names line 6")])
 def test_an_end_cut_before_a_certificate_shows(tmp_path: Path, keep: int, words: str) -> None:
     served(tmp_path / "s")
     cut(tmp_path / "s", keep)
@@ -179,8 +180,8 @@ def test_an_end_cut_before_a_certificate_shows(tmp_path: Path, keep: int, words:
 
 def test_an_end_cut_after_the_last_certificate_shows(tmp_path: Path) -> None:
     served(tmp_path / "s")
-    cut(tmp_path / "s", 4)
-    with pytest.raises(FileRejectedError, match="the ledger names line 5, and the log ends with line 4"):
+    cut(tmp_path / "s", 6)
+    with pytest.raises(FileRejectedError, match="^[^;]*the ledger names line 7, and the log ends with line 6"):
         checked(tmp_path / "s")
 
 
@@ -230,7 +231,7 @@ def test_a_whole_log_passes_over_restarts_and_seals(tmp_path: Path) -> None:
             service.client.post("/v1/seal", headers=service.admin)
             checked(folder)  # while the service runs
     report = checked(folder)
-    assert (report.first, report.last, report.certificates) == (1, 15, 3)
+    assert (report.first, report.last, report.certificates) == (1, 18, 3)
 
 
 # -- files --------------------------------------------------------------------------------------------------
@@ -342,6 +343,57 @@ def test_unkeyed_files_cannot_be_slipped_in(tmp_path: Path) -> None:
 # -- the command --------------------------------------------------------------------------------------------
 
 
+# -- a log that cannot be written ---------------------------------------------------------------------------
+
+
+def full(*_: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
+def outcomes(folder: Path, action: str) -> list[str]:
+    lines = (log_of(folder) / "audit.jsonl").read_bytes().splitlines()
+    return [entry["outcome"] for entry in map(json.loads, lines) if entry["action"] == action]
+
+
+@pytest.mark.parametrize("verb", ["publish", "seal"])
+@pytest.mark.parametrize("noticed", [False, True])
+def test_an_operator_does_nothing_that_has_no_line(
+    tmp_path: Path, verb: str, noticed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        service.learn(range(20))
+        path = f"/v1/{verb}?below_min_batch=true"
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            if noticed:
+                service.service.audit.append([{"action": "any"}])
+            answer = service.client.post(path, headers=service.admin)
+            assert answer.status_code == 503, answer.text
+            assert "audit log" in answer.json()["error"]["message"]
+            assert service.service.writer.published.number == 0
+        assert service.client.post(path, headers=service.admin).status_code == 200
+    assert outcomes(tmp_path / "s", verb)[-2:] == ["asked", "applied"]
+    checked(tmp_path / "s")
+
+
+def test_an_act_whose_end_has_no_line_is_not_called_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        service.learn(range(20))
+        publish = store.Store.publish
+
+        def fills(*given: Any, **named: Any) -> Any:
+            monkeypatch.setattr(os, "pwrite", full)
+            return publish(*given, **named)
+
+        monkeypatch.setattr(store.Store, "publish", fills)
+        answer = service.client.post("/v1/publish", headers=service.admin)
+        assert answer.status_code == 503
+        assert "certificate 1" in answer.json()["error"]["message"]
+        assert outcomes(tmp_path / "s", "publish") == ["asked"]
+        monkeypatch.undo()
+    assert outcomes(tmp_path / "s", "publish") == ["asked", "applied", "unavailable"]
+
+
 def verify(*words: object) -> Any:
     return CliRunner().invoke(app, ["verify", "audit", *map(str, words)])
 
@@ -353,8 +405,8 @@ def test_the_command(tmp_path: Path) -> None:
     good = verify(folder, "--keys", tmp_path / "keys.json", "--json")
     assert good.exit_code == 0, good.output
     facts = json.loads(good.output)
-    assert (facts["passed"], facts["certificates"], facts["last"]) == (True, 2, 7)
-    assert "7 lines in 1 file; 2 certificates found in it" in verify(folder, "--keys", tmp_path / "keys.json").output
+    assert (facts["passed"], facts["certificates"], facts["last"]) == (True, 2, 9)
+    assert "9 lines in 1 file; 2 certificates found in it" in verify(folder, "--keys", tmp_path / "keys.json").output
     cut(folder, 3)
     bad = verify(folder, "--keys", tmp_path / "keys.json")
     assert bad.exit_code == 1

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
+import time
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
+import httpx
 import pytest
 
 from benchmarks.siege_attacks import BOUNDARY, FORM, form, many_receipts, many_samples, post
@@ -213,3 +216,50 @@ def test_the_bytes_of_a_key_are_limited(tmp_path: Path) -> None:
             assert answer.status_code == (429 if path == "/v1/verify" else 400)
         other = bearer(token(service.folder, "other", "predict")) | {"Content-Type": "application/json"}
         assert service.client.post("/v1/predict", content=b" " * 4000, headers=other).status_code == 400
+
+
+BODIES = {
+    "receipts": ("/v1/forget", {"receipts": [base64.b64encode(b"NSR1" + bytes(200)).decode()] * 100}, 100),
+    "samples": ("/v1/forget", {"samples": samples(range(150), ids=False)}, 150),
+    "a class": ("/v1/forget/class", {"label": "x" * 200}, 1),
+}
+
+
+@pytest.mark.parametrize("query", ["", "?dry_run=true"])
+@pytest.mark.parametrize("name", BODIES)
+def test_what_waits_for_the_writer_counts(tmp_path: Path, name: str, query: str) -> None:
+    """A body counts against its key, and what it lists against the queue, until it is answered."""
+    path, body, count = BODIES[name]
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
+        writer, room = service.service.writer, service.service.bodies._room
+        entered, gate = threading.Event(), threading.Event()
+
+        def wait(_: object) -> None:
+            entered.set()
+            gate.wait(120)
+
+        writer.ask(wait)
+        assert entered.wait(60)
+        answers: list[int] = []
+
+        def send() -> None:
+            answers.append(service.client.post(path + query, json=body, headers=service.admin).status_code)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            end = time.monotonic() + 60
+            while not writer._jobs:
+                assert sender.is_alive(), f"the request does not come: {answers}"
+                assert time.monotonic() < end, "the request does not come"
+                time.sleep(0.01)
+            assert (room.held("admin 0"), writer._samples) == (len(json_sent(body)), count)
+        finally:
+            gate.set()
+            sender.join(60)
+        assert answers == [404]
+        assert (room.held("admin 0"), writer._samples) == (0, 0)
+
+
+def json_sent(body: object) -> bytes:
+    return httpx.Request("POST", "http://localhost", json=body).content

@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neverseen.client import Client, ServiceError
 from neverseen.service import Settings
 from neverseen.service.policy import Policy
+from neverseen.store import Store
 from tests.service import Running, bearer, never, new_store, running, samples, token
 
 BATCHED = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0)
@@ -129,6 +131,46 @@ def test_sealing_without_a_batch_is_not_done_again_and_again() -> None:
     assert policy.to_publish()
     policy.published()
     assert policy.to_seal()  # what the lone deletion left is cleared with its batch
+
+
+def test_a_batch_that_was_filled_as_the_writer_failed_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path / "s", BATCHED) as service:
+        service.learn([0])  # one waits
+        learn = Store.learn
+
+        def dies(*given: Any, **named: Any) -> None:
+            learn(*given, **named)
+            raise OSError(5, "Input/output error")  # after the commit
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "learn", dies)
+            given = {"samples": samples(range(1, 40))}
+            assert service.client.post("/v1/samples", json=given, headers=service.admin).status_code == 503
+        eventually(lambda: service.client.get("/readyz").status_code == 200, "the store is not opened again")
+        eventually(lambda: version(service) == 1, "forty changes are enough, and are not published")
+
+
+def test_a_batch_that_was_published_as_the_writer_failed_does_not_count_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path / "s", BATCHED) as service:
+        publish = Store.publish
+
+        def dies(*given: Any, **named: Any) -> None:
+            publish(*given, **named)
+            raise OSError(5, "Input/output error")  # after the commit
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "publish", dies)
+            receipts = service.learn(range(20))
+            eventually(lambda: service.service.metrics.writer_failures._value.get() > 0, "the writer does not fail")
+        eventually(lambda: version(service) > 0, "what was published is not shown")
+        service.forget(receipts[:1])
+        rounds(service)
+        assert version(service) == 1
+        assert service.service.writer.policy.unpublished == 1
 
 
 def test_no_counter_tells_others_of_a_lone_deletion(tmp_path: Path) -> None:

@@ -96,6 +96,61 @@ def test_requests_that_wait_together_are_counted_together(tmp_path: Path) -> Non
         assert len(opened.statistics().counts) == 3
 
 
+STILL = {"quiet": 10**6, "max_delay": 10**6, "seal_after": 10**6}
+
+
+def told(service: Running, labels: list[str], headers: dict[str, str]) -> tuple[int, str]:
+    """What somebody is told who sends samples with these labels. What is learned is forgotten again."""
+    given = [{"features": ROWS[0].tolist(), "label": label} for label in labels]
+    answer = service.client.post("/v1/samples", json={"samples": given}, headers=headers)
+    if answer.status_code == 201:
+        assert service.forget(answer.json()["receipts"]).status_code == 202
+        return 201, ""
+    return answer.status_code, answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ({"max_new_classes": 8}, 1000),  # the guess does not matter
+        ({"max_new_classes": 9}, 1000),  # the guess may be one too many
+        ({"max_classes": 11}, 1000),
+        ({"max_classes": 12}, 1000),
+        ({}, 9.5),
+    ],
+)
+def test_refusals_do_not_tell_which_classes_others_hold(tmp_path: Path, limits: dict[str, Any], left: float) -> None:
+    slow = Settings(**STILL, **limits, class_burst=1000, classes_per_second=1e-6)
+    with running(tmp_path / "s", slow) as service:
+        receipts = learn(service, 0, 2).json()["receipts"]
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+        assert service.forget(receipts[1:]).status_code == 202
+        assert learn(service, 2, 1).status_code == 201
+        answers = {}
+        for guess in ("class never", "class 2", "class 1", "class 0"):
+            eve = bearer(token(service.folder, guess, "learn", owner="eve"))
+            service.service.class_buckets.take(guess, 1000 - left)
+            answers[guess] = told(service, [guess, *(f"{guess} {number}" for number in range(9))], eve)
+        assert answers["class 2"] == answers["class never"]  # learned since the publication, by somebody, or not
+        assert answers["class 1"] == answers["class 0"]  # forgotten since the publication, or not
+
+
+def test_a_full_model_does_not_tell_which_classes_others_hold(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(**STILL, max_classes=4)) as service:
+        eve = bearer(token(service.folder, "eve", "learn", owner="eve"))
+        assert learn(service, 0, 2).status_code == 201
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+        assert learn(service, 2, 1).status_code == 201
+        own = [{"features": ROWS[1].tolist(), "label": "eve's"}]
+        for _ in range(2):  # what she has brought herself is known
+            assert service.client.post("/v1/samples", json={"samples": own}, headers=eve).status_code == 201
+        held, never = (told(service, [guess], eve) for guess in ("class 2", "class never"))
+        assert held == never
+        assert held[0] == 422
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+        assert learn(service, 2, 1, eve).status_code == 201  # now everybody may know
+
+
 # -- memory ------------------------------------------------------------------------------------------
 
 
@@ -107,6 +162,7 @@ def test_classes_that_memory_has_no_room_for(tmp_path: Path) -> None:
         assert first.status_code == 201
         refused(learn(service, 5, 1), 507, "no_room", "memory")
         assert service.forget(first.json()["receipts"][:2]).status_code == 202  # there is always room to forget
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
         assert learn(service, 5, 2).status_code == 201
         service.client.post("/v1/publish", headers=service.admin)
         assert service.client.get("/readyz").status_code == 200
@@ -133,6 +189,19 @@ def test_memory_is_what_the_smallest_limit_leaves(monkeypatch: pytest.MonkeyPatc
     assert memory_left(2**50) < 2**40
     monkeypatch.setattr("neverseen.service.room._container_limits", lambda: [2**31])
     assert memory_left(2**50) < 2**31
+
+
+@pytest.mark.parametrize("memory", [2 * GIB, 3 * GIB, 8 * GIB, 64 * GIB])
+def test_memory_is_not_given_away_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    monkeypatch.setattr("neverseen.service.room._container_limits", list)
+    monkeypatch.setattr("neverseen.service.room._used", lambda: {"VmRSS": 2**27})
+    with running(tmp_path / "s", Settings(memory=memory)) as service:
+        settings, left = service.service.settings, service.service.room._memory
+    apart = (settings.reading_processes + 1) * settings.reading_memory
+    bodies = settings.max_waiting_bytes + 3 * settings.max_waiting_pixels
+    assert 2**27 + left + bodies + apart <= memory
+    assert left >= needed(2048, 10, tracked=False)  # the default still works
+    assert settings.max_waiting_bytes >= 4 * settings.max_body
 
 
 WIDE = """

@@ -162,10 +162,11 @@ def _forget_class(store: Store, jobs: list[Job], note: Note) -> None:
 
 def _learn(room: Room | None, store: Store, jobs: list[Job], note: Note) -> list[bytes]:
     lists: list[LearnSamples] = [job.payload for job in jobs]
+    brought = [(job.client, texts_of(listed.labels)) for job, listed in zip(jobs, lists, strict=True)]
     if room is not None:
-        room.new_classes(store.statistics(), {name for listed in lists for name in texts_of(listed.labels)})
+        room.require_room(store.statistics(), brought)
     given: list[bytes] = []
-    return store.learn(
+    receipts = store.learn(
         Prepared.joined([listed.prepared for listed in lists]),
         [label for listed in lists for label in listed.labels],
         [name for job, listed in zip(jobs, lists, strict=True) for name in listed.full_ids(job.id)],
@@ -173,6 +174,9 @@ def _learn(room: Room | None, store: Store, jobs: list[Job], note: Note) -> list
         deliver=given.extend,
         note=lambda writing: note(writing, given),
     )
+    if room is not None:
+        room.learned(brought)
+    return receipts
 
 
 def _together(

@@ -14,7 +14,6 @@ chain. The oldest are removed when there are too many; a line says so.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import json
@@ -79,7 +78,7 @@ class AuditLog:
         self.healthy = True
         self._unwritten: list[dict[str, Any]] = []
         self._surplus: list[Path] = []
-        self._waiting: deque[tuple[dict[str, Any], asyncio.Future[None] | None]] = deque()
+        self._waiting: deque[dict[str, Any]] = deque()
         self._wake = threading.Event()
         self._closed = False
         self._size, self._head = 0, START
@@ -92,12 +91,13 @@ class AuditLog:
         """How far the log has come, on disk."""
         return self._head
 
-    def append(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Write lines, and return when they are on disk; if that fails, they are written later (see `healthy`)."""
+    def append(self, entries: Iterable[dict[str, Any]]) -> bool:
+        """Write lines, and return whether they are on disk; if not, they are written later (see `healthy`)."""
         with self._lock:
+            self._add(self._waiting.popleft() for _ in range(len(self._waiting)))
             self._add(entries)
             if not self._unwritten:
-                return
+                return True
             try:
                 if self._size >= self._limit:
                     self._turn()
@@ -110,7 +110,7 @@ class AuditLog:
             except OSError as error:
                 print(f"error: the audit log cannot be written: {error}", file=sys.stderr)  # noqa: T201
                 self.healthy = False
-                return
+                return False
             self._size, self._head = self._size + len(content), head
             self._unwritten.clear()
             self.healthy = True
@@ -118,19 +118,13 @@ class AuditLog:
                 with suppress(OSError):
                     path.unlink()
             self._surplus = []
+            return True
 
     def soon(self, entry: dict[str, Any]) -> None:
         """Have a line written that nobody waits for."""
-        self._waiting.append((entry, None))
+        self._waiting.append(entry)
         if len(self._waiting) > 1000:
             self._wake.set()
-
-    async def written(self, entry: dict[str, Any]) -> None:
-        """Have a line written, together with others, and wait for it."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((entry, future))
-        self._wake.set()
-        await future
 
     def newest(self, requests: set[str]) -> str | None:
         """Return which of these requests was the last to be carried out, as the log has it."""
@@ -150,10 +144,7 @@ class AuditLog:
             self._wake.wait(_PAUSE)
             self._wake.clear()
             closed = self._closed
-            waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            if waiting or self._unwritten:
-                self.append([entry for entry, _ in waiting])
-                _settle([future for _, future in waiting if future is not None])
+            self.append([])
             if closed and not self._waiting:
                 return
 
@@ -279,19 +270,3 @@ def _entries_back(path: Path) -> Iterator[dict[str, Any]]:
         entry = parsed(line)
         if entry is not None:
             yield entry
-
-
-def _settle(futures: list[asyncio.Future[None]]) -> None:
-    def done(settled: list[asyncio.Future[None]]) -> None:
-        for future in settled:
-            if not future.done():
-                future.set_result(None)
-
-    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for future in futures:
-        by_loop.setdefault(future.get_loop(), []).append(future)
-    for loop, theirs in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(done, theirs)
-        except RuntimeError:  # the loop has ended, and nobody waits
-            continue

@@ -42,7 +42,7 @@ from neverseen.service.predicting import Predictor
 from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, audited
 from neverseen.service.refusals import Refusals
-from neverseen.service.room import Room, memory_left, texts_of
+from neverseen.service.room import Room, fitted, memory_for_store, texts_of
 from neverseen.service.samples import bounds_of
 from neverseen.service.settings import Settings, service_folder
 from neverseen.service.shares import Shares
@@ -84,7 +84,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
         hardware: str = "auto",
     ) -> None:
-        self.folder, self.settings = folder, settings
+        self.folder, self.settings = folder, (settings := fitted(settings))
         self._backbone, self._keys, self._clock, self._hardware = backbone, keys, clock, hardware
         self.metrics = Metrics()
         self.buckets = Buckets(settings.requests_per_second, settings.request_burst)
@@ -117,7 +117,7 @@ class Service:
         self.access.all()  # a file that cannot be used is told now
         self.history = History(place, self.settings.history_points)
         self.repetitions = Repetitions(place)
-        self.room = Room(self.settings, memory_left(self.settings.memory))
+        self.room = Room(self.settings, memory_for_store(self.settings), lambda: self.writer.published.names)
         publisher = Publisher(self.history, self.metrics, lambda size: Probe(place, size), lambda: self.audit.head)
         self.writer = Writer(self._open, self.settings, self.metrics, publisher, self.room, self._clock)
         with ExitStack() as undone:
@@ -332,18 +332,19 @@ class Service:
     def require_room(self, key: ApiKey, labels: list[Any]) -> None:
         """Refuse labels after which there would be too many classes; new ones count against the key.
 
-        The writer asks again when the request's turn has come: those before it may have brought classes too.
+        What is published counts here. When the request's turn has come, the writer counts what is held.
         """
         try:
             names = texts_of(labels)
         except InputError as error:
             raise Refusal("invalid_request", str(error)) from None
-        new = self.room.new_classes(self.opened().statistics(), names)
-        wait = self.class_buckets.take(key.name, new) if new else 0.0
+        new = self.room.require_few(self.opened().statistics(), key.name, names)
+        wait = self.class_buckets.take(key.name, len(new)) if new else 0.0
         if wait:
             limit = f"classes_per_second = {self.settings.classes_per_second:g}"
             words = f"this key brings too many new classes ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
+        self.room.asked(key.name, new)
 
     # -- changes -----------------------------------------------------------------------------------
 

@@ -80,6 +80,18 @@ class Policy:
         if self._changes:
             self._changes = max(1, samples)
 
+    def found(self, samples: int) -> None:
+        """Note how much a store that was opened has not published: what was counted before may be wrong.
+
+        Parameters
+        ----------
+        samples : int
+            0 if all is published.
+        """
+        if samples and not self._changes:
+            self._first = self._last = self._clock()
+        self._changes = samples
+
     def wait(self) -> float | None:
         """Return the seconds until something may be due; None if nothing is."""
         due = min(self._due_to_publish(), self._due_to_seal())

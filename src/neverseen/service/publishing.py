@@ -30,6 +30,8 @@ class Published:
     number : int
         0 if nothing is published yet; the version is empty then.
     version : Version
+    names : frozenset of str
+        Canonical texts of its classes. The same object as long as the version is the same.
     digest : str
     certificate : Certificate or None
     sealed : int
@@ -40,6 +42,7 @@ class Published:
 
     number: int
     version: Version
+    names: frozenset[str]
     digest: str
     certificate: Certificate | None
     sealed: int
@@ -80,7 +83,7 @@ class Publisher:
         return float(points[-1].get("solve_seconds", 0.0)) if points else 0.0
 
     def start(self, store: Store) -> int:
-        """Take up what a store has published; return about how many samples changed since."""
+        """Take up what a store has published; return by how many samples it differs from that."""
         if self._probe is None:
             self._probe = self._probe_of(store.description.n_features)
         self._show(store)
@@ -152,7 +155,8 @@ class Publisher:
             version = store.version()
             if version.classes:  # what the first prediction would have to wait for
                 version.scores(np.zeros((1, version.n_features), np.int8))
-        self._published = Published(number, version, version.digest(), certificate, store.sealed_number, clean)
+        names = shown.names if shown is not None and shown.number == number else frozenset(version.classes)
+        self._published = Published(number, version, names, version.digest(), certificate, store.sealed_number, clean)
 
     def _accuracy(self) -> float | None:
         if self._probe is None or self._probe.features is None or not len(self._probe.features):
@@ -179,12 +183,6 @@ def passes(error: BaseException) -> bool:
 
 
 def unpublished(store: Store) -> int:
-    """Return about how many samples changed since the last publication; 0 if none did."""
-    ledger = store._open_ledger()
-    newest = ledger.requests(1)
-    number = store.published_number
-    held = sum(ledger.counts().values())
-    before = store.certificate(number).after.samples if number else 0
-    pending = len(ledger.pending())
-    changed = pending + abs(held - before + pending)
-    return max(changed, int(bool(newest) and newest[0].version > number))
+    """Return by how many samples a store differs from what it has published; not 0 if a request is not published."""
+    newest = store._open_ledger().requests(1)
+    return max(store.unpublished(), int(bool(newest) and newest[0].version > store.published_number))

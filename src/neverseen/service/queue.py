@@ -101,7 +101,7 @@ class Writer:
             if self.store is None or not self._thread.is_alive():
                 raise Refusal("unavailable", "the store cannot be written now: try again in a moment", wait=5)
             if job.kind != ASK and not self._audit.healthy:
-                raise Refusal("unavailable", "the audit log cannot be written now: try again in a moment", wait=5)
+                raise _unlogged("nothing was done")
             full = len(self._jobs) >= self._settings.queue_requests
             if full or (self._jobs and self._samples + job.samples > self._settings.queue_samples):
                 raise Refusal("queue_full", "too much waits already: try again in a moment", wait=1)
@@ -115,10 +115,19 @@ class Writer:
         """Have a question put to the store between changes."""
         return self.submit(Job(ASK, "", client, None, 0, question, future=new_future()))
 
-    def operate(self, store: Store, verb: str, below_min_batch: bool) -> int:
+    def operate(self, store: Store, verb: str, below_min_batch: bool, entry: dict[str, Any]) -> int:
         """Publish or seal now, and return the number of the certificate; for the writer's thread, by way of `ask`.
 
-        Fewer changes than a batch are published only if the operator says so.
+        Fewer changes than a batch are published only if the operator says so. A line of the audit log comes before the
+        act, and one after it: nothing is done of which there is no line.
+
+        Parameters
+        ----------
+        store : Store
+        verb : {"publish", "seal"}
+        below_min_batch : bool
+        entry : dict
+            What the lines say, but for the outcome.
         """
         if self.policy.counts_batches:
             self.policy.recount(store.unpublished())
@@ -128,9 +137,13 @@ class Writer:
                 f"{self.policy.unpublished} samples have changed, and the policy publishes {self._settings.min_batch} "
                 "or more together: wait for more, or add below_min_batch=true to publish them alone",
             )
+        if not self._audit.append([entry | {"outcome": "asked"}]):
+            raise _unlogged("nothing was done")
         self._publisher.publish(store, self.policy)
         if verb == "seal":
             self._publisher.seal(store, self.policy)
+        if not self._audit.append([entry | {"outcome": "applied"}]):
+            raise _unlogged(f"this was carried out all the same (certificate {self.published.number})")
         return self.published.number
 
     def waiting(self) -> list[Job]:
@@ -256,8 +269,7 @@ class Writer:
             store.close()
             raise
         self.policy.takes(self._publisher.seconds())
-        if unpublished and not self.policy.unpublished:
-            self.policy.changed(unpublished)
+        self.policy.found(unpublished)
         if store._open_ledger().meta("unsealed") is not None:
             self.policy.unsealed()
         self.store = store
@@ -307,6 +319,10 @@ def _answered(store: Store, job: Job) -> Any:
             raise
         traceback.print_exception(error)
         return Refusal("unavailable", "the service has no room for this now: try again in a moment", wait=5)
+
+
+def _unlogged(words: str) -> Refusal:
+    return Refusal("unavailable", f"the audit log cannot be written now, and {words}: try again in a moment", wait=5)
 
 
 def _stopped() -> Refusal:

@@ -2,13 +2,16 @@
 
 What publishing takes in memory is known beforehand: it depends on the number of codes and of classes, not on the
 samples. A request after which it would not fit is refused when it comes. Forgetting adds nothing, and is never refused.
+
+No refusal tells which classes are held: what others have changed since the last publication must not show.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from neverseen.statistics import Statistics
 _FIXED = 2**28
 _GRAMS, _WEIGHTS, _TRACKED = 8, 48, 2 * 4
 _SHARE = 0.9  # of the machine's memory
+_LEAST = 2**26  # bytes for a process apart
+NOTHING: frozenset[str] = frozenset()
 
 
 def per_class(size: int, tracked: bool) -> int:
@@ -54,68 +59,138 @@ class Room:
     settings : Settings
     memory : int
         Bytes that there are for the store.
+    published : callable
+        Returns the canonical texts of the classes that are published, as `Brought` needs it.
     """
 
-    def __init__(self, settings: Settings, memory: int) -> None:
-        self._settings, self._memory = settings, memory
+    def __init__(
+        self, settings: Settings, memory: int, published: Callable[[], frozenset[str]] = lambda: NOTHING
+    ) -> None:
+        self._settings, self._memory, self._published = settings, memory, published
+        self._asked, self._learned = Brought(published), Brought(published)
 
     def most_classes(self, statistics: Statistics) -> int:
         """Return how many classes can be published, as far as memory goes."""
         size, tracked = statistics.size, statistics.class_grams is not None
         return max(0, (self._memory - needed(size, 0, tracked)) // per_class(size, tracked))
 
-    def new_classes(self, statistics: Statistics, names: Collection[str]) -> int:
-        """Return how many of these classes are new, or refuse them.
+    def require_few(self, statistics: Statistics, client: str, names: set[str]) -> set[str]:
+        """Return which of these classes are new, as far as the client can know, or refuse them.
+
+        What was published counts, and what the client itself has asked for since.
+
+        Parameters
+        ----------
+        statistics : Statistics
+            Of the store.
+        client : str
+        names : set of str
+            Canonical texts of labels that are to be learned.
+        """
+        published, most = self._published(), self._settings.max_new_classes
+        new = names - published - self._asked.of(client)
+        if len(new) > most:
+            words = f"the request has more new classes than one may have (max_new_classes = {most}): send it in parts"
+            raise Refusal("too_many_classes", words)
+        self._require(statistics, len(published | names), bool(names - published))
+        return new
+
+    def asked(self, client: str, names: set[str]) -> None:
+        """Note what `require_few` has returned, once it counts against the client."""
+        known = self._asked.of(client)
+        if len(known) > self._settings.max_classes:
+            known.clear()
+        known |= names
+
+    def require_room(self, statistics: Statistics, brought: Sequence[tuple[str, set[str]]]) -> None:
+        """Refuse classes after which the model could not be published, or would have too many; for the writer's thread.
+
+        Only how many classes are held counts, and never which: a class that others have brought since the last
+        publication counts as new, and one that they have forgotten since counts as held.
 
         Parameters
         ----------
         statistics : Statistics
             Of what is held.
-        names : collection of str
-            Canonical texts of labels that are to be learned.
+        brought : sequence of (str, set of str)
+            Clients, and the canonical texts of labels that they are to learn.
         """
-        held = statistics.counts
-        new = len({name for name in names if name not in held})
-        if not new:
-            return 0
-        settings, total = self._settings, len(held) + new
-        if new > settings.max_new_classes:
-            raise Refusal(
-                "too_many_classes",
-                f"the request has {new} new classes; one may have {settings.max_new_classes} (max_new_classes): "
-                "send it in parts",
-            )
-        if total > settings.max_classes:
-            raise Refusal(
-                "too_many_classes",
-                f"the model would have {total} classes; {settings.max_classes} are allowed (max_classes): forget some, "
-                "or raise the setting",
-            )
-        most = self.most_classes(statistics)
-        if total > most:
-            size, tracked = statistics.size, statistics.class_grams is not None
-            raise Refusal(
-                "no_room",
-                f"the model would have {total} classes, and publishing it would take about "
-                f"{needed(size, total, tracked) / 1e9:.1f} GB of memory; {self._memory / 1e9:.1f} GB are there, "
-                f"enough for {most} classes: forget some, or give the service more memory (memory)",
-            )
-        return new
+        published = self._published()
+        held = {*statistics.counts, *published}.union(*(self._learned.of(client) for client, _ in brought))
+        new = set[str]().union(*(names - published - self._learned.of(client) for client, names in brought))
+        unpublished = any(names - published for _, names in brought)
+        self._require(statistics, len(held) + len(new), unpublished)
+
+    def learned(self, brought: Sequence[tuple[str, set[str]]]) -> None:
+        """Note that classes were learned."""
+        for client, names in brought:
+            self._learned.of(client).update(names - self._published())
+
+    def _require(self, statistics: Statistics, total: int, unpublished: bool) -> None:
+        """Refuse so many classes; those that are published already can always be learned."""
+        settings, most = self._settings, self.most_classes(statistics)
+        after = "forget some, and publish that, or"
+        if unpublished and total > settings.max_classes:
+            words = f"the model would have more classes than it may have (max_classes = {settings.max_classes})"
+            raise Refusal("too_many_classes", f"{words}: {after} raise the setting")
+        if unpublished and total > most:
+            words = f"the model would have more classes than the {most} for which there is enough memory to publish it "
+            words += f"({self._memory / 1e9:.1f} GB; see the setting memory)"
+            raise Refusal("no_room", f"{words}: {after} give the service more memory")
 
 
-def memory_left(setting: int) -> int:
+class Brought:
+    """The classes that each client has brought since the last publication. Nothing shows in it that others do.
+
+    Parameters
+    ----------
+    published : callable
+        Returns the classes that are published: the same object until there is another publication.
+    """
+
+    def __init__(self, published: Callable[[], frozenset[str]]) -> None:
+        self._published = published
+        self._then: frozenset[str] | None = None
+        self._names: dict[str, set[str]] = {}
+
+    def of(self, client: str) -> set[str]:
+        """Return the classes of a client."""
+        now = self._published()
+        if now is not self._then:
+            self._then, self._names = now, {}
+        return self._names.setdefault(client, set())
+
+
+def fitted(settings: Settings) -> Settings:
+    """Return settings of a service that fits its memory: processes apart and bodies get less where there is little."""
+    whole = memory_left(settings.memory)
+    return replace(
+        settings,
+        reading_memory=min(settings.reading_memory, max(_LEAST, whole // 10)),
+        max_waiting_bytes=min(settings.max_waiting_bytes, max(4 * settings.max_body, whole // 8)),
+    )
+
+
+def memory_for_store(settings: Settings) -> int:
+    """Return the bytes that are left for the store, beside what bodies, images and the processes apart may take."""
+    apart = (settings.reading_processes + 1) * settings.reading_memory  # and one that checks certificates
+    return max(0, memory_left(settings.memory, apart) - settings.max_waiting_bytes - 3 * settings.max_waiting_pixels)
+
+
+def memory_left(setting: int, apart: int = 0) -> int:
     """Return how many bytes of memory this process may take, beyond those it has.
 
     Parameters
     ----------
     setting : int
-        Bytes that the process may have in all; 0 for what machine, container and limits of the process allow.
+        Bytes that the service may have in all; 0 for what machine, container and limits of the process allow.
+    apart : int
+        Bytes that other processes of the service may take.
     """
     used = _used()
     resident = used.get("VmRSS", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    left = [(setting or int(_SHARE * whole)) - resident]
-    left += [limit - resident for limit in _container_limits()]
+    left = [limit - resident - apart for limit in (setting or int(_SHARE * whole), *_container_limits())]
     for kind, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         soft, _ = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:

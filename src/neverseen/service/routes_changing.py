@@ -182,10 +182,10 @@ class Changing:
             if given.receipts is None:
                 return await self._forget_samples(request, key, given, tag, digest, dry_run)
             tokens = given.receipts
-        job = _job(FORGET, request, key, len(tokens), tokens, tag, digest)
-        if dry_run:
-            return await self._rehearse(job, lambda opened: effect_of_receipts(opened, tokens, key.owner))
-        return await self._do(job)
+            job = _job(FORGET, request, key, len(tokens), tokens, tag, digest)
+            if dry_run:
+                return await self._rehearse(job, lambda opened: effect_of_receipts(opened, tokens, key.owner))
+            return await self._do(job)
 
     async def _forget_samples(
         self,
@@ -217,10 +217,10 @@ class Changing:
         async with service.bodies.receiving(request, key.name, _CLASS_BODY) as content:
             label = parsed(ClassBody, bytes(content)).label
             digest = service.repetitions.body("forget_class", content)
-        job = _job(FORGET_CLASS, request, key, 1, label, tag, digest)
-        if dry_run:
-            return await self._rehearse(job, lambda opened: effect_of_class(opened, label))
-        return await self._do(job)
+            job = _job(FORGET_CLASS, request, key, 1, label, tag, digest)
+            if dry_run:
+                return await self._rehearse(job, lambda opened: effect_of_class(opened, label))
+            return await self._do(job)
 
     async def _do(self, job: Job) -> Response:
         """Have a job done, once."""
@@ -241,7 +241,7 @@ class Changing:
                 raise refusal
             return question(opened)
 
-        effect = await self._service.change(replace(job, kind=ASK, samples=0, payload=asked))
+        effect = await self._service.change(replace(job, kind=ASK, payload=asked))
         return answer({"effect": effect})
 
     # -- operators ---------------------------------------------------------------------------------
@@ -258,9 +258,9 @@ class Changing:
         service = self._service
         key = service.require(request, "admin")
         writer, below = service.writer, flag(request, "below_min_batch")
-        number = await writer.ask(lambda opened: writer.operate(opened, verb, below), key.name)
-        entry = {"action": verb, "key": key.name, "outcome": "applied", "request": request.scope["neverseen.id"]}
-        await service.audit.written(entry | ({"below_min_batch": True} if below else {}))
+        entry = {"action": verb, "key": key.name, "request": request.scope["neverseen.id"]}
+        entry |= {"below_min_batch": True} if below else {}
+        number = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
         return answer({"certificate": number, "sealed": writer.published.clean})
 
 
