@@ -96,7 +96,7 @@ def test_requests_that_wait_together_are_counted_together(tmp_path: Path) -> Non
         assert len(opened.statistics().counts) == 3
 
 
-STILL = {"quiet": 10**6, "max_delay": 10**6, "seal_after": 10**6}
+STILL: dict[str, Any] = {"quiet": 10**6, "max_delay": 10**6, "seal_after": 10**6}
 
 
 def told(service: Running, labels: list[str], headers: dict[str, str]) -> tuple[int, str]:

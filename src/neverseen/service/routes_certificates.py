@@ -136,10 +136,10 @@ class Certificates:
         if key is None and 0 < said <= most:  # before it is received: that takes time too
             service.count_public_bytes(request, said)
         async with service.bodies.receiving(request, client, most, public=key is None) as content:
-            if key is None and not said:
-                service.count_public_bytes(request, len(content))
-            else:
+            if key is not None:
                 service.count_bytes(key, len(content))
+            elif not said:
+                service.count_public_bytes(request, len(content))
             audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
             question = {"published": service.writer.published.number, "audit": audit}
             found, _ = await service.checker.ask(client, question, content)
