@@ -178,13 +178,13 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                     raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
         except (csv.Error, UnicodeDecodeError) as error:
             raise InputError(f"{source} is not a CSV file in UTF-8: {error}") from None
-    wheres = [f"line {line}" for line in lines]
+    all_lines = [f"line {line}" for line in lines]
     if heads.has_texts:
-        return _samples(lists["texts"], lists, wheres)
+        return _samples(lists["texts"], lists, all_lines)
     if lines:
         heads.require_width(source, takes)
     features = np.frombuffer(numbers, np.float64).reshape(len(lines), len(heads.features))
-    return _features_of(source, features, lists, heads.features, wheres)
+    return _features_of(source, features, lists, heads.features, all_lines)
 
 
 def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
