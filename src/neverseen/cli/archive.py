@@ -21,7 +21,7 @@ from neverseen.files import sync_folder
 
 LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")
-REQUIRED = ("store.json", "signing.json", LEDGER)
+REQUIRED = ("signing.json", LEDGER)
 _NAME = re.compile(
     r"store\.json|keys\.json|signing\.json|ledger\.sqlite|backbone\.onnx|[0-9a-f]{64}"
     r"|certificates/[0-9]{8,16}\.json|versions/[0-9]{8,16}\.safetensors|sums/[0-9a-f]{64}(?:\.json)?",
@@ -86,6 +86,9 @@ def read_archive(folder: Path, file: Path) -> str:
             raise FileRejectedError(f"{file} is not a .tar file that can be read: {error}") from error
         if described(partial).ledger is not None:  # it would name a database of the sender's choice
             raise FileRejectedError(f"{file} names a database for its ledger: it was not written by export")
+        missing = [name for name in REQUIRED if not (partial / name).is_file()]
+        if missing:
+            raise FileRejectedError(f"{file} lacks {', '.join(missing)}: it is not the whole of a store")
         with opened(partial, write=True) as model:
             model.check()
             digest = model.digest()
@@ -110,9 +113,6 @@ def _unpack(archive: tarfile.TarFile, folder: Path, source: Path) -> None:
             shutil.copyfileobj(content, target, 2**20)
             target.flush()
             os.fsync(target.fileno())
-    missing = [name for name in REQUIRED if not (folder / name).is_file()]
-    if missing:
-        raise FileRejectedError(f"{source} lacks {', '.join(missing)}: it is not the whole of a store")
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

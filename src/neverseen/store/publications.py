@@ -21,7 +21,7 @@ from neverseen.versions import Version, read_version, write_version
 
 VERSIONS, CERTIFICATES = "versions", "certificates"
 _NAME = re.compile(r"([0-9]{8}|[1-9][0-9]{8,15})\.json", re.ASCII)
-_UNNAMED = re.compile(r"\.[0-9]{8,16}\.json\.\w+", re.ASCII)  # a certificate while it is written
+_UNNAMED = re.compile(r"\.[0-9]{8,16}\.json\.[a-z0-9_]{8}", re.ASCII)  # a certificate while it is written
 _REMEDY = (
     "Put back the newest ledger there is; a file ledger.sqlite-wal beside it belongs to it. Do not remove "
     "certificates: they are signed, and others may have them. 'Backups' in docs/service.md says more"
