@@ -108,6 +108,36 @@ def test_a_forged_certificate_and_a_service_that_lies(
         assert page.locator(".verdict.good").count() == 0
 
 
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_key_that_the_service_does_not_tell(page: Page, service: Running, status: int) -> None:
+    number = forgotten(service, learned(service))
+    refused = {"error": {"code": "busy", "message": "not now"}}
+    page.route("**/v1/certificates/key", lambda route: route.fulfill(status=status, json=refused))
+    go(page, f"/certificates/{number}")
+    page.get_by_role("heading", name="Checked in part").wait_for()
+    check(page, "signature").get_by_text("Whether that is this service's key is not known").wait_for()
+    assert check(page, "signature").locator(".good").count() == 0
+    assert page.locator(".verdict.good").count() == 0
+
+
+def test_a_key_that_comes_after_too_many_requests(page: Page, service: Running) -> None:
+    number = forgotten(service, learned(service))
+    asked = []
+
+    def late(route: Route) -> None:
+        asked.append(route)
+        if len(asked) > 1:
+            route.continue_()
+        else:
+            too_many = {"error": {"code": "rate_limited", "message": "too often"}}
+            route.fulfill(status=429, json=too_many, headers={"Retry-After": "1"})
+
+    page.route("**/v1/certificates/key", late)
+    go(page, f"/certificates/{number}")
+    page.locator(".verdict.good").wait_for()
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize("name", ["key", "configuration", "time", "error_bound", "signature"])
 def test_a_list_that_passes_for_a_text(page: Page, service: Running, name: str) -> None:
     number = forgotten(service, learned(service))

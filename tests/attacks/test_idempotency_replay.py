@@ -260,6 +260,18 @@ def test_a_key_spelled_by_another_content_type_is_still_used(tmp_path: Path) -> 
         assert service.digest() == before
 
 
+def test_a_learn_that_is_sent_again_needs_no_room(tmp_path: Path) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        headers = service.admin | {"Idempotency-Key": "once"}
+        body = {"samples": samples(range(5))}
+        first = service.client.post("/v1/samples", json=body, headers=headers)
+        service.service.room._memory = 0
+        again = service.client.post("/v1/samples", json=body, headers=headers)
+        assert (again.status_code, again.json()) == (201, first.json())
+        other = service.client.post("/v1/samples", json=body, headers=service.admin | {"Idempotency-Key": "other"})
+        assert other.status_code == 507
+
+
 def test_a_rehearsal_does_not_use_up_a_key(tmp_path: Path) -> None:
     with running(tmp_path / "s", STILL) as service:
         attacked = prepared(service)

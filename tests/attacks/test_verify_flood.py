@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,37 @@ def test_a_question_that_does_not_fit_the_memory(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         asyncio.run(asked())
     assert refused.value.code == "too_large"
+
+
+def test_checks_of_weights_do_not_pile_up(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6, verify_waiting=1)) as service:
+        publish(service)
+        writer, gate = service.service.writer, threading.Event()
+        writer.ask(lambda _: gate.wait(120))
+        asked = {"certificate": 1, "checks": ["weights"]}
+        found: list[int] = []
+
+        def check() -> None:
+            found.append(service.client.post("/v1/verify", json=asked, headers=service.admin, timeout=120).status_code)
+
+        first = threading.Thread(target=check)
+        first.start()
+        try:
+            end = time.monotonic() + 60
+            while len(writer) < 2:
+                assert time.monotonic() < end, "the check does not come"
+                time.sleep(0.01)
+            refused = service.client.post("/v1/verify", json=asked, headers=service.admin)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+        finally:
+            gate.set()
+            first.join(120)
+        assert found == [200]
+
+
+def test_a_refusal_from_a_process_apart_is_whole() -> None:
+    refusal = Refusal("busy", "no", row=1, certificate=2, reason="cut", wait=3.0, request="req_1")
+    assert vars(Refusal(**refusal.as_arguments())) == vars(refusal)
 
 
 def publish(service: Running) -> None:

@@ -245,6 +245,11 @@ def class_refusal(error: Exception) -> Refusal | None:
 # -- repetitions -------------------------------------------------------------------------------------
 
 
+def is_known(store: Store, tag: bytes) -> bool:
+    """Return whether a request was carried out under this idempotency key."""
+    return bool(store._open_ledger().requests_by_tag([tag]))
+
+
 def reused(store: Store, job: Job) -> Refusal | None:
     """Return why a job cannot be carried out under its idempotency key; None if it can, or was."""
     row = None if job.tag is None else store._open_ledger().requests_by_tag([job.tag]).get(job.tag)

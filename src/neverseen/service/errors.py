@@ -100,7 +100,7 @@ class Refusal(Exception):  # noqa: N818
 
     def as_arguments(self) -> dict[str, Any]:
         """Return what it is made of, as JSON values."""
-        names = ("code", "message", "row", "certificate", "reason", "wait")
+        names = ("code", "message", "row", "certificate", "reason", "wait", "request")
         return {name: getattr(self, name) for name in names}
 
     def response(self, close: bool = False) -> Response:

@@ -83,6 +83,7 @@ class Certificates:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._weights = asyncio.Lock()
+        self._weighing = 0
 
     async def listed(self, request: Request) -> Response:
         """List certificates."""
@@ -147,12 +148,18 @@ class Certificates:
         return answer({"checks": made})
 
     async def _check_weights(self, about: dict[str, Any]) -> dict[str, Any]:
-        """Check the weights, one at a time."""
+        """Check the weights: one at a time, and not for many, since everything else waits for the writer meanwhile."""
         number, after = about["number"], State(**about["after"])
-        async with self._weights:
-            found: dict[str, Any] = await self._service.writer.ask(
-                lambda opened: checks.timed("weights", lambda: checks.weights(opened, number, after))
-            )
+        if self._weighing >= self._service.settings.verify_waiting:
+            raise Refusal("busy", "too many wait to have weights checked: try again in a moment", wait=5)
+        self._weighing += 1
+        try:
+            async with self._weights:
+                found: dict[str, Any] = await self._service.writer.ask(
+                    lambda opened: checks.timed("weights", lambda: checks.weights(opened, number, after))
+                )
+        finally:
+            self._weighing -= 1
         return found
 
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.service.access import OWNER, ApiKey, maker_of
-from neverseen.service.applying import reused
+from neverseen.service.applying import is_known, reused
 from neverseen.service.bodies import content_type
 from neverseen.service.contents import JSON, Given, parsed
 from neverseen.service.core import Service, answer, flag, token_of
@@ -148,7 +148,8 @@ class Changing:
         async with service.received(request, "learn", key) as (content, given):
             labels, ids, owner = given.labels, given.ids, _owner(key, given.owner)
             service.count_samples(key, len(labels))
-            service.require_room(key, labels)
+            if tag is None or not await service.in_thread(is_known, service.opened(), tag):
+                service.require_room(key, labels)  # what was learned already has its room
             parts: list[bytes | memoryview] = [memoryview(content)]
             if given.spans:  # a form: what counts is what it holds
                 parts = [repr((labels, ids, given.owner)).encode()]

@@ -34,11 +34,10 @@ export async function fileOf(number) {
  *
  * @param {Object} certificate
  * @param {Uint8Array} bytes - its file
- * @param {string|null} publisher - the key that the service signs with
  * @param {HTMLElement} verdict - where the conclusion is shown
  * @param {AbortSignal} left - aborts when the page is left
  */
-export function checkList(certificate, bytes, publisher, verdict, left) {
+export function checkList(certificate, bytes, verdict, left) {
   const states = {};
   const row = (id, name, about, ...controls) => {
     const state = make("span.state", {}, chip("plain", "not checked")),
@@ -92,7 +91,7 @@ export function checkList(certificate, bytes, publisher, verdict, left) {
       make("ul.checks", {}, signature.element, chain.element, mineForm(certificate, whole), weights.element),
     ),
     run: async () => {
-      await signatureCheck(signature, certificate, publisher);
+      await signatureCheck(signature, certificate);
       await walk();
     },
   };
@@ -119,16 +118,18 @@ function conclude(verdict, states) {
   if (tone !== "plain" || !working) announce(`${title}. ${words}`);
 }
 
-async function signatureCheck(row, certificate, publisher) {
+async function signatureCheck(row, certificate) {
   row.set("busy", "Checking…");
   try {
-    if (publisher !== null && publisher !== certificate.key) {
+    await checkSignature(certificate);
+    const publisher = await patient(() => json("GET", "/v1/certificates/key", { open: true })).catch((error) => {
+      throw new Error(`It is signed by the key it names. Whether that is this service's key is not known: ${error.message}`);
+    });
+    if (publisher.key !== certificate.key) {
       throw new Rejected("It is signed with another key than the one this service publishes.");
     }
-    await checkSignature(certificate);
-    const whose = publisher === null ? "the key it names" : "this service's key";
     row.set("good", [
-      `Ed25519, by ${whose}, checked in your browser. If you know the publisher's key from elsewhere, compare it.`,
+      "Ed25519, by this service's key, checked in your browser. If you know the publisher's key from elsewhere, compare it.",
       globalThis.isSecureContext ? "" : WITHOUT_HTTPS,
     ]);
   } catch (error) {
@@ -179,7 +180,7 @@ async function chainCheck(row, from, start, left) {
         (_, back) => later.certificate.number - 1 - back,
       );
       row.set("busy", [`Certificate ${count(numbers[0])} of ${count(start.number)}, going back `, bar]);
-      const files = await Promise.all(numbers.map((number) => patient(number)));
+      const files = await Promise.all(numbers.map((number) => patient(() => fileOf(number))));
       for (const bytes of files) {
         const earlier = { bytes, certificate: await parsed(bytes) };
         await checkLink(earlier, later.certificate);
@@ -213,11 +214,11 @@ async function chainCheck(row, from, start, left) {
   return { rest: null };
 }
 
-/** Return a certificate's file; wait where the service asks for it. */
-async function patient(number) {
+/** Return what the service is asked for; wait where it asks for that. */
+async function patient(request) {
   for (let tries = 0; ; tries += 1) {
     try {
-      return await fileOf(number);
+      return await request();
     } catch (error) {
       if (error.status !== 429 || tries >= 5) throw error;
       await pause((error.wait ?? 1) * 1000);

@@ -10,9 +10,8 @@ import { checkList, fileOf } from "../verdicts.js";
 export const title = "Certificate";
 
 export async function render(place, { left, number }) {
-  const [bytes, signer, listed] = await Promise.all([
+  const [bytes, listed] = await Promise.all([
     fileOf(number),
-    json("GET", "/v1/certificates/key", { open: true }).catch(() => ({})),
     json("GET", "/v1/certificates?limit=1", { open: true }).catch(() => ({})),
   ]);
   const raw = new TextDecoder().decode(bytes);
@@ -73,7 +72,7 @@ export async function render(place, { left, number }) {
     return;
   }
   const verdict = make("section.card.verdict");
-  const checks = checkList(certificate, bytes, signer.key ?? null, verdict, left);
+  const checks = checkList(certificate, bytes, verdict, left);
   show(place, make("h1", {}, `Certificate ${number}`), around, verdict, story(certificate), checks.element, file);
   await checks.run();
 }
