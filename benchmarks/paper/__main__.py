@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
     from benchmarks.paper.execution import methods
 
     setting = read(options.setting)
-    methods(setting)  # raises, before anything is run, if it names one that there is not
+    methods(setting)  # raises, before anything is run, if it names an unknown one
     out = options.out or Path("build/paper") / setting.name
     if options.workers is not None and options.workers < 0:
         raise SettingError(f"--workers is {options.workers}; 0 for this process alone, or more")

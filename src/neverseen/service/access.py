@@ -88,7 +88,7 @@ class KeyFile:
         self._keys: dict[str, ApiKey] = {}
 
     def find(self, token: str, look: bool = True) -> ApiKey | None:
-        """Return the key of a token, or None if there is none that is good.
+        """Return the key of a token, or None if no valid key has it.
 
         Parameters
         ----------

@@ -22,7 +22,7 @@ from neverseen.service.limits import whole_seconds
 
 CODES: dict[str, tuple[int, str]] = {
     "invalid_json": (400, "The body is not JSON in UTF-8, or is nested too deeply."),
-    "unauthorized": (401, "There is no API key, or none that is good."),
+    "unauthorized": (401, "API key missing or invalid."),
     "forbidden": (403, "The key does not have the scope, or is another owner's."),
     "not_found": (404, "There is nothing of this kind, or nothing that this key may know of."),
     "not_learned": (404, "The model does not hold such a sample or class."),

@@ -42,7 +42,7 @@ _ABSENT: Any = None  # fields may be left out, but null is no value of theirs
 
 
 class Body(BaseModel):
-    """What a client sends: fields that there are not are refused."""
+    """What a client sends: unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
