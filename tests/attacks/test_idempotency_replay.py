@@ -6,7 +6,9 @@ answered as before, as far as that can be known without keeping what was forgott
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import faulthandler
 import json
 import os
 import signal
@@ -28,7 +30,8 @@ from neverseen.client import Client, ServiceError
 from neverseen.ledger import LASTING, RequestRow
 from neverseen.service import Settings
 from neverseen.service.applying import apply
-from neverseen.service.idempotency import to_keep, told_apart
+from neverseen.service.errors import Refusal
+from neverseen.service.idempotency import Repetitions, to_keep, told_apart
 from neverseen.service.jobs import FORGET, Applied, Job
 from tests.service import (
     BACKBONE,
@@ -422,3 +425,28 @@ def test_the_client_names_the_request(tmp_path: Path) -> None:
             assert caught.value.request == first.id
             assert client.request(first.id).state == "sealed"
             assert service.digest() == never(range(1, 10))
+
+
+def test_a_refusal_just_over_does_not_stop_the_service(tmp_path: Path) -> None:
+    """Another body under the key of a request that has just been refused: nobody waits for what is over for ever."""
+
+    async def played() -> list[Any]:
+        repetitions, loop = Repetitions(tmp_path), asyncio.get_running_loop()
+        under_way = loop.create_future()
+        first = asyncio.create_task(repetitions.once(b"tag", b"one", lambda: under_way))
+        await asyncio.sleep(0)
+
+        async def work() -> str:
+            return "done"
+
+        loop.call_soon(under_way.set_exception, Refusal("not_found", "no"))
+        second = asyncio.create_task(repetitions.once(b"tag", b"two", work))
+        return await asyncio.gather(first, second, return_exceptions=True)
+
+    faulthandler.dump_traceback_later(60, exit=True)  # a loop that never yields cannot be cancelled from inside
+    try:
+        refused, done = asyncio.run(played())
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    assert isinstance(refused, Refusal)
+    assert done == "done"

@@ -10,14 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from neverseen.client import Client, ServiceError
 from neverseen.service import Settings
-from neverseen.service.policy import Policy
-from neverseen.store import Store
 from tests.service import Running, bearer, never, new_store, running, samples, token
 
 BATCHED = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0)
@@ -103,74 +100,22 @@ def test_an_operator_publishes_a_lone_deletion_by_name_only(tmp_path: Path, verb
         assert version(service) == 2
 
 
-def test_earlier_deletions_are_sealed_while_a_lone_one_waits(tmp_path: Path) -> None:
-    with running(tmp_path / "s", BATCHED) as service:
-        receipts = service.learn(range(40))
+def test_nothing_is_sealed_while_a_lone_deletion_waits(tmp_path: Path) -> None:
+    """That a request of somebody else turns to sealed would tell everybody that something was just forgotten."""
+    folder = new_store(tmp_path / "s")
+    curious = bearer(token(folder, "curious", "learn", owner="bob"))
+    with running(folder, BATCHED) as service:
+        receipts = service.learn(range(20))
         eventually(lambda: version(service) == 1, "a full batch is not published")
-        service.wait(service.forget(receipts[:10]).json()["request"]["id"], "sealed", 60)
-        lone = service.forget(receipts[20:21]).json()["request"]["id"]
+        answer = service.client.post("/v1/samples", json={"samples": samples(range(30, 40))}, headers=curious)
+        request = answer.json()["request"]["id"]
+        service.wait(request, "published", 60)
+        assert service.forget(receipts[:1]).status_code == 202
         rounds(service)
-        assert service.state(lone) == "applied"
-        assert version(service) == 2
-        service.service.writer.ask(lambda opened: opened.scrub()).result(60)  # as when the service is stopped here
-        assert service.service.writer.ask(lambda opened: opened.status()["sealed"]).result(30) is False
-        assert service.digest() == never([*range(10, 20), *range(21, 40)])
-
-
-def test_sealing_without_a_batch_is_not_done_again_and_again() -> None:
-    now = [0.0]
-    policy = Policy(Settings(min_batch=10, quiet=0, seal_after=0), lambda: now[0])
-    policy.changed(10, forgotten=True)
-    policy.published()
-    policy.changed(1, forgotten=True)
-    assert policy.to_seal()
-    policy.sealed()
-    now[0] = 1e9
-    assert (policy.to_seal(), policy.to_publish(), policy.wait()) == (False, False, None)
-    policy.changed(9)
-    assert policy.to_publish()
-    policy.published()
-    assert policy.to_seal()  # what the lone deletion left is cleared with its batch
-
-
-def test_a_batch_that_was_filled_as_the_writer_failed_is_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(tmp_path / "s", BATCHED) as service:
-        service.learn([0])  # one waits
-        learn = Store.learn
-
-        def dies(*given: Any, **named: Any) -> None:
-            learn(*given, **named)
-            raise OSError(5, "Input/output error")  # after the commit
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Store, "learn", dies)
-            given = {"samples": samples(range(1, 40))}
-            assert service.client.post("/v1/samples", json=given, headers=service.admin).status_code == 503
-        eventually(lambda: service.client.get("/readyz").status_code == 200, "the store is not opened again")
-        eventually(lambda: version(service) == 1, "forty changes are enough, and are not published")
-
-
-def test_a_batch_that_was_published_as_the_writer_failed_does_not_count_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(tmp_path / "s", BATCHED) as service:
-        publish = Store.publish
-
-        def dies(*given: Any, **named: Any) -> None:
-            publish(*given, **named)
-            raise OSError(5, "Input/output error")  # after the commit
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Store, "publish", dies)
-            receipts = service.learn(range(20))
-            eventually(lambda: service.service.metrics.writer_failures._value.get() > 0, "the writer does not fail")
-        eventually(lambda: version(service) > 0, "what was published is not shown")
-        service.forget(receipts[:1])
-        rounds(service)
-        assert version(service) == 1
-        assert service.service.writer.policy.unpublished == 1
+        shown = service.client.get(f"/v1/requests/{request}", headers=curious).json()["request"]
+        assert (shown["state"], shown["key"]) == ("published", "curious")
+        service.service.writer.ask(lambda opened: opened.scrub()).result(60)  # a seal without a publication ...
+        assert service.service.writer.ask(lambda opened: opened.status()["sealed"]).result(30) is False  # ... is none
 
 
 def test_no_counter_tells_others_of_a_lone_deletion(tmp_path: Path) -> None:

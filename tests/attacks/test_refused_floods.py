@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,35 @@ def test_questions_that_nobody_asks_need_no_key_and_fill_no_disk(tmp_path: Path)
 
 def test_who_is_refused_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path / "s") as service, monkeypatch.context() as patched:
+        audit, writers = service.service.audit, list[str]()
+        append = audit.append
 
-        async def written(entry: dict[str, Any]) -> None:
-            raise AssertionError("a refusal was synced by itself")
+        def noted(entries: Any) -> bool:
+            writers.append(threading.current_thread().name)
+            return append(entries)
 
-        patched.setattr(service.service.audit, "written", written)
+        patched.setattr(audit, "append", noted)
         key = bearer(token(service.folder, "nosy", "predict"))
         assert service.client.post("/v1/seal", headers=key).status_code == 403
         assert service.client.get("/v1/model").status_code == 401
+        assert set(writers) <= {"audit"}  # the log's own thread, which nobody waits for
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_odd_queries_are_limited_and_short(tmp_path: Path, method: str) -> None:
+    with running(tmp_path / "s", SLOW) as service:
+        codes = Counter(service.client.request(method, f"/v1/forget?x{number}=1").status_code for number in range(MANY))
+        assert set(codes) == {422, 429}
+        assert codes[422] <= 5
+
+
+def test_a_query_has_an_end(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        long = service.client.get("/v1/requests?" + "a&" * 600, headers=service.admin)
+        assert (long.status_code, long.json()["error"]["code"]) == (422, "invalid_request")
+
+
+def test_a_target_has_an_end(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        assert service.client.get("/v1/requests?" + "a" * 10_000).status_code == 400
+        assert service.client.get("/readyz").status_code == 200

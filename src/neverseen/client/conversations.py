@@ -227,7 +227,7 @@ def _forget(
     return _read(lambda found: answers.read_request(found["request"]), said)
 
 
-_AGAIN = frozenset({429, 502, 503, 504})
+_AGAIN = frozenset({408, 429, 502, 503, 504})
 
 
 def _exchange(what: Send, retries: Retries) -> Conversation[httpx.Response]:
@@ -249,7 +249,7 @@ def _exchange(what: Send, retries: Retries) -> Conversation[httpx.Response]:
         if response.is_success:
             return response
         asked = _retry_after(response)
-        safe = what.repeatable or response.status_code == 429  # refused at the door: nothing was begun
+        safe = what.repeatable or response.status_code in (408, 429)  # refused at the door: nothing was begun
         patient = asked is None or asked <= retries.longest
         if response.status_code in _AGAIN and safe and patient and tries <= retries.count:
             yield Pause(retries.wait(tries, asked))

@@ -148,7 +148,8 @@ class Service:
         newest = self.audit.newest(set(rows))
         ids = list(rows)
         later = ids[0 if newest is None else ids.index(newest) + 1 :]
-        return [rows[name] for name in later if rows[name].client]  # one without a name is sealed: it has its line
+        # In a log that knows none of them, those that are sealed, and so without a name, had their lines elsewhere.
+        return [rows[name] for name in later if newest is not None or rows[name].client]
 
     def stop(self) -> bool:
         """Finish what is queued within a limit, and let go of the store; return whether all was done."""

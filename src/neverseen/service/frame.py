@@ -33,6 +33,7 @@ _HEADERS = [
 _NO_STORE = (b"cache-control", b"no-store")
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 _AUDITED = {"POST"}
+_QUERY_BYTES = 1024
 Handler = Callable[[Request], Awaitable[Response]]
 _QUERY = {
     "/v1/certificates": {"before", "limit"},
@@ -82,12 +83,13 @@ class Frame:
             await send(message)
 
         try:
-            if scope["query_string"] and scope["path"].startswith("/v1/"):
-                _require_known(scope)
+            if scope["method"] != "POST":
+                self._service.count_early(Request(scope))
+            if scope["query_string"] and scope["path"].startswith("/v1/") and not _is_known(scope):
+                self._service.public(Request(scope))
+                raise _unknown(scope)
             direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
             if direct is None:
-                if scope["method"] != "POST":
-                    self._service.count_early(Request(scope))
                 await self._app(scope, receive, framed)
             else:
                 response = await direct(Request(scope, receive, send))
@@ -132,12 +134,15 @@ class Frame:
         return framed
 
 
-def _require_known(scope: Scope) -> None:
-    allowed = _QUERY.get(scope["path"], set())
-    odd = set(QueryParams(scope["query_string"]).keys()) - allowed
-    if odd:
-        known = ", ".join(sorted(allowed)) or "none"
-        raise Refusal("invalid_request", f"there is no such query parameter here; known: {known}")
+def _is_known(scope: Scope) -> bool:
+    """Return whether a query is short, and has no parameters but those of its path."""
+    query = scope["query_string"]
+    return len(query) <= _QUERY_BYTES and set(QueryParams(query).keys()) <= _QUERY.get(scope["path"], set())
+
+
+def _unknown(scope: Scope) -> Refusal:
+    known = ", ".join(sorted(_QUERY.get(scope["path"], set()))) or "none"
+    return Refusal("invalid_request", f"unknown query parameter, or more than {_QUERY_BYTES} bytes; known: {known}")
 
 
 def front(app: ASGIApp, frame: Frame) -> ASGIApp:

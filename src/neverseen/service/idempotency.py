@@ -72,6 +72,9 @@ class Repetitions:
                 failed = True
                 if first_body == body:
                     raise
+                self._finished(
+                    tag, first
+                )  # its own call may be yet to come, and to wait for what is over yields to none
             if not failed:
                 if first_body == body:
                     return result
@@ -82,7 +85,8 @@ class Repetitions:
         return await asyncio.shield(task)  # it goes on if its sender hangs up: others may wait for it
 
     def _finished(self, tag: bytes, task: asyncio.Future[Any]) -> None:
-        self._running.pop(tag, None)
+        if tag in self._running and self._running[tag][1] is task:
+            del self._running[tag]
         if not task.cancelled():
             task.exception()  # seen, whether anybody waits or not
 

@@ -21,8 +21,8 @@ class Policy:
     `quiet` seconds, and `max_delay` seconds after the first change at the latest, so that requests that follow each
     other share one solve. Where a publication takes long, we wait up to a fifth of its time for stragglers.
 
-    Sealing is due `seal_after` seconds after the first change that is not sealed. It comes with or after a publication,
-    and waits for no changes that wait for a batch themselves.
+    Sealing is due `seal_after` seconds after the first forgetting that is not sealed. It comes with or after a
+    publication, never before one.
 
     Parameters
     ----------
@@ -47,7 +47,6 @@ class Policy:
         self._changes = 0
         self._first = self._last = 0.0
         self._unsealed: float | None = None
-        self._sealable = False  # something was published since the last seal
         self._not_before = 0.0
         self._quiet = settings.quiet
         self._usual, self._failing = 0.0, False
@@ -107,7 +106,7 @@ class Policy:
 
     def published(self, seconds: float = 0.0) -> None:
         """Note that all is published, and how long that took."""
-        self._changes, self._failing, self._sealable = 0, False, True
+        self._changes, self._failing = 0, False
         self.takes(seconds)
 
     def takes(self, seconds: float) -> None:
@@ -115,15 +114,13 @@ class Policy:
         self._usual, self._quiet = seconds, max(self._settings.quiet, _PATIENCE * seconds)
 
     def sealed(self) -> None:
-        """Note that all that is published is sealed."""
-        self._unsealed = self._clock() if self._changes else None
-        self._sealable = self._failing = False
+        """Note that all is sealed."""
+        self._unsealed, self._failing = None, False
 
     def unsealed(self) -> None:
         """Note that something is left to be sealed, from an earlier run."""
         if self._unsealed is None:
             self._unsealed = self._clock()
-        self._sealable = True
 
     def failed(self, retry: float = _RETRY) -> None:
         """Note that it did not work, and should be tried again after a while."""
@@ -157,5 +154,5 @@ class Policy:
 
     def _due_to_seal(self) -> float:
         since = self._unsealed  # read once: `overdue` may run in another thread
-        waits = self._changes and (self.enough() or not self._sealable)  # for a publication, or for a batch
-        return _NEVER if since is None or waits else since + self._settings.seal_after
+        # Never before a publication: that something is sealed tells everybody that something was forgotten.
+        return _NEVER if since is None or self._changes else since + self._settings.seal_after

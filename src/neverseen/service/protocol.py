@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from neverseen.service.connections import Connection
 from neverseen.service.errors import Refusal
 
-HEAD_BYTES = 2**16
+HEAD_BYTES, URL_BYTES = 2**16, 2**13
 HEADERS = 200
 """Header lines of a request, those after its body included."""
 WAITING = 8
@@ -39,7 +39,7 @@ class LimitedProtocol(HttpToolsProtocol):
     _in_head = True
     _full = False
     _why = ""
-    _head_bytes = _chunks = _chunk_bytes = 0
+    _head_bytes = _header_bytes = _chunks = _chunk_bytes = 0
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -88,10 +88,21 @@ class LimitedProtocol(HttpToolsProtocol):
             raise _TooMuch
         super().on_message_begin()
         self._in_head = True
-        self._chunks = self._chunk_bytes = 0
+        self._header_bytes = self._chunks = self._chunk_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take in the target of a request, or a part of it."""
+        super().on_url(url)
+        if len(self.url) > URL_BYTES:
+            self._why = f"Its target has more than {URL_BYTES} bytes."
+            raise _TooMuch
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a header line."""
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > HEAD_BYTES:
+            self._why = f"Its header lines have more than {HEAD_BYTES} bytes."
+            raise _TooMuch
         if len(self.headers) >= HEADERS:
             self._why = f"It has more than {HEADERS} header lines."
             raise _TooMuch

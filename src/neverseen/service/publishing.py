@@ -107,7 +107,7 @@ class Publisher:
             work(store, policy)
         except BaseException as error:
             if not passes(error):
-                policy.failed(retry=0.0)  # the writer opens the store again first
+                policy.failed()  # the writer opens the store again first, and does not try without a pause
                 raise
             self._not_done(what, error, policy)
 
@@ -135,7 +135,7 @@ class Publisher:
         return certificate
 
     def seal(self, store: Store, policy: Policy) -> None:
-        """Clear the disk of what was forgotten. Changes that wait for a batch stay unpublished."""
+        """Clear the disk of what was forgotten."""
         started = time.monotonic()
         store.scrub()
         policy.sealed()

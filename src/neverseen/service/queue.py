@@ -187,8 +187,10 @@ class Writer:
             try:
                 if jobs:
                     self._work(jobs)
-                if not self._stopping:
+                if not self._stopping and self._audit.healthy:
                     self._publisher.keep_up(self._opened(), self.policy)
+                elif not self._stopping:
+                    self.policy.failed()  # a seal would clear whose lines are still to be written
             except BaseException as error:
                 self._failed(error)
             if self.store is None and not self._stopping:

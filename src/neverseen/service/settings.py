@@ -115,8 +115,8 @@ class Settings:
     max_waiting_bytes: int = 2**29
     max_waiting_pixels: int = 100_000_000
     body_timeout: float = 60.0
-    body_pause: float = 5.0
-    body_rate: float = 16_384.0
+    body_pause: float = 15.0
+    body_rate: float = 2048.0
     reading_processes: int = 2
     reading_waiting: int = 64
     reading_memory: int = 2**30
@@ -143,7 +143,7 @@ class Settings:
     classes_per_second: float = 10.0
     class_burst: float = 2000.0
     memory: int = 0
-    max_scores: int = 1_000_000
+    max_scores: int = 100_000
     refusal_seconds: float = 60.0
     max_connections: int = 1000
     connections_per_address: int = 500
