@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neverseen import AnalyticClassifier, RandomProjection, store
+from neverseen import AnalyticClassifier, InputError, RandomProjection, store
 from neverseen.backbones import Images, OnnxBackbone, Precomputed
 from neverseen.backbones.recipes import FILE
 from neverseen.cli import tables
+from neverseen.cli.sources import read_source
+from neverseen.cli.tables import Columns
 from tests.networks_for_stores import Letters, linear_network
 from tests.samples import uniform_bytes
 from tests.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
@@ -401,3 +403,16 @@ def test_an_archive_writes_nowhere_else() -> None:
         assert not Path("escape.json").exists()
         assert not Path("../escape.json").exists()
         assert not Path("/tmp/neverseen-escape.json").exists()  # noqa: S108
+
+
+@pytest.mark.parametrize("option", ["labels", "ids", "owners", "texts"])
+@pytest.mark.parametrize("name", ["lines.tsv", "lines.txt", "folder"])
+def test_columns_of_what_has_none_are_not_dropped(tmp_path: Path, name: str, option: str) -> None:
+    """Whoever names the column of owners must not find out later that all samples are nobody's."""
+    source = tmp_path / name
+    if name == "folder":
+        source.mkdir()
+    else:
+        source.write_text("cat\ta sentence\n", "utf-8")
+    with pytest.raises(InputError, match=f"--{option} names one"):
+        read_source(source, Columns(**{option: "owner"}))

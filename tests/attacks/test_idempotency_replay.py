@@ -441,7 +441,7 @@ def test_a_refusal_just_over_does_not_stop_the_service(tmp_path: Path) -> None:
 
         loop.call_soon(under_way.set_exception, Refusal("not_found", "no"))
         second = asyncio.create_task(repetitions.once(b"tag", b"two", work))
-        return await asyncio.gather(first, second, return_exceptions=True)
+        return list(await asyncio.gather(first, second, return_exceptions=True))
 
     faulthandler.dump_traceback_later(60, exit=True)  # a loop that never yields cannot be cancelled from inside
     try:

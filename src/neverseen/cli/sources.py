@@ -32,6 +32,11 @@ def read_source(
         Leave images out that cannot be used, and note them in ``skipped``.
     """
     ending = source.suffix.lower()
+    given = [name for name in ("labels", "ids", "owners", "texts") if getattr(columns, name) is not None]
+    if given and (source.is_dir() or ending not in ENDINGS) and source.exists():
+        raise InputError(
+            f"{source} has no columns, and --{given[0]} names one: use a table (.csv, .jsonl, .parquet, .npz)"
+        )
     if source.is_dir():
         found = _images(source, columns, labelled, takes, skip_bad)
     elif not source.exists():
