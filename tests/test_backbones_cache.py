@@ -290,14 +290,17 @@ def test_who_will_not_let_go_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 WORKER = """
 import random, sys
+from contextlib import suppress
 from pathlib import Path
 import numpy as np
+from neverseen.errors import FileRejectedError
 from tests.test_backbones_cache import Cached, Counting, fingerprint, noise
 cached, random = Cached(Counting(200), Path(sys.argv[1])), random.Random(sys.argv[2])
 for _ in range(15):
     names = [str(random.randrange(50)) for _ in range(8)]
     assert np.array_equal(cached.extract(names), np.stack([noise(name, 200) for name in names]))
-    cached.discard([fingerprint(name) for name in names[:4]])
+    with suppress(FileRejectedError):  # the other process may keep the log busy; then it is said, and done again below
+        cached.discard([fingerprint(name) for name in names[:4]])
     len(cached)
 """
 
