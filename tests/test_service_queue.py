@@ -62,7 +62,7 @@ def test_fragments_are_one_change_and_equal_the_whole(opened: Store, monkeypatch
     assert set(found.values()) == {"applied"}
     assert len(made) == 1
     assert opened.digest() == never(range(150, 200))
-    rows = opened._open_ledger().requests(1000)
+    rows = opened.ledger.requests(1000)
     assert [row.id for row in rows] == [f"r{row}" for row in reversed(range(150))]
 
 

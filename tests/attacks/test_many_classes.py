@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from neverseen import AnalyticClassifier, RandomProjection, store
-from neverseen.forgetting import Prepared
+from neverseen.backbones.reading import Prepared
 from neverseen.ledger import Ledger
 from neverseen.service import Settings
 from neverseen.service.applying import apply

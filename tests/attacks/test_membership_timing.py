@@ -106,7 +106,7 @@ def refused(question: Question) -> str:
 
 def work(bob: Bob, question: Question) -> tuple[str, Counter[str], list[str], int]:
     """Return the answer, every call that is made for it, the statements, and the steps the database takes."""
-    engine: Any = bob.store._open_ledger()._database._engine
+    engine: Any = bob.store.ledger._database._engine
     calls: Counter[str] = Counter()
     statements: list[str] = []
     steps = [0]

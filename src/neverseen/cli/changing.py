@@ -176,26 +176,20 @@ def learn(
                 rows = [row for row, is_held in enumerate(again) if not is_held]
                 prepared, found = prepared.only(rows), found.only(rows)
                 known = None if random_ids else found.ids
-            given = model.learn(
-                prepared,
-                found.labels,
-                known,
-                found.owners,
-                deliver=lambda receipts: file.write(receipts, model.read_receipt),
-            )
+            change = model.learning(prepared, found.labels, known, found.owners)
+            file.write(change)  # before the change: whoever holds receipts can forget
+            model.commit(change)
         except BaseException as error:
             if not getattr(error, "uncertain", False):  # else the samples may be there: who holds receipts can forget
                 file.discard()
             raise
-        if not file.is_written:  # there were no samples
-            file.write([], model.read_receipt)
         certificate = model.publish() if publish else None
     if as_json:
         print_json(
             {
                 "certificate": about(certificate),
                 "held_already": sum(again),
-                "learned": len(given),
+                "learned": len(change),
                 "receipts": str(file.path),
                 "skipped": skipped_view(found),
             }
@@ -204,7 +198,7 @@ def learn(
     if any(again):
         ending = "left out" if skip_held else "learned again, and count again (--skip-held leaves them out)"
         typer.echo(f"{sum(again):,} of {counted(len(again), 'sample')} were held already or come twice: {ending}")
-    typer.echo(f"learned {counted(len(given), 'sample')}; {published_words(certificate)}")
+    typer.echo(f"learned {counted(len(change), 'sample')}; {published_words(certificate)}")
     typer.echo(f"receipts are in {file.path}: give them to their owners")
 
 

@@ -214,6 +214,7 @@ def retrain(
     """
     from neverseen.encoding import quantise
     from neverseen.hardware import choose
+    from neverseen.holdings import LEARN, Change
     from neverseen.model import ExactModel
 
     description = described(folder)
@@ -228,11 +229,11 @@ def retrain(
     network = made or backbone_for(folder, backbone)
     if network.digest() != description.configuration.backbone:
         raise CertificateRejectedError("the backbone made here is not the one that the store was made with")
-    fresh = ExactModel(description.configuration, network.n_features, Key.generate(), choose("auto"))
+    fresh = ExactModel.in_memory(description.configuration, network.n_features, Key.generate(), choose("auto"))
     names = found.labels or []
     for start in range(0, len(found), ROWS):
         rows = network.extract(found.samples[start : start + ROWS])
-        fresh.learn(quantise(rows), LabelIndex(names[start : start + ROWS]))
+        fresh.apply(Change(LEARN, quantise(rows), LabelIndex(names[start : start + ROWS])))
     state = State(fresh.statistics.digest(), fresh.digest(), fresh.statistics.total, len(fresh.classes))
     check_state(certificate, state)
     _passed(

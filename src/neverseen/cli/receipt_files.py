@@ -10,14 +10,14 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from neverseen.cli.printing import plain
 from neverseen.errors import FileRejectedError
 from neverseen.files import sync_folder
-from neverseen.labels import canonical_json
+from neverseen.holdings import Change
+from neverseen.labels import canonical_json, from_text
 from neverseen.receipts import PREFIXES
 
 LINE_LIMIT = 2**25
@@ -37,19 +37,15 @@ class ReceiptFile:
     def __init__(self, place: Path) -> None:
         self.path, self._handle = _new_file(place)
 
-    @property
-    def is_written(self) -> bool:
-        """Whether `write` was called."""
-        return self._handle < 0
-
-    def write(self, receipts: Iterable[bytes], read: Callable[[bytes], dict[str, Any]]) -> None:
-        """Write receipts and sync them; `read` tells id, label and owner of one."""
+    def write(self, change: Change) -> None:
+        """Write the receipts of a change that learns, and sync them."""
         handle, self._handle = self._handle, -1
         with os.fdopen(handle, "wb") as file:
-            for receipt in receipts:
-                said = {name: plain(value) for name, value in read(receipt).items()}
+            for receipt, ticket, name in zip(change.receipts, change.tickets or (), change.classes, strict=True):
+                said = {"id": ticket.id, "label": name, "owner": ticket.owner}
+                shown = {key: plain(from_text(value)) for key, value in said.items()}
                 token = base64.urlsafe_b64encode(receipt).decode()
-                file.write(canonical_json(said | {"receipt": token}).encode() + b"\n")
+                file.write(canonical_json(shown | {"receipt": token}).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         sync_folder(self.path.parent)

@@ -123,7 +123,7 @@ class Service:
         with ExitStack() as undone:
             undone.callback(self.writer.stop, self.settings.stop_timeout)
             opened = self.writer.open()  # before the log is touched: only one process may write to either
-            key = audit_key(opened._writer()._require_keys())
+            key = audit_key(opened.required_keys())
             limits = self.settings.audit_bytes, self.settings.audit_files
             self.audit = AuditLog(place, key, *limits, expected=opened.audit_head)
             undone.callback(self.audit.close)
@@ -144,7 +144,7 @@ class Service:
 
     def _without_line(self, opened: Store) -> list[RequestRow]:
         """Return the last changes, oldest first, whose lines a process that died had not written."""
-        rows = {row.id: row for row in reversed(opened._open_ledger().requests(20_000))}
+        rows = {row.id: row for row in reversed(opened.ledger.requests(20_000))}
         newest = self.audit.newest(set(rows))
         ids = list(rows)
         later = ids[0 if newest is None else ids.index(newest) + 1 :]

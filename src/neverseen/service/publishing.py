@@ -144,7 +144,7 @@ class Publisher:
 
     def _show(self, store: Store) -> None:
         number = store.published_number
-        clean = store._open_ledger().meta("unsealed") is None
+        clean = store.ledger.meta("unsealed") is None
         certificate = store.certificate(number) if number else None
         shown = self._published
         if number == 0:
@@ -184,5 +184,5 @@ def passes(error: BaseException) -> bool:
 
 def unpublished(store: Store) -> int:
     """Return by how many samples a store differs from what it has published; not 0 if a request is not published."""
-    newest = store._open_ledger().requests(1)
+    newest = store.ledger.requests(1)
     return max(store.unpublished(), int(bool(newest) and newest[0].version > store.published_number))

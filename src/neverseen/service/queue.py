@@ -272,7 +272,7 @@ class Writer:
             raise
         self.policy.takes(self._publisher.seconds())
         self.policy.found(unpublished)
-        if store._open_ledger().meta("unsealed") is not None:
+        if store.ledger.meta("unsealed") is not None:
             self.policy.unsealed()
         self.store = store
 

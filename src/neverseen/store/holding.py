@@ -12,12 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from neverseen.errors import ReceiptRejectedError
+from neverseen.holdings import member_digests, owned_number, tickets_of
 from neverseen.keys import Key, Keyring
 from neverseen.labels import LabelIndex, from_text
 from neverseen.ledger import Ledger
-from neverseen.membership import Membership
 from neverseen.receipts import Receipt, commitment, unseal
-from neverseen.register import number_for, tickets_of
 
 
 class Holding(NamedTuple):
@@ -84,7 +83,7 @@ def _opened(receipts: Sequence[bytes], configuration: bytes, keys: Keyring) -> d
 def _found(ledger: Ledger, opened: dict[int, Receipt], configuration: bytes, keys: Keyring) -> dict[int, str]:
     """Return, by row, as what the samples of opened receipts are held."""
     receipts = list(opened.values())
-    numbers = [number_for(configuration, keys.membership, receipt.owner, receipt.id) for receipt in receipts]
+    numbers = [owned_number(configuration, keys.membership, receipt.owner, receipt.id) for receipt in receipts]
     by_number = ledger.by_numbers(numbers)
     found = {row: "id" for row, number in zip(opened, numbers, strict=True) if number in by_number}
     for name in ledger.counts() if receipts else ():  # the label is part of both digests, and may be another now
@@ -97,7 +96,7 @@ def _held_as(ledger: Ledger, receipts: list[Receipt], name: str, configuration: 
     """Return, for each receipt, whether a sample of a class is held that has its content or its features."""
     index = LabelIndex([from_text(name)] * len(receipts))
     quantised = np.stack([receipt.quantised for receipt in receipts])
-    members = [digest for _, digest in Membership(key, configuration).digests(quantised, index)]
+    members = [digest for _, digest in member_digests(configuration, key, quantised, index)]
     ids, prints = [receipt.id for receipt in receipts], [receipt.fingerprint for receipt in receipts]
     contents = [ticket.content for ticket in tickets_of(configuration, key, ids, [name] * len(receipts), prints)]
     by_member, known = ledger.by_members(members), ledger.knows_contents(contents)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones import Backbone
+from neverseen.backbones.reading import Prepared, features_of
 from neverseen.certificates import AuditHead, Certificate, State, issue
 from neverseen.definiteness import why_impossible
 from neverseen.encoding import quantise
@@ -26,21 +27,21 @@ from neverseen.errors import (
     ReceiptRejectedError,
     StoreDamagedError,
 )
-from neverseen.forgetting import Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
+from neverseen.holdings import Change, Member, owned_number
+from neverseen.intake import Intake, Verdict
 from neverseen.keys import Key, Keyring
-from neverseen.labels import LabelIndex, normalise, text
+from neverseen.labels import LabelIndex, from_text, normalise, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
-from neverseen.membership import Member
-from neverseen.receipts import commitment
-from neverseen.register import number_for
+from neverseen.model import ExactModel
+from neverseen.receipts import Receipt, commitment, seal
 from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics, pack_triangle
 from neverseen.store.absent import checked
 from neverseen.store.description import NAME, Description
-from neverseen.store.held import Note, StoredClassifier, StoredForgetting, StoredModel
+from neverseen.store.held import LedgerHoldings
 from neverseen.store.holding import Holding, holdings
-from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
+from neverseen.store.journal import gathered
 from neverseen.store.lock import WriterLock
 from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications, files_in, note_of
 from neverseen.store.snapshots import files_of, read_snapshot, release_classes, write_snapshot
@@ -112,10 +113,11 @@ class Store:
         self.folder = folder
         self.description = Description.read(folder)
         self.backbone = checked(backbone, self.description, folder)
-        self._hardware, self._clock, self._given_keys = hardware, clock, keys
-        self._publications = Publications(folder, self.description, lambda: self._open_ledger().meta(NEWEST))
+        self._hardware, self._clock = hardware, clock
+        self._publications = Publications(folder, self.description, lambda: self.ledger.meta(NEWEST))
         self._published: tuple[int, Version] | None = None
-        self._model: StoredForgetting | None = None
+        self._model: ExactModel | None = None
+        self._intake = Intake(self.backbone, self.description.configuration.digest(), keys, owned=True)
         self._ledger: Ledger | None = None
         self._lock = WriterLock(folder / LOCK) if write else None
         try:
@@ -151,17 +153,11 @@ class Store:
 
     def prepare(self, samples: Any, *, remember: bool = False) -> Prepared:
         """Return samples with their features taken, to be given to `learn` or `forget`; waits for no other change."""
-        return self._writer().prepare(samples, remember=remember)
+        self._exact()
+        return self._intake.prepare(samples, remember=remember)
 
     def learn(
-        self,
-        samples: Any,
-        labels: Any,
-        ids: Iterable[Any] | None = None,
-        owners: Iterable[Any] | None = None,
-        *,
-        deliver: Callable[[list[bytes]], None] | None = None,
-        note: Note | None = None,
+        self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
     ) -> list[bytes]:
         """Learn samples; return a receipt for each once they are on disk. See `ForgettingModel.learn`.
 
@@ -171,21 +167,12 @@ class Store:
 
         Parameters
         ----------
-        samples, labels, ids, owners, deliver
+        samples, labels, ids, owners
             As there.
-        note : callable, optional
-            Called with the ledger's transaction before it is committed, to write more into it. If it raises, nothing
-            is learned.
         """
-        model = self._writer()
-        if note is None:
-            receipts = model.learn(samples, labels, ids, owners, deliver=deliver)
-        else:
-            prepared = samples if isinstance(samples, Prepared) else self.prepare(samples, remember=True)
-            with self._on_behalf(None, note):
-                receipts = model.learn(prepared, labels, ids, owners, deliver=deliver)
-        self._fold_if_due()
-        return receipts
+        change = self.learning(samples, labels, ids, owners)
+        self.commit(change)
+        return list(change.receipts)
 
     def forget(
         self,
@@ -195,7 +182,6 @@ class Store:
         ids: Iterable[Any] | None = None,
         owners: Iterable[Any] | None = None,
         owner: Any = None,
-        note: Note | None = None,
         dry_run: bool = False,
     ) -> None:
         """Forget samples, by receipt or by sample; see `ForgettingModel.forget`.
@@ -212,27 +198,61 @@ class Store:
             at most can be. Not for receipts, which say it themselves.
         owner : value, optional
             Whose samples they must be: those of others are as if not there.
-        note : callable, optional
-            Called with the ledger's transaction before it is committed, to write more into it. If it raises, nothing
-            is forgotten.
         """
-        model = self._writer()
+        change = self.forgetting(given, labels, ids=ids, owners=owners, owner=owner)
+        self.rehearse(change) if dry_run else self.commit(change)
 
-        def owner_of(token: bytes) -> str:
-            return _text_of(model.read_receipt(token)["owner"])
+    def forget_class(self, label: Any, *, dry_run: bool = False) -> None:
+        """Forget every sample of a class, without receipts; needs a store that tracks classes."""
+        change = self.forgetting_class(label)
+        self.rehearse(change) if dry_run else self.commit(change)
 
-        tokens = [given] if isinstance(given, bytes) else given
-        if labels is not None and not isinstance(given, Prepared):
-            tokens = self.prepare(given)
-        try:
-            with self._on_behalf(owner, note):
-                model.forget(tokens, labels, ids=ids, owners=owners, dry_run=dry_run)
-        except ReceiptRejectedError as error:
-            used = error.reason == "used"  # and so it can be read
-            if used and owner is not None and owner_of(tokens[error.row]) != _text_of(owner):
-                raise
-            raise self._answered([error], [tokens[error.row]])[0] from error
+    # -- changing in two steps: for those who write down receipts, or note requests, before the change is made ------
+
+    def learning(
+        self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
+    ) -> Change:
+        """Return the change that `learn` makes, with its receipts, for `commit`. Ids that are held are refused."""
+        return self._intake.learning(self._exact(), samples, labels, ids, owners)
+
+    def forgetting(
+        self,
+        given: Any,
+        labels: Any = None,
+        *,
+        ids: Iterable[Any] | None = None,
+        owners: Iterable[Any] | None = None,
+        owner: Any = None,
+    ) -> Change:
+        """Return the change that `forget` makes. Receipts that `verdicts` opened may be given as `Verdict.shown`."""
+        self._exact()
+        return self._intake.forgetting(given, labels, ids, owners, None if owner is None else _text_of(owner))
+
+    def forgetting_class(self, label: Any) -> Change:
+        """Return the change that `forget_class` makes."""
+        return self._intake.forgetting_class(label)
+
+    def commit(self, change: Change) -> None:
+        """Make a change; it is on disk when this returns. What it has to note goes into the same transaction."""
+        with self._answering(change):
+            self._intake.commit(self._exact(), change)
         self._fold_if_due()
+
+    def rehearse(self, change: Change) -> None:
+        """Raise what `commit` would raise; change nothing."""
+        with self._answering(change):
+            self._intake.check(self._exact(), change)
+
+    @contextmanager
+    def _answering(self, change: Change) -> Iterator[None]:
+        """Answer a receipt that was used from the certificates, unless it is one of somebody else."""
+        try:
+            yield
+        except ReceiptRejectedError as error:
+            tickets = change.tickets or ()
+            if error.reason == "used" and change.owner not in (None, tickets[error.row].owner):
+                raise
+            raise self._answered([error], [change.receipts[error.row]])[0] from error
 
     def verdicts(self, receipts: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
         """Return what `forget` would say about each receipt by itself; change nothing. See `ForgettingModel.verdicts`.
@@ -243,7 +263,9 @@ class Store:
         owners : sequence, optional
             Whose each must be; None for anybody's. Nothing is looked up for one that is somebody else's.
         """
-        found = self._writer().verdicts(receipts, owners)
+        whose = [None] * len(receipts) if owners is None else owners
+        limits = [None if owner is None else _text_of(owner) for owner in whose]
+        found = self._intake.verdicts(self._exact(), receipts, limits)
         rows = [row for row, verdict in enumerate(found) if verdict.error is not None]
         errors = [error for verdict in found if (error := verdict.error) is not None]
         for row, error in zip(rows, self._answered(errors, [receipts[row] for row in rows]), strict=True):
@@ -254,19 +276,24 @@ class Store:
         self, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any = None
     ) -> list[bytes] | None:
         """Return the receipts that an owner's samples were given when they were learned; None if one is not held."""
-        return self._writer().receipts_again(self._open_ledger(), prepared, labels, ids, owner)
-
-    def forget_class(self, label: Any, *, note: Note | None = None, dry_run: bool = False) -> None:
-        """Forget every sample of a class, without receipts; needs a store that tracks classes."""
-        with self._on_behalf(None, note):
-            self._writer().forget_class(label, dry_run=dry_run)
-        self._fold_if_due()
-
-    @contextmanager
-    def _on_behalf(self, owner: Any, note: Note | None) -> Iterator[None]:
-        limit = None if owner is None else _text_of(owner)
-        with self._writer()._lock, self._exact().on_behalf(limit, note):  # in the order in which the model takes them
-            yield
+        names, owners = [_text_of(label) for label in labels], [_text_of(owner)] * len(labels)
+        tickets = self._intake.tickets([_text_of(each) for each in ids], owners, names, prepared.prints)
+        held = self.ledger.by_numbers([ticket.number for ticket in tickets])
+        configuration = self.description.configuration.digest()
+        receipts: list[bytes] = []
+        for ticket, name, fingerprint, quantised in zip(
+            tickets, names, prepared.prints, prepared.quantised, strict=True
+        ):
+            row = held.get(ticket.number)
+            if row is None:
+                return None
+            said = Receipt(ticket.id, ticket.owner, name, fingerprint, quantised, row.salt)
+            sealed = (seal(said, key, configuration) for key in self._intake.require_keys().receipts)
+            found = next((token for token in sealed if commitment(token) == row.commitment), None)
+            if found is None:
+                return None
+            receipts.append(found)
+        return receipts
 
     def _answered(
         self, errors: Sequence[ReceiptRejectedError], receipts: Sequence[bytes]
@@ -275,7 +302,7 @@ class Store:
         used = [
             commitment(token) if error.reason == "used" else b"" for error, token in zip(errors, receipts, strict=True)
         ]
-        numbers = self._open_ledger().certificates_of(value for value in used if value)
+        numbers = self.ledger.certificates_of(value for value in used if value)
         return [
             error
             if number is None
@@ -302,7 +329,7 @@ class Store:
         audit : AuditHead, optional
             How far the log of a service has come, for the certificate to say. That line must be on disk.
         """
-        ledger, exact, publications = self._open_ledger(), self._exact(), self._publications
+        ledger, exact, publications = self.ledger, self._exact(), self._publications
         with exact.locked():
             number = self.published_number
             previous = None if number == 0 else publications.checked(number)
@@ -341,7 +368,7 @@ class Store:
         The file comes last before the commit. If that fails, nothing else may be changed until the store is opened
         again: what is signed must stay what the ledger comes to.
         """
-        ledger, number = self._open_ledger(), certificate.number
+        ledger, number = self.ledger, certificate.number
         try:
             with ledger.writing() as writing:
                 _note_published(writing, certificate)
@@ -386,7 +413,7 @@ class Store:
         The published weights still hold what was forgotten since they were made. So the store counts as sealed up to
         the last certificate, and no further.
         """
-        ledger, exact = self._open_ledger(), self._exact()
+        ledger, exact = self.ledger, self._exact()
         with exact.locked():
             self._fold()
             exact.discard_hints()
@@ -404,7 +431,7 @@ class Store:
         """
         number = self.published_number
         before = self.certificate(number).after.samples if number else 0
-        learned, held = self._open_ledger().learned_since_certificate()
+        learned, held = self.ledger.learned_since_certificate()
         forgotten = before - (held - learned)
         return learned + forgotten
 
@@ -416,7 +443,7 @@ class Store:
     @property
     def audit_head(self) -> AuditHead | None:
         """How far the audit log of a service must have come, as the ledger and the newest certificate say."""
-        noted = self._open_ledger().meta(AUDIT)
+        noted = self.ledger.meta(AUDIT)
         number = self.published_number
         try:
             found = [] if noted is None else [AuditHead(**json.loads(noted))]
@@ -431,7 +458,7 @@ class Store:
         return self._noted_number("published")
 
     def _noted_number(self, key: str) -> int:
-        noted = self._open_ledger().meta(key) or "0"
+        noted = self.ledger.meta(key) or "0"
         if not (noted.isascii() and noted.isdecimal() and len(noted) <= 16):
             raise StoreDamagedError(f"the ledger of {self.folder} is damaged: its note {key!r} is no number")
         return int(noted)
@@ -507,7 +534,7 @@ class Store:
 
         For a store that comes from elsewhere. That the sums are those of the samples, `neverseen verify retrain` shows.
         """
-        self._open_ledger().check()
+        self.ledger.check()
         sums = self.statistics()
         if sums.class_grams is None:
             return
@@ -525,13 +552,14 @@ class Store:
 
     def ids_held(self, ids: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
         """Return, for each id, whether a sample of its owner is held under it: `learn` would refuse it."""
-        key, configuration = self._writer()._require_keys().membership, self.description.configuration.digest()
+        self._exact()
+        key, configuration = self._intake.require_keys().membership, self.description.configuration.digest()
         whose = [None] * len(ids) if owners is None else owners
         numbers = [
-            number_for(configuration, key, text(normalise(owner)), text(normalise(each)))
+            owned_number(configuration, key, text(normalise(owner)), text(normalise(each)))
             for owner, each in zip(whose, ids, strict=True)
         ]
-        held = self._open_ledger().by_numbers(numbers)
+        held = self.ledger.by_numbers(numbers)
         return [number in held for number in numbers]
 
     def held_already(self, samples: Any, labels: Sequence[Any]) -> list[bool]:
@@ -540,12 +568,12 @@ class Store:
         `learn` does not mind: a sample that is learned twice counts twice. This is for those who do.
         """
         prepared = samples if isinstance(samples, Prepared) else self.prepare(samples)
-        membership = self._exact().membership
-        members = membership.digests(prepared.quantised, LabelIndex(list(labels)))
-        held, seen = membership.held(members), set[Member]()
+        exact = self._exact()
+        members = exact.members(prepared.quantised, LabelIndex(list(labels)))
+        held, seen = exact.holdings.by_members(members), set[Member]()
         answers = []
         for member in members:
-            answers.append(held[member] > 0 or member in seen)
+            answers.append(member[1] in held or member in seen)
             seen.add(member)
         return answers
 
@@ -558,24 +586,26 @@ class Store:
         learned again is another sample.
         """
         digest = self.description.configuration.digest()
-        return holdings(self._open_ledger(), receipts, digest, self._readable_keys())
+        return holdings(self.ledger, receipts, digest, self._readable_keys())
 
     def _readable_keys(self) -> Keyring | None:
         """Return the keys, as far as they are there to be read."""
-        known = self._given_keys if self._model is None else self._model.keys
+        known = self._intake.keys
         if known is None and os.access(self.folder / KEYS, os.R_OK):
             known = Keyring.load(self.folder / KEYS)
-        if known is not None and self._open_ledger().meta("key_check") not in (None, known.membership.check()):
+        if known is not None and self.ledger.meta("key_check") not in (None, known.membership.check()):
             raise ConfigurationError("the keys are not those that this store was made with")
         return known
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return id, label and owner of a receipt of this store."""
-        return self._writer().read_receipt(receipt)
+        self._exact()
+        ((_, opened),) = self._intake.opened([receipt])
+        return {"id": from_text(opened.id), "label": from_text(opened.label), "owner": from_text(opened.owner)}
 
     def status(self) -> dict[str, Any]:
         """Return how the store stands, as JSON values."""
-        ledger = self._open_ledger()
+        ledger = self.ledger
         counts = ledger.counts()
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         return {
@@ -593,18 +623,25 @@ class Store:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _writer(self) -> StoredForgetting:
+    def _exact(self) -> ExactModel:
         if self._model is None:
             raise ConfigurationError("this store is closed, or open for reading: open it with write=True to change it")
         return self._model
 
-    def _exact(self) -> StoredModel:
-        classifier = self._writer().classifier
-        if not isinstance(classifier, StoredClassifier):  # `_recover` made it
-            raise ConfigurationError("this store is closed")
-        return classifier._stored
+    @property
+    def _holdings(self) -> LedgerHoldings:
+        holdings = self._exact().holdings
+        if not isinstance(holdings, LedgerHoldings):  # `_read_model` made them
+            raise TypeError("the holdings of a store are in its ledger")
+        return holdings
 
-    def _open_ledger(self) -> Ledger:
+    def required_keys(self) -> Keyring:
+        """Return the store's secrets; raise `KeyMissingError` if they were neither given nor in its folder."""
+        return self._intake.require_keys()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger: rows of samples, requests and notes. Look, and let `commit` change it."""
         if self._ledger is None:
             raise ConfigurationError("this store is closed: open it again")
         return self._ledger
@@ -614,7 +651,7 @@ class Store:
 
         Raises `StoreDamagedError` if certificates are missing or cannot be relied on, or are newer than the ledger.
         """
-        ledger = self._open_ledger()
+        ledger = self.ledger
         for _ in range(10):  # another process may publish meanwhile
             number = self.published_number
             try:
@@ -642,7 +679,7 @@ class Store:
             One that a process signed and did not live to note in the ledger. If what is recovered is what it states,
             it is noted now.
         """
-        ledger = self._open_ledger()
+        ledger = self.ledger
         known = keys
         if known is None and (self.folder / KEYS).is_file():
             known = Keyring.load(self.folder / KEYS)
@@ -666,8 +703,8 @@ class Store:
         if ledger.is_outdated:  # not sooner: a store that is refused stays as it is
             self._migrate(known)
         self._folded = self._clock()
-        classifier = StoredClassifier(stored)
-        self._model = StoredForgetting._of(self.backbone, classifier, known)
+        self._intake.keys = known
+        self._model = stored
         with ledger.writing() as writing:  # goes over what a process that died had not committed: no state but this
             writing.set_meta("snapshot", snapshot)  # one can come back, and no other's files are needed
             if ahead is not None:
@@ -677,13 +714,13 @@ class Store:
         self._publications.remove_unnamed()
         self._tidy()
 
-    def _require_stated(self, stored: StoredModel) -> None:
+    def _require_stated(self, stored: ExactModel) -> None:
         """Raise `StoreDamagedError` unless version and sums are those that the newest certificate states.
 
         Without the version's file it can be published again. The sums can be compared if nothing changed since: then
         none is pending, and as many samples are held. Else nobody has signed for them yet.
         """
-        number, gone = self.published_number, len(self._open_ledger().pending())
+        number, gone = self.published_number, len(self.ledger.pending())
         if self._publications.version_path(number).exists():
             self.version()
         after, sums = self._publications.checked(number).after, stored.statistics
@@ -707,15 +744,15 @@ class Store:
                 "(keys=), which brings it up to date"
             )
         key, configuration = keys.membership, self.description.configuration.digest()
-        self._open_ledger().migrate(lambda row: number_for(configuration, key, row.owner, row.id))
+        self.ledger.migrate(lambda row: owned_number(configuration, key, row.owner, row.id))
 
     def _snapshot(self) -> str:
-        name = self._open_ledger().meta("snapshot")
+        name = self.ledger.meta("snapshot")
         if name is None:
             raise StoreDamagedError(f"the ledger of {self.folder} names no snapshot: restore it from a copy")
         return name
 
-    def _read_model(self, snapshot: str, key: Key | None) -> StoredModel:
+    def _read_model(self, snapshot: str, key: Key | None) -> ExactModel:
         """Return the model of a snapshot and of the journal since."""
         description = self.description
         statistics = read_snapshot(self.folder / SUMS, snapshot, self._hardware)
@@ -725,35 +762,20 @@ class Store:
                 f"the sums in {self.folder / SUMS} have {statistics.size} codes where {NAME} has {size}, or only one "
                 "of the two tracks classes: restore both from one copy"
             )
-        stored = StoredModel(
-            description.configuration,
-            description.n_features,
-            key,
-            self._hardware,
-            statistics,
-            self._open_ledger(),
-            self._clock,
-        )
-        self._replay(stored)
-        return stored
+        holdings = LedgerHoldings(key, self.ledger, self._clock)
+        model = ExactModel(description.configuration, description.n_features, holdings, self._hardware, statistics)
 
-    def _replay(self, stored: StoredModel) -> None:
         def noted() -> Iterator[JournalRow]:
-            for record in self._open_ledger().journal():
-                stored._recorded(record.sequence, record.payload)
+            for record in self.ledger.journal():
+                holdings.noted(record)
                 yield record
 
-        for kind, quantised, index, name in gathered(noted()):
-            if kind == FORGET_CLASS:
-                stored.statistics.remove_class(name)
-                continue
-            batch, _ = stored._batch(quantised, index)
-            change = stored.statistics.merge if kind == LEARN else stored.statistics.subtract
-            change(batch)
+        for change in gathered(noted()):
+            model.replay(change)
+        return model
 
     def _fold_if_due(self) -> None:
-        stored = self._exact()
-        waiting = stored.journal_bytes
+        waiting = self._holdings.journal_bytes
         if waiting > FOLD_BYTES or (waiting and self._clock() - self._folded > FOLD_SECONDS):
             try:
                 self._fold()
@@ -766,13 +788,13 @@ class Store:
 
     def _fold(self) -> None:
         """Write the sums as a snapshot, and drop the journal that led to them."""
-        stored, ledger = self._exact(), self._open_ledger()
+        stored, ledger = self._exact(), self.ledger
         with stored.locked():
             name = write_snapshot(self.folder / SUMS, stored.statistics)
             with ledger.writing() as writing:
                 writing.set_meta("snapshot", name)
-                writing.drop_journal(stored.last_record)
-            stored.journal_bytes = 0
+                writing.drop_journal(self._holdings.last_record)
+            self._holdings.journal_bytes = 0
             release_classes(self.folder / SUMS, name, stored.statistics)
             self._folded = self._clock()
             self._tidy()
@@ -782,7 +804,7 @@ class Store:
 
         Certificates are never removed: what is signed stays.
         """
-        ledger = self._open_ledger()
+        ledger = self.ledger
         wanted = {
             SUMS: files_of(self.folder / SUMS, ledger.meta("snapshot") or ""),
             VERSIONS: {self._publications.version_path(self.published_number).name},
