@@ -150,6 +150,19 @@ def test_a_ledger_of_just_before_the_publication_is_put_back(tmp_path: Path) -> 
         check_chain(again.certificates(), again.description.public_key)
 
 
+def test_a_certificate_is_ahead_of_a_copy_without_its_folder_of_versions(unpublished: Path, tmp_path: Path) -> None:
+    """A tool that copies files alone leaves out folders that are empty, or whose files it was told to pass over."""
+    folder = Path(shutil.copytree(unpublished, tmp_path / "s"))
+    shutil.copytree(folder, tmp_path / "other")
+    with opened(tmp_path / "other") as made:
+        made.publish()
+    shutil.copy(tmp_path / "other" / "certificates" / "00000002.json", folder / "certificates")
+    shutil.rmtree(folder / "versions")
+    with opened(folder) as again:
+        assert again.published_number == 2
+        assert again.version().digest() == again.digest() == never(list(range(3, 22)))
+
+
 def test_an_older_database_is_put_back(tmp_path: Path, schema: str) -> None:
     """PostgreSQL, restored by itself."""
     engine = sa.create_engine(schema)

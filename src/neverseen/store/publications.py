@@ -177,5 +177,7 @@ class Publications:
         return version
 
     def write_version(self, number: int, version: Version) -> None:
-        """Write a version."""
-        write_version(self.version_path(number), version)
+        """Write a version; its folder is made if a copy left it out."""
+        path = self.version_path(number)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_version(path, version)
