@@ -295,6 +295,41 @@ def test_an_export_leaves_such_files_out(with_keys: Path, tmp_path: Path) -> Non
         assert not {"hoard", "certificates/notes.txt"} & set(archive.getnames())
 
 
+def test_keys_that_a_killed_rotation_left_are_removed_and_never_archived(with_keys: Path, tmp_path: Path) -> None:
+    left = with_keys / ".keys.json.ab_d3fgh"
+    left.write_bytes((with_keys / "keys.json").read_bytes())
+    with opened(with_keys, write=False):
+        assert left.exists()  # who reads changes nothing
+    with opened(with_keys):
+        assert not left.exists()
+        left.write_bytes(b"again")
+    write_archive(with_keys, tmp_path / "s.tar")
+    assert not left.exists()
+    with tarfile.open(tmp_path / "s.tar") as archive:
+        assert [name for name in archive.getnames() if "keys" in name] == ["keys.json"]
+
+
+@pytest.mark.parametrize("name", ["../evil.json", "/evil.json", ".keys.json.ab_d3fgh", "certificates/notes.txt"])
+def test_files_that_are_skipped_are_written_nowhere(name: str, with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar", added=name)
+    there, skipped = set(tmp_path.iterdir()), list[str]()
+    read_archive(tmp_path / "again", archive, skipped=skipped.append)
+    assert skipped == [name]
+    assert set(tmp_path.iterdir()) == there | {tmp_path / "again"}
+    names = {path.name for path in (tmp_path / "again").rglob("*")}
+    assert Path(name).name not in names
+
+
+def test_a_link_is_never_skipped(with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar")
+    with tarfile.open(archive, "a") as opened_again:
+        link = tarfile.TarInfo("notes")
+        link.type, link.linkname = tarfile.SYMTYPE, "keys.json"
+        opened_again.addfile(link)
+    with pytest.raises(FileRejectedError, match="holds 'notes', which is no file of a store"):
+        read_archive(tmp_path / "again", archive, skipped=lambda _: None)
+
+
 def test_an_archive_has_a_file_twice(with_keys: Path, tmp_path: Path) -> None:
     archive = packed(with_keys, tmp_path / "s.tar", added="store.json")
     with pytest.raises(FileRejectedError, match=r"s\.tar holds 'store.json' twice"):

@@ -159,7 +159,8 @@ class Ledger:
         if self.is_outdated:
             raise LedgerError(
                 f"the ledger {self._database.name} is of the older format {OLD_FORMAT!r}: open its store once for "
-                "writing, with its keys, to bring it up to date"
+                "writing, with its keys, to bring it up to date (neverseen publish FOLDER, with --keys FILE if they "
+                "are not in the folder)"
             )
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from neverseen.encoding import quantise
 from neverseen.errors import (
     AlreadyForgottenError,
     ConfigurationError,
+    KeyMissingError,
     LedgerError,
     NotPublishedError,
     ReceiptRejectedError,
@@ -28,7 +29,7 @@ from neverseen.errors import (
 )
 from neverseen.forgetting import Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
-from neverseen.keys import Key, Keyring
+from neverseen.keys import Key, Keyring, tidy
 from neverseen.labels import LabelIndex, normalise, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
 from neverseen.membership import Member
@@ -675,6 +676,7 @@ class Store:
             elif number := self.published_number:  # ledgers of 0.1.0 do not have it
                 writing.set_meta(NEWEST, note_of(self._publications.checked(number)))
         self._publications.remove_unnamed()
+        tidy(self.folder / KEYS)
         self._tidy()
 
     def _require_stated(self, stored: StoredModel) -> None:
@@ -702,7 +704,7 @@ class Store:
     def _migrate(self, keys: Keyring | None) -> None:
         """Bring a ledger of an older format up to date. What was learned before stays held, and its receipts good."""
         if keys is None:
-            raise ConfigurationError(
+            raise KeyMissingError(
                 f"the ledger of {self.folder} is of an older format: open the store once for writing with its keys "
                 "(keys=), which brings it up to date"
             )
