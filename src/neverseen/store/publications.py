@@ -143,6 +143,17 @@ class Publications:
             f"certificate {published + 1}. Nothing was changed. {_REMEDY}"
         )
 
+    def left_behind(self, number: int) -> StoreDamagedError:
+        """Return the error for a certificate whose publication failed in version 0.1.0, which went on without it."""
+        path = self.certificate_path(number)
+        return StoreDamagedError(
+            f"{path} was signed by a publication of version 0.1.0 that failed: the ledger does not know it, and has "
+            "changed since. Nothing was changed. All that this certificate lists is still noted as forgotten. Version "
+            f"0.1.0 did not show it to anybody. If you have not given the file to anybody either, move {path.name} out "
+            "of the folder and keep it; the store then opens, and the next publication has that number. If somebody "
+            "has it, make a new store. 'Backups' in docs/service.md says more"
+        )
+
     def add(self, certificate: Certificate) -> None:
         """Write a new certificate; one that is there is never replaced."""
         create_file(self.certificate_path(certificate.number), [certificate.to_json()])

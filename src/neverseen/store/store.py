@@ -621,9 +621,14 @@ class Store:
             try:
                 ahead = self._publications.ahead(number)
                 if ahead is not None:
-                    counts, after = ledger.counts(), ahead.after
-                    same = (sum(counts.values()), len(counts)) == (after.samples, after.classes)
-                    if not same or ledger.pending() != [bytes.fromhex(entry) for entry in ahead.commitments]:
+                    counts, after, gone = ledger.counts(), ahead.after, ledger.pending()
+                    held, listed = sum(counts.values()), [bytes.fromhex(entry) for entry in ahead.commitments]
+                    if (held, len(counts), gone) != (after.samples, after.classes, listed):
+                        # All that it lists is still noted as forgotten, and no sample is lacking but those forgotten
+                        # since: an older ledger would lack either. 0.1.0 went on after a publication that failed.
+                        went_on = set(listed) <= set(gone) and held >= after.samples - (len(gone) - len(listed))
+                        if ledger.meta(NEWEST) is None and went_on:
+                            raise self._publications.left_behind(number + 1)
                         raise self._publications.older(number, number + 1, "it is about other samples than the ledger")
             except StoreDamagedError:
                 if number == self.published_number:
