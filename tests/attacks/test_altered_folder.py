@@ -19,16 +19,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from neverseen import ConfigurationError, FileRejectedError, LedgerError, StoreDamagedError, store
+from neverseen import (
+    CertificateRejectedError,
+    ConfigurationError,
+    FileRejectedError,
+    LedgerError,
+    StoreDamagedError,
+    store,
+)
 from neverseen.certificates import check_chain
+from neverseen.cli import app
 from neverseen.cli.archive import read_archive, write_archive
 from neverseen.hardware import choose
 from neverseen.labels import canonical_json
 from neverseen.statistics import Statistics
 from neverseen.store.description import Description
 from neverseen.store.snapshots import read_snapshot, write_snapshot
-from tests.attacks.test_rollback import refused
+from tests.attacks.test_rollback import contents, refused
 from tests.test_store import IDS, KEYS, LABELS, ROWS, never, new, opened
 
 
@@ -357,3 +366,116 @@ def test_the_store_of_the_tests_is_not_refused(folder: Path) -> None:
     with opened(folder) as made:  # what is not published yet is not compared
         assert made.publish().number == 3
         check_chain(made.certificates(), made.description.public_key)
+
+
+# -- verify store ------------------------------------------------------------------------------------
+
+
+def verify_store(folder: Path) -> Any:
+    return CliRunner().invoke(app, ["verify", "store", str(folder)])
+
+
+def changed_row(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute(
+            "UPDATE neverseen_samples SET owner = '\"eve\"' WHERE number = (SELECT min(number) FROM neverseen_samples)"
+        )
+
+
+def changed_count(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute(
+            "UPDATE neverseen_classes SET samples = samples + 1 WHERE name = (SELECT min(name) FROM neverseen_classes)"
+        )
+
+
+def swapped_sums(folder: Path) -> None:
+    """Those of as many other samples, with a ledger that names them."""
+    with new(folder.parent / "donor") as donor:
+        donor.learn(ROWS[2:20] + 1, LABELS[2:20])
+        donor.seal()
+        name = donor._snapshot()
+    shutil.rmtree(folder / "sums")
+    shutil.copytree(folder.parent / "donor" / "sums", folder / "sums")
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute("UPDATE neverseen_meta SET value = ? WHERE key = 'snapshot'", [name])
+
+
+def changed_certificate(folder: Path) -> None:
+    path = folder / "certificates" / "00000001.json"
+    path.write_bytes(path.read_bytes().replace(b'"learned":20', b'"learned":21'))
+
+
+def lost_version(folder: Path) -> None:
+    (folder / "versions" / "00000003.safetensors").unlink()
+
+
+DAMAGE: dict[Callable[[Path], None], str] = {
+    changed_row: "a sample in the ledger is damaged",
+    changed_count: "notes other numbers of them by class",
+    swapped_sums: "are not those that certificate 3 states",
+    changed_certificate: "certificate 1",
+    lost_version: "version 3 is missing",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_a_check_of_the_store_finds_what_readers_do_not_look_at(damage: Callable[[Path], None], folder: Path) -> None:
+    with opened(folder) as made:
+        made.publish(always=True)
+    good = verify_store(folder)
+    assert good.exit_code == 0, good.output
+    assert "is whole: 18 samples of 3 classes in ledger and sums, 3 certificates" in good.stdout
+    damage(folder)
+    opened(folder, write=False).close()
+    before = contents(folder)
+    bad = verify_store(folder)
+    assert (bad.exit_code, bad.stdout) == (1, "")
+    assert DAMAGE[damage] in bad.stderr
+    assert contents(folder) == before
+
+
+def test_the_certificate_before_the_newest_is_altered(folder: Path) -> None:
+    changed_certificate(folder)
+    for write in (True, False):
+        refused(folder, r"00000001\.json cannot be relied on", write)
+
+
+def test_an_archive_has_an_altered_older_certificate(with_keys: Path, tmp_path: Path) -> None:
+    with opened(with_keys) as made:
+        made.publish(always=True)
+    changed_certificate(with_keys)
+    write_archive(with_keys, tmp_path / "s.tar")
+    with pytest.raises(CertificateRejectedError, match="certificate 1"):
+        read_archive(tmp_path / "again", tmp_path / "s.tar")
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_store_is_checked_while_another_process_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changes between two looks is no damage."""
+    writer, looks = opened(folder), list[str]()
+
+    def change(what: str) -> None:
+        looks.append(what)
+        if looks.count(what) == 1:
+            writer.learn(ROWS[20 + len(looks)][None], LABELS[[20 + len(looks)]])
+            writer.seal()
+
+    def after(owner: Any, name: str) -> None:
+        work = getattr(owner, name)
+
+        def wrapped(self: Any, *arguments: Any) -> Any:
+            found = work(self, *arguments)
+            if self in (reader, reader._ledger):
+                change(name)
+            return found
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    with writer, opened(folder, write=False) as reader:
+        after(store.Store, "statistics")
+        after(store.Store, "certificates")
+        after(store.Store, "_require_held")
+        reader.check()
+    assert min(map(looks.count, ("statistics", "certificates", "_require_held"))) >= 1
+    assert looks.count("statistics") > 1

@@ -80,9 +80,10 @@ class Publications:
     def checked(self, number: int) -> Certificate:
         """Return a certificate that this store signed, and that follows on the one before it."""
         configuration = self._description.configuration
+        with self._named(number - 1):
+            before = None if number == 1 else self.certificate(number - 1)
         with self._named(number):
             found = self.certificate(number)
-            before = None if number == 1 else self.certificate(number - 1)
             check_next(found, before, self._description.public_key)
         if found.configuration != configuration.digest().hex() or found.grid_bits != configuration.grid_bits:
             raise StoreDamagedError(
