@@ -40,7 +40,7 @@ from neverseen.certificates import (
 )
 from neverseen.encoding import Encoder
 from neverseen.hardware import Hardware, choose
-from neverseen.holdings import LEARN, Change
+from neverseen.holdings import FORGET, LEARN, Change
 from neverseen.labels import LabelIndex, canonical_json, from_text
 from neverseen.model import Configuration, ExactModel, empty_digest
 from neverseen.receipts import commitment
@@ -100,7 +100,7 @@ def test_the_version_of_a_model_that_forgot_is_that_of_one_that_never_learned(ki
     model = model_of(kind)
     model.weights()
     for row in range(59, 39, -1):  # followed one by one
-        model.forget(QUANTISED[row : row + 1], LabelIndex(LABELS[row : row + 1]))
+        model.apply(Change(FORGET, QUANTISED[row : row + 1], LabelIndex(LABELS[row : row + 1])))
         model.weights()
     forgot = Version.of(model)
     forgot.check(model.statistics)
@@ -110,7 +110,7 @@ def test_the_version_of_a_model_that_forgot_is_that_of_one_that_never_learned(ki
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_a_version_without_samples(kind: str, tmp_path: Path) -> None:
     model = model_of(kind)
-    model.forget(QUANTISED, LabelIndex(LABELS))
+    model.apply(Change(FORGET, QUANTISED, LabelIndex(LABELS)))
     raw = written(Version.of(model), tmp_path)
     assert raw == written(Version.empty(model.configuration), tmp_path)
     version = read_version(tmp_path / "version")

@@ -328,6 +328,8 @@ class ExactModel:
     def digest(self) -> str:
         """Return the SHA-256 of what the model is: configuration, classes, weights."""
         with self.locked():
+            if not self.statistics.total:
+                return empty_digest(self.configuration)
             return model_digest(self.configuration_digest, self.n_features, self.classes, self.weights())
 
     # -- hints -------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def learn(
                 prepared, found = prepared.only(rows), found.only(rows)
                 known = None if random_ids else found.ids
             change = model.learning(prepared, found.labels, known, found.owners)
-            file.write(change)  # before the change: whoever holds receipts can forget
+            file.write(change.receipts, change.facts())  # before the change: whoever holds receipts can forget
             model.commit(change)
         except BaseException as error:
             if not getattr(error, "uncertain", False):  # else the samples may be there: who holds receipts can forget

@@ -10,14 +10,14 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from neverseen.cli.printing import plain
 from neverseen.errors import FileRejectedError
 from neverseen.files import sync_folder
-from neverseen.holdings import Change
-from neverseen.labels import canonical_json, from_text
+from neverseen.labels import canonical_json
 from neverseen.receipts import PREFIXES
 
 LINE_LIMIT = 2**25
@@ -37,13 +37,12 @@ class ReceiptFile:
     def __init__(self, place: Path) -> None:
         self.path, self._handle = _new_file(place)
 
-    def write(self, change: Change) -> None:
-        """Write the receipts of a change that learns, and sync them."""
+    def write(self, receipts: Iterable[bytes], facts: Iterable[Mapping[str, Any]]) -> None:
+        """Write receipts with id, label and owner of each, and sync them."""
         handle, self._handle = self._handle, -1
         with os.fdopen(handle, "wb") as file:
-            for receipt, ticket, name in zip(change.receipts, change.tickets or (), change.classes, strict=True):
-                said = {"id": ticket.id, "label": name, "owner": ticket.owner}
-                shown = {key: plain(from_text(value)) for key, value in said.items()}
+            for receipt, said in zip(receipts, facts, strict=True):
+                shown = {name: plain(value) for name, value in said.items()}
                 token = base64.urlsafe_b64encode(receipt).decode()
                 file.write(canonical_json(shown | {"receipt": token}).encode() + b"\n")
             file.flush()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from neverseen.holdings.digests import Ticket
-from neverseen.labels import LabelIndex
+from neverseen.labels import LabelIndex, from_text
 
 LEARN, FORGET, FORGET_CLASS = "learn", "forget", "forget-class"
 _NO_ROWS = np.empty((0, 0), np.int8)
@@ -63,6 +63,11 @@ class Change:
     def classes(self) -> list[str]:
         """Canonical text of each sample's class."""
         return [self.labels.texts[position] for position in self.labels.positions]
+
+    def facts(self) -> Iterator[dict[str, Any]]:
+        """Yield id, label and owner of each sample, as they were given; for samples with tickets."""
+        for ticket, name in zip(self.tickets or (), self.classes, strict=True):
+            yield {"id": from_text(ticket.id), "label": from_text(name), "owner": from_text(ticket.owner)}
 
     def noting(self, request: Any) -> Change:
         """Return the same change with something for the ledger to note in its transaction."""
