@@ -8,6 +8,7 @@ import hmac
 import json
 import re
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,7 @@ from neverseen.service.predicting import Predictor
 from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, audited
 from neverseen.service.refusals import Refusals
-from neverseen.service.room import Room, fitted, memory_for_store, texts_of
+from neverseen.service.room import PIXEL, Room, fitted, memory_for_store, texts_of
 from neverseen.service.samples import bounds_of
 from neverseen.service.settings import Settings, service_folder
 from neverseen.service.shares import Shares
@@ -131,6 +132,11 @@ class Service:
             self.audit.append([entry | {"recovered": True} for entry in audited(self._without_line(opened))])
             self.audit.append([{"action": "start", "version": self.writer.published.number}])
             self.bounds = bounds_of(opened.backbone, self.settings)
+            if self.bounds.kind == "images":
+                self.room.reserve(PIXEL * self.settings.max_waiting_pixels)
+            shortage = self.room.shortage(opened.statistics())
+            if shortage is not None:
+                print(f"warning: {shortage}", file=sys.stderr)  # noqa: T201
             self._start_apart(opened)
             undone.callback(self.readers.stop)
             undone.callback(self.checker.stop)
