@@ -274,34 +274,43 @@ class Service:
         key = self.key_of(request)
         if key is None:
             raise Refusal("unauthorized", "send an API key that is good: Authorization: Bearer nsk_...")
-        wait = self.buckets.take(key.name)
-        if wait:
-            limit = f"requests_per_second = {self.settings.requests_per_second:g}"
-            words = f"this key asks too often ({limit}): wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
+        self._count_key(key)
         if scopes and not any(map(key.may, scopes)):
             raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
         return key
 
     def count_early(self, request: Request) -> None:
-        """Count a request against its address before its route is looked for, unless its route counts a key."""
+        """Count a request before its route is looked for, unless its route counts a key."""
         path = request.scope["path"]
         if path in _HEALTH:
-            self._count_address(request, "health_per_second", self.health_buckets)
+            self._count(request, "health_per_second", self.health_buckets)
         elif token_of(request) is None or not path.startswith(_KEYED):
             self.public(request)
 
     def public(self, request: Request) -> None:
-        """Count a request without a key against its address, once."""
+        """Count a request that needs no key, once: against its key if it has a good one, or against its address."""
         if "neverseen.counted" not in request.scope:
-            self._count_address(request, "public_per_second", self.public_buckets)
+            self._count(request, "public_per_second", self.public_buckets)
 
-    def _count_address(self, request: Request, setting: str, buckets: Buckets) -> None:
+    def _count(self, request: Request, setting: str, buckets: Buckets) -> None:
         request.scope["neverseen.counted"] = True
+        token = token_of(request)
+        key = None if token is None else self.access.find(token, look=False)  # who guesses counts below
+        if key is not None:
+            request.scope[KEY] = key.name
+            self._count_key(key)
+            return
         wait = buckets.take(address_of(request))
         if wait:
             limit = f"{setting} = {getattr(self.settings, setting):g}"
             words = f"this address asks too often ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
+
+    def _count_key(self, key: ApiKey) -> None:
+        wait = self.buckets.take(key.name)
+        if wait:
+            limit = f"requests_per_second = {self.settings.requests_per_second:g}"
+            words = f"this key asks too often ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
     def may_see(self, request: Request, key: ApiKey, row: RequestRow) -> bool:
@@ -437,6 +446,11 @@ def new_id() -> str:
 def address_of(request: Request) -> str:
     """Return what a request without a key is counted against: the address, or network, that it comes from."""
     return origin(request.client.host if request.client else "")
+
+
+def client_of(request: Request) -> str:
+    """Return whom a request counts as that was counted: the name of its key, or its address."""
+    return str(request.scope.get(KEY) or address_of(request))
 
 
 def answer(content: Any, status: int = 200) -> Response:

@@ -15,7 +15,7 @@ from neverseen.certificates import State
 from neverseen.service import checks
 from neverseen.service.bodies import content_type, declared
 from neverseen.service.contents import JSON
-from neverseen.service.core import Service, address_of, answer, number
+from neverseen.service.core import Service, answer, client_of, number
 from neverseen.service.documented import SENT, answers, body
 from neverseen.service.errors import Refusal
 from neverseen.service.schemas import CertificatesAnswer, PublicKeyAnswer, VerifyAnswer, VerifyBody
@@ -94,7 +94,7 @@ class Certificates:
         before = number(request, "before", newest + 1, 1, 2**53) or newest + 1
         end = min(before, newest + 1)
         wanted = list(range(end - 1, max(0, end - 1 - limit), -1))
-        found, _ = await service.checker.ask(address_of(request), {"list": wanted})
+        found, _ = await service.checker.ask(client_of(request), {"list": wanted})
         return answer({"certificates": found["certificates"]})
 
     async def key(self, request: Request) -> Response:
@@ -131,7 +131,7 @@ class Certificates:
         if key is not None:
             service.require(request)
         content_type(request, JSON)
-        client = address_of(request) if key is None else key.name
+        client = client_of(request)
         most = settings.max_public_body if key is None else settings.max_json
         said = declared(request)
         if key is None and 0 < said <= most:  # before it is received: that takes time too
