@@ -30,7 +30,7 @@ from neverseen.service import messages
 from neverseen.service.access import ApiKey, KeyFile, maker_of
 from neverseen.service.apart import Apart
 from neverseen.service.audit import AuditLog, audit_key
-from neverseen.service.bodies import Bodies, content_type
+from neverseen.service.bodies import Bodies, content_type, declared
 from neverseen.service.connections import KEY
 from neverseen.service.contents import FORM, JSON, READERS, Bounds, Given
 from neverseen.service.errors import Refusal
@@ -231,12 +231,27 @@ class Service:
             unpacked += pixels
             return True
 
-        async with self.bodies.receiving(request, key.name, min(most, self.settings.max_body)) as content:
-            self.count_bytes(key, len(content))
+        async with self.body(request, key, min(most, self.settings.max_body)) as content:
             try:
                 yield content, await self._read(request, action, key, content, room)
             finally:
                 self._pixels.give(key.name, unpacked)
+
+    @asynccontextmanager
+    async def body(self, request: Request, key: ApiKey | None, most: int) -> AsyncIterator[bytearray]:
+        """Hand out a body whose bytes count against the key, or the address.
+
+        They count before they are received, which takes time and room too. Where a request does not say how many they
+        are, they count afterwards, and one that has used up all its bytes is refused before.
+        """
+        said = declared(request)
+        if said <= most:  # or it is refused as too large
+            self._count_bytes(request, key, said)
+        client, public = client_of(request), key is None
+        async with self.bodies.receiving(request, client, most, public) as content:
+            if not said:
+                self._count_bytes(request, key, len(content))
+            yield content
 
     async def _read(
         self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
@@ -320,20 +335,15 @@ class Service:
         token = token_of(request)
         return token is not None and row.maker is not None and hmac.compare_digest(row.maker, maker_of(token, row.id))
 
-    def count_public_bytes(self, request: Request, size: int) -> None:
-        """Count the bytes of a body without a key against its address."""
-        wait = self.public_byte_buckets.take(address_of(request), size)
+    def _count_bytes(self, request: Request, key: ApiKey | None, size: int) -> None:
+        if key is None:
+            wait = self.public_byte_buckets.take(address_of(request), size)
+            words = "this address sends too much without a key"
+        else:
+            wait = self.byte_buckets.take(key.name, size)
+            words = f"this key sends too much (bytes_per_second = {self.settings.bytes_per_second})"
         if wait:
-            words = "this address sends too much without a key: wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
-
-    def count_bytes(self, key: ApiKey, size: int) -> None:
-        """Count the bytes of a body against a key."""
-        wait = self.byte_buckets.take(key.name, size)
-        if wait:
-            limit = f"bytes_per_second = {self.settings.bytes_per_second}"
-            words = f"this key sends too much ({limit}): wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
+            raise Refusal("rate_limited", f"{words}: wait as long as Retry-After says", wait=wait)
 
     def count_samples(self, key: ApiKey, samples: int) -> None:
         """Count samples against a key."""

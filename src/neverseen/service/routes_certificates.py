@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from neverseen.certificates import State
 from neverseen.service import checks
-from neverseen.service.bodies import content_type, declared
+from neverseen.service.bodies import content_type
 from neverseen.service.contents import JSON
 from neverseen.service.core import Service, answer, client_of, number
 from neverseen.service.documented import SENT, answers, body
@@ -131,19 +131,11 @@ class Certificates:
         if key is not None:
             service.require(request)
         content_type(request, JSON)
-        client = client_of(request)
         most = settings.max_public_body if key is None else settings.max_json
-        said = declared(request)
-        if key is None and 0 < said <= most:  # before it is received: that takes time too
-            service.count_public_bytes(request, said)
-        async with service.bodies.receiving(request, client, most, public=key is None) as content:
-            if key is not None:
-                service.count_bytes(key, len(content))
-            elif not said:
-                service.count_public_bytes(request, len(content))
+        async with service.body(request, key, most) as content:
             audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
             question = {"published": service.writer.published.number, "audit": audit}
-            found, _ = await service.checker.ask(client, question, content)
+            found, _ = await service.checker.ask(client_of(request), question, content)
         made = [check if len(check) > 1 else await self._check_weights(found) for check in found["checks"]]
         return answer({"checks": made})
 

@@ -215,7 +215,7 @@ class Changing:
         tag = service.tag_of(request, key)
         dry_run = flag(request, "dry_run")
         content_type(request, JSON)
-        async with service.bodies.receiving(request, key.name, _CLASS_BODY) as content:
+        async with service.body(request, key, _CLASS_BODY) as content:
             label = parsed(ClassBody, bytes(content)).label
             digest = service.repetitions.body("forget_class", content)
             job = _job(FORGET_CLASS, request, key, 1, label, tag, digest)
