@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import re
 import secrets
 import sys
@@ -28,12 +27,13 @@ from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
 from neverseen.service import messages
 from neverseen.service.access import ApiKey, KeyFile, maker_of
+from neverseen.service.answers import answer, is_long, written
 from neverseen.service.apart import Apart
 from neverseen.service.audit import AuditLog, audit_key
 from neverseen.service.bodies import Bodies, content_type, declared
 from neverseen.service.connections import KEY
 from neverseen.service.contents import FORM, JSON, READERS, Bounds, Given
-from neverseen.service.errors import Refusal
+from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.history import History, Probe
 from neverseen.service.idempotency import Repetitions
 from neverseen.service.jobs import FORGET, FORGET_SAMPLES, Job
@@ -55,6 +55,7 @@ _PARTS, _NUMBERS = (
     256,
     4096,
 )  # strings, lists and objects, and values, of a body that is read at once: half a millisecond
+_FEW = 256  # samples or receipts that are looked at while everybody waits
 _TICK = 0.05  # seconds; answers that must not tell anything come at multiples of this
 _HEALTH = frozenset(["/healthz", "/readyz"])
 _KEYED = ("/v1/", "/metrics")
@@ -109,6 +110,7 @@ class Service:
         self.checker: Apart
         self.predictor: Predictor
         self.pool: ThreadPoolExecutor
+        self.preparing: ThreadPoolExecutor
         self.started = False
 
     def start(self) -> None:
@@ -143,7 +145,7 @@ class Service:
             self.predictor = Predictor(
                 opened.backbone, lambda: self.writer.published, self.settings, self.metrics, self.history
             )
-            self.pool = ThreadPoolExecutor(4, "service")
+            self.pool, self.preparing = ThreadPoolExecutor(4, "service"), ThreadPoolExecutor(4, "prepare")
             self.writer.start(self.audit)
             undone.pop_all()
         self.started = True
@@ -165,7 +167,8 @@ class Service:
         self.refusals.write()
         self.audit.soon({"action": "stop", "finished": done})
         self.audit.close()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.pool, self.preparing):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.readers.stop()
         self.checker.stop()
         return done
@@ -206,6 +209,18 @@ class Service:
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do what takes long, or reads the disk, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, work, *arguments)
+
+    async def for_many(self, count: int, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do work on so many samples: at once if they are few, and else beside the event loop."""
+        return work(*arguments) if count <= _FEW else await self.in_thread(work, *arguments)
+
+    async def prepared(self, samples: list[Any]) -> Any:
+        """Return the features of samples and what goes with them; a network may take long, and has its own threads."""
+        return await asyncio.get_running_loop().run_in_executor(self.preparing, _prepared, self.opened(), samples)
+
+    async def answer(self, content: Any, status: int = 200) -> Response:
+        """Return a JSON answer; a long one is written beside the event loop."""
+        return answer(await self.in_thread(written, content) if is_long(content) else content, status)
 
     # -- what is sent ------------------------------------------------------------------------------
 
@@ -260,13 +275,23 @@ class Service:
         if self.bounds.kind != "images" and _reads_fast(content, kind):
             return READERS[action](bytes(content), kind, self.bounds, lambda pixels: None)
         about, parts = await self.readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
-        return messages.unpacked(about, parts)
+        return await self.in_thread(messages.unpacked, about, parts)
 
-    async def digest_of(self, action: str, *parts: bytes | bytearray | memoryview) -> bytes:
+    async def digest_of(self, action: str, content: bytearray, given: Given) -> bytes:
         """Return what stands for the content of a request, for whoever sends it again."""
-        if sum(map(len, parts)) <= _SMALL:
-            return self.repetitions.body(action, *parts)
-        return await self.in_thread(self.repetitions.body, action, *parts)
+        if len(content) <= _SMALL:
+            return await self.for_many(len(given), self._digest, action, content, given)
+        return await self.in_thread(self._digest, action, content, given)
+
+    def _digest(self, action: str, content: bytearray, given: Given) -> bytes:
+        view = memoryview(content)
+        if not given.spans:
+            return self.repetitions.body(action, view)
+        parts: list[bytes | memoryview] = [view[start:end] for start, end in given.spans]
+        if action == "learn":  # of a form, what counts is what it holds
+            parts = [repr((given.labels, given.ids, given.owner)).encode(), *parts]
+            parts = [piece for part in parts for piece in (len(part).to_bytes(8), part)]
+        return self.repetitions.body(action, *parts)
 
     # -- who asks ----------------------------------------------------------------------------------
 
@@ -355,13 +380,13 @@ class Service:
             words = f"this key sends too many samples ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
-    def require_room(self, key: ApiKey, labels: list[Any]) -> None:
+    async def require_room(self, key: ApiKey, labels: list[Any]) -> None:
         """Refuse labels after which there would be too many classes; new ones count against the key.
 
         What is published counts here. When the request's turn has come, the writer counts what is held.
         """
         try:
-            names = texts_of(labels)
+            names = await self.for_many(len(labels), texts_of, labels)
         except InputError as error:
             raise Refusal("invalid_request", str(error)) from None
         new = self.room.require_few(self.opened().statistics(), key.name, names)
@@ -416,6 +441,16 @@ class Service:
         }
 
 
+def _prepared(opened: Store, samples: list[Any]) -> Any:
+    try:
+        return opened.prepare(samples)
+    except Exception as error:
+        refusal = refusal_of(error, None)
+        if refusal is None:
+            raise
+        raise refusal from None
+
+
 def _reads_fast(content: bytearray, content_type: str) -> bool:
     """Return whether a body can be read while everybody waits: it is tiny, or has few values for its size."""
     if len(content) <= _TINY:
@@ -461,11 +496,6 @@ def address_of(request: Request) -> str:
 def client_of(request: Request) -> str:
     """Return whom a request counts as that was counted: the name of its key, or its address."""
     return str(request.scope.get(KEY) or address_of(request))
-
-
-def answer(content: Any, status: int = 200) -> Response:
-    """Return a JSON answer."""
-    return Response(json.dumps(content, separators=(",", ":")), status, media_type="application/json")
 
 
 def flag(request: Request, name: str) -> bool:

@@ -13,9 +13,10 @@ from starlette.responses import Response, StreamingResponse
 
 from neverseen.certificates import State
 from neverseen.service import checks
+from neverseen.service.answers import answer
 from neverseen.service.bodies import content_type
 from neverseen.service.contents import JSON
-from neverseen.service.core import Service, answer, client_of, number
+from neverseen.service.core import Service, client_of, number
 from neverseen.service.documented import SENT, answers, body
 from neverseen.service.errors import Refusal
 from neverseen.service.schemas import CertificatesAnswer, PublicKeyAnswer, VerifyAnswer, VerifyBody
@@ -95,7 +96,7 @@ class Certificates:
         end = min(before, newest + 1)
         wanted = list(range(end - 1, max(0, end - 1 - limit), -1))
         found, _ = await service.checker.ask(client_of(request), {"list": wanted})
-        return answer({"certificates": found["certificates"]})
+        return await service.answer({"certificates": found["certificates"]})
 
     async def key(self, request: Request) -> Response:
         """Return the public key."""
