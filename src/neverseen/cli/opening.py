@@ -7,8 +7,10 @@ those who ask for help should not wait.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 KINDS = (
     "features:NUMBER, features:NUMBER:NAME, efficientnet_lite0, efficientnet_lite0:RESOLUTION, minilm, onnx:FILE or "
-    "PACKAGE.MODULE:FUNCTION"
+    "MODULE:FUNCTION"
 )
+NAMED = ("features", "efficientnet_lite0", "minilm", "onnx")
+"""What comes before a colon in these; a module must have another name."""
 FEATURES = "features"
 """As ``--backbone`` of a store that is there: samples are rows of its backbone's features."""
 
@@ -53,43 +57,62 @@ def recipe_of(words: str) -> dict[str, Any]:
 
 
 def new_backbone(words: str) -> Backbone:
-    """Return the backbone that ``--backbone`` asks for, for a new store."""
+    """Return the backbone that ``--backbone`` asks for. Only words of the command line come here."""
     from neverseen.backbones import OnnxBackbone
     from neverseen.backbones.recipes import backbone_of
 
     kind, _, rest = words.partition(":")
     if kind == "onnx" and rest:
         return OnnxBackbone(rest)
-    if "." in kind and rest:
+    if kind not in NAMED and rest:
         return operators_backbone(words)
     return backbone_of(recipe_of(words), Path())
 
 
 def operators_backbone(words: str) -> Backbone:
-    """Return what a function of the operator's makes, given as ``package.module:function``.
+    """Return what a function of the operator's makes, given as ``module:function``.
 
-    Only words of the command line come here, never those of a store's folder.
+    Only words of the command line come here, never those of a store's folder. The current folder is looked into for a
+    module that is not installed, and for no other: it may be full of files from strangers.
     """
     from neverseen.backbones import Backbone
+    from neverseen.backbones.recipes import kind_of
 
     module, _, name = words.partition(":")
     here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # after all that is installed, so that nothing there is hidden
     try:
-        found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        if importlib.util.find_spec(module.partition(".")[0]) is None and here not in sys.path:
+            sys.path.append(here)
+            importlib.invalidate_caches()
+        loaded = importlib.import_module(module)
+    except Exception as error:  # whatever the operator's module raises
         raise ConfigurationError(
-            f"--backbone {words}: it cannot be imported ({error}). Write package.module:function, of a module that is "
-            "installed or in this folder"
+            f"--backbone {words}: it cannot be imported ({_cause(error)}). Write MODULE:FUNCTION, of a module that is "
+            f"installed or in this folder. A backbone is one of {KINDS}"
         ) from error
+    found: Any = getattr(loaded, name, None)
+    if found is None:
+        raise ConfigurationError(f"--backbone {words}: there is no {name!r} in {loaded.__file__ or module}")
     is_made = isinstance(found, Backbone) and not isinstance(found, type)
-    made = found() if callable(found) and not is_made else found
+    try:
+        made = found() if callable(found) and not is_made else found
+    except Exception as error:  # whatever the operator's function raises
+        raise ConfigurationError(f"--backbone {words}: the function failed ({_cause(error)})") from error
     if not isinstance(made, Backbone):
         raise ConfigurationError(
             f"--backbone {words} gave a {type(made).__name__}: a backbone has a name, n_features, extract and digest"
         )
+    kind_of(made)  # or say that it does not tell
     return made
+
+
+def _cause(error: Exception) -> str:
+    """Return an error of the operator's code in one line, with the place it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    skipped = (__file__, importlib.__file__)
+    own = [frame for frame in frames if frame.filename not in skipped and Path(frame.filename).is_file()]
+    place = f", in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def described(folder: Path) -> Description:
@@ -111,18 +134,18 @@ def backbone_for(folder: Path, words: str | None) -> Backbone:
         Of ``--backbone``.
     """
     from neverseen.backbones.recipes import backbone_of, takes
-    from neverseen.store.absent import AbsentBackbone
+    from neverseen.store.absent import AbsentBackbone, checked
 
     if words == FEATURES:
         return AbsentBackbone(described(folder), folder, features_only=True)
     if words is not None:
-        return operators_backbone(words)
+        return checked(new_backbone(words), described(folder), folder)
     about = described(folder).backbone
     recipe = about.get("recipe")
     if takes(recipe) is None:
         raise ConfigurationError(
             f"{folder} was made with the backbone {about['name']}, and its folder does not say how to make it. Give it "
-            "with --backbone PACKAGE.MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
+            "with --backbone MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
             "status and verify need no backbone"
         )
     return backbone_of(recipe, folder)
