@@ -414,5 +414,6 @@ def test_columns_of_what_has_none_are_not_dropped(tmp_path: Path, name: str, opt
         source.mkdir()
     else:
         source.write_text("cat\ta sentence\n", "utf-8")
+    named: dict[str, Any] = {option: "owner"}
     with pytest.raises(InputError, match=f"--{option} names one"):
-        read_source(source, Columns(**{option: "owner"}))
+        read_source(source, Columns(**named))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neverseen.cli.opening import new_backbone, opened, taken_by
+from neverseen.cli.opening import described, new_backbone, opened, taken_by
 from neverseen.cli.options import (
     Backbone,
     Folder,
@@ -37,9 +37,10 @@ from neverseen.cli.printing import (
     tell_skipped,
 )
 from neverseen.cli.receipt_files import ReceiptFile, placed_receipts
-from neverseen.cli.sources import Columns, read_source
+from neverseen.cli.sources import Columns, Samples, read_source
 from neverseen.errors import (
     AmbiguousError,
+    ConfigurationError,
     FeaturesMovedError,
     InputError,
     LabelError,
@@ -70,7 +71,7 @@ def init(
         typer.Option(
             help="What makes features of samples: features:NUMBER if they are there already (or features:NUMBER:NAME, "
             "with the name of what made them), efficientnet_lite0 for images, minilm for texts, onnx:FILE for a "
-            "network of yours on images, or PACKAGE.MODULE:FUNCTION for any other.",
+            "network of yours on images, or MODULE:FUNCTION, of a module in this folder or installed, for any other.",
             show_default=False,
         ),
     ],
@@ -167,19 +168,20 @@ def learn(
     with opened(folder, write=True, keys=keys, raw=True, words=backbone, made=made, needs_keys=True) as model:
         file = ReceiptFile(receipts)
         try:
-            known = None if random_ids else found.ids
-            if known is not None and not skip_held:
-                _require_new(model, source, known, found.owners)  # before the network has worked for nothing
+            if random_ids:
+                found.ids = None
+            if not skip_held:
+                _require_new(model, source, found)  # before the network has worked for nothing
             prepared = model.prepare(found.samples, remember=True)
-            again = model.held_already(prepared, found.labels or [])
+            again = model.held_already(prepared, found.labels or [], found.owners)
             if skip_held:
                 rows = [row for row, is_held in enumerate(again) if not is_held]
                 prepared, found = prepared.only(rows), found.only(rows)
-                known = None if random_ids else found.ids
+                _require_new(model, source, found)
             given = model.learn(
                 prepared,
                 found.labels,
-                known,
+                found.ids,
                 found.owners,
                 deliver=lambda receipts: file.write(receipts, model.read_receipt),
             )
@@ -277,7 +279,9 @@ def forget(
                 f"{places[error.row]}: {folder} holds several such samples. Say which with a column of ids (--ids) and "
                 "one of owners (--owners), or give their receipts with --receipts. Nothing was changed"
             ) from error
-        _finish(model, Counter(text(normalise(name)) for name in names), dry_run, seal, publish, as_json)
+        skipped = [] if found is None else skipped_view(found)
+        classes = Counter(text(normalise(name)) for name in names)
+        _finish(model, classes, dry_run, seal, publish, as_json, {"skipped": skipped})
 
 
 def forget_class(
@@ -298,6 +302,11 @@ def forget_class(
     """
     if kind not in (None, "text", "number"):
         raise typer.BadParameter("--kind is text or number")
+    if not described(folder).track_classes:
+        raise ConfigurationError(
+            f"{folder} does not keep each class's own sums, which forget-class needs: that is chosen when a store is "
+            f"made, with --track-classes. Forget the samples with neverseen forget {folder}"
+        )
     with opened(folder, write=True, keys=keys) as model:
         counts: dict[str, int] = model.status()["samples_by_class"]
         held = [name for name in counts if str(plain(from_text(name))) == label or name == label]
@@ -308,7 +317,7 @@ def forget_class(
         if len(held) > 1:
             raise InputError(f"classes that are written {label!r}: {', '.join(held)}; say --kind text or --kind number")
         model.forget_class(from_text(held[0]), dry_run=dry_run)
-        _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json)
+        _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json, {})
 
 
 def publish(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
@@ -337,18 +346,27 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
         typer.echo(f"sealed; {published_words(certificate)}")
 
 
-def _require_new(model: Store, source: Path, ids: list[Any], owners: list[Any] | None) -> None:
+def _require_new(model: Store, source: Path, found: Samples) -> None:
     """Raise unless every id is new to its owner."""
-    whose = [None] * len(ids) if owners is None else owners
-    seen: dict[tuple[Any, Any], int] = {}
-    for row, (owner, known, is_held) in enumerate(zip(whose, ids, model.ids_held(ids, owners), strict=True), 1):
+    if found.ids is None:
+        return
+    whose = [None] * len(found) if found.owners is None else found.owners
+    seen: dict[tuple[str, str], str] = {}
+    rows = zip(whose, found.ids, model.ids_held(found.ids, found.owners), found.places, strict=True)
+    for owner, known, is_held, place in rows:
+        name = text(normalise(known))
+        whose_it_is = "" if owner is None else " of this owner"
         if is_held:
             raise InputError(
-                f"{source}: the id of sample {row}, {known!r}, belongs to a sample that {model.folder} holds. It may "
-                "be learned already; else give it another id, or use --random-ids"
+                f"{source}, {place}: {model.folder} holds a sample{whose_it_is} under the id {name} already. If it is "
+                "the same sample, leave it out (--skip-held); else give it another id, or use --random-ids"
             )
-        if seen.setdefault((owner, known), row) != row:
-            raise InputError(f"{source}: samples {seen[owner, known]} and {row} have the same id, {known!r}")
+        first = seen.setdefault((text(normalise(owner)), name), place)
+        if first != place:
+            raise InputError(
+                f"{source}, {first} and {place}: two samples{whose_it_is} have the id {name}. Give one of them another "
+                "id, or use --random-ids"
+            )
 
 
 def _chosen(
@@ -391,7 +409,15 @@ def _missed(error: NotLearnedError, places: list[str], request: dict[str, Any]) 
     )
 
 
-def _finish(model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool) -> None:
+def _finish(
+    model: Store,
+    classes: Counter[str],
+    dry_run: bool,
+    seal: bool,
+    publish: bool,
+    as_json: bool,
+    more: dict[str, Any],
+) -> None:
     certificate = None
     if not dry_run:
         certificate = model.seal() if seal else model.publish() if publish else None
@@ -406,6 +432,7 @@ def _finish(model: Store, classes: Counter[str], dry_run: bool, seal: bool, publ
                 "requested": count,
                 "sealed": seal and not dry_run,
             }
+            | more
         )
         return
     if dry_run:

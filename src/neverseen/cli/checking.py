@@ -24,7 +24,7 @@ from neverseen.cli.options import (
     Source,
     Texts,
 )
-from neverseen.cli.printing import counted, print_json, tell_skipped
+from neverseen.cli.printing import counted, print_json, skipped_view, tell_skipped
 from neverseen.cli.receipt_files import placed_receipts
 from neverseen.cli.sources import Columns, read_source
 from neverseen.errors import CertificateRejectedError
@@ -238,7 +238,13 @@ def retrain(
     _passed(
         f"learned from scratch, {counted(len(found), 'sample')} make the model of certificate {certificate.number}: "
         f"{state.model}",
-        {"certificate": certificate.number, "check": "retrain", "model": state.model, "samples": len(found)},
+        {
+            "certificate": certificate.number,
+            "check": "retrain",
+            "model": state.model,
+            "samples": len(found),
+            "skipped": skipped_view(found),
+        },
         as_json,
     )
 
