@@ -72,8 +72,6 @@ def _copy_ledger(source: Path, target: Path) -> None:
 
 def read_archive(folder: Path, file: Path) -> str:
     """Make a store from a file that `write_archive` wrote, whole or not at all, and return the digest of its model."""
-    if folder.exists():
-        raise FileExistsError(f"{folder} is there already: choose another folder")
     partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     partial.mkdir(mode=0o700)
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neverseen.cli.opening import described, new_backbone, opened, taken_by
+from neverseen.cli.opening import described, keys_of, new_backbone, opened, require_place, taken_by
 from neverseen.cli.options import (
     Backbone,
     Folder,
@@ -76,10 +76,10 @@ def init(
         ),
     ],
     codes: Annotated[
-        int, typer.Option(help="Size of the random projection: more is more accurate, and slower.")
+        int, typer.Option(help="Size of the random projection: more is more accurate, and slower.", min=1, max=2**20)
     ] = 2048,
-    seed: Annotated[int, typer.Option(help="Of the random projection.")] = 0,
-    gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.")] = 2**16,
+    seed: Annotated[int, typer.Option(help="Of the random projection.", min=0, max=2**64 - 1)] = 0,
+    gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.", min=1, max=2**40)] = 2**16,
     track_classes: Annotated[
         bool, typer.Option("--track-classes", help="Keep each class's own sums, for forget-class.")
     ] = False,
@@ -106,11 +106,13 @@ def init(
     """
     from neverseen import AnalyticClassifier, RandomProjection, store
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is there already: choose another folder")
+    if not folder.is_dir() or any(folder.iterdir()):
+        require_place(folder)
     made = new_backbone(backbone)
     settings = AnalyticClassifier(RandomProjection(codes, seed), gamma, track_classes=track_classes)
-    known = None if keys is None else Keyring.load(keys) if keys.exists() else Keyring.create(keys)
+    known = None
+    if keys is not None:
+        known = keys_of(folder, keys) if keys.exists() or keys.is_symlink() else Keyring.create(keys)
     with store.create(folder, made, settings, keys=known, ledger=ledger) as new:
         description = new.description
     if as_json:
@@ -165,7 +167,8 @@ def learn(
             require_classes([name])
         except LabelError as error:
             raise LabelError(f"{source}, {place}: {error}") from None
-    with opened(folder, write=True, keys=keys, raw=True, words=backbone, made=made, needs_keys=True) as model:
+    ways: dict[str, Any] = {"raw": True, "words": backbone, "made": made, "needs_keys": True}
+    with opened(folder, write=True, keys=keys, signs=publish, **ways) as model:
         file = ReceiptFile(receipts)
         try:
             if random_ids:
@@ -245,6 +248,18 @@ def forget(
     """
     if (source is None) == (not receipts):
         raise typer.BadParameter("give receipts with --receipts, or a source of samples, and not both")
+    of_sources: dict[str, Any] = {
+        "--labels": labels,
+        "--label": label,
+        "--ids": ids,
+        "--owners": owners,
+        "--texts": texts,
+    }
+    of_sources |= {"--by-content": by_content or None, "--skip-bad": skip_bad or None}
+    named = [option for option, value in of_sources.items() if value is not None]
+    if source is None and named:
+        hint = "; --id and --owner choose among receipts" if {"--ids", "--owners"} & set(named) else ""
+        raise typer.BadParameter(f"{named[0]} is for a source of samples, and receipts are given: leave it out{hint}")
     if source is not None and (only_id or only_owner):
         raise typer.BadParameter("--id and --owner choose among receipts: give these with --receipts")
     found = made = None
@@ -252,8 +267,9 @@ def forget(
         takes, made = taken_by(folder, backbone)
         found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
         tell_skipped(found)
-    raw = found is not None
-    with opened(folder, write=True, keys=keys, raw=raw, words=backbone, made=made, needs_keys=True) as model:
+    signs = (publish or seal) and not dry_run
+    ways: dict[str, Any] = {"raw": found is not None, "words": backbone, "made": made, "needs_keys": True}
+    with opened(folder, write=True, keys=keys, signs=signs, **ways) as model:
         if source is None or found is None:
             chosen = _chosen(model, placed_receipts(receipts or []), only_id, only_owner)
             places = [where for where, _, _ in chosen]
@@ -307,7 +323,7 @@ def forget_class(
             f"{folder} does not keep each class's own sums, which forget-class needs: that is chosen when a store is "
             f"made, with --track-classes. Forget the samples with neverseen forget {folder}"
         )
-    with opened(folder, write=True, keys=keys) as model:
+    with opened(folder, write=True, keys=keys, signs=(publish or seal) and not dry_run) as model:
         counts: dict[str, int] = model.status()["samples_by_class"]
         held = [name for name in counts if str(plain(from_text(name))) == label or name == label]
         if kind is not None:
@@ -325,7 +341,7 @@ def publish(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
 
     Example: `neverseen publish shop`
     """
-    with opened(folder, write=True, keys=keys) as model:
+    with opened(folder, write=True, keys=keys, signs=True) as model:
         certificate = model.publish()
     if as_json:
         print_json({"certificate": about(certificate)})
@@ -338,7 +354,7 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
 
     Example: `neverseen seal shop`
     """
-    with opened(folder, write=True, keys=keys) as model:
+    with opened(folder, write=True, keys=keys, signs=True) as model:
         certificate = model.seal()
     if as_json:
         print_json({"certificate": about(certificate), "sealed": True})

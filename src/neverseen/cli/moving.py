@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from neverseen.cli.archive import read_archive, write_archive
-from neverseen.cli.opening import opened, require_published
+from neverseen.cli.opening import opened, require_file, require_place, require_published
 from neverseen.cli.options import Folder, Json
 from neverseen.cli.printing import print_json
 from neverseen.errors import InputError
@@ -69,6 +69,8 @@ def import_(
 
     Example: `neverseen import shop-again shop.tar`
     """
+    require_file(file, "what export wrote as .tar")
+    require_place(folder)
     digest = read_archive(folder, file)
     if as_json:
         print_json({"folder": str(folder), "model": digest})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neverseen.cli.tables import Takes
-from neverseen.errors import ConfigurationError, KeyMissingError, NotPublishedError
+from neverseen.errors import ConfigurationError, FileRejectedError, KeyMissingError, NotPublishedError
 from neverseen.keys import Keyring
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def recipe_of(words: str) -> dict[str, Any]:
     """
     kind, *details = words.split(":", 2)
     try:
-        if kind == "features" and details:
+        if kind == "features" and details and details[1:] != [""]:
             return {"kind": kind, "n_features": int(details[0]), "name": (*details, "precomputed")[1]}
         if kind == "efficientnet_lite0" and len(details) <= 1:
             return {"kind": kind, "resolution": int(details[0]) if details else 128}
@@ -53,7 +53,7 @@ def recipe_of(words: str) -> dict[str, Any]:
         pass
     if words == "minilm":
         return {"kind": words}
-    raise ConfigurationError(f"a backbone is one of {KINDS}; got {words!r}")
+    raise ConfigurationError(f"a backbone is one of {KINDS}")
 
 
 def new_backbone(words: str) -> Backbone:
@@ -66,7 +66,10 @@ def new_backbone(words: str) -> Backbone:
         return OnnxBackbone(rest)
     if kind not in NAMED and rest:
         return operators_backbone(words)
-    return backbone_of(recipe_of(words), Path())
+    try:
+        return backbone_of(recipe_of(words), Path())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--backbone {words}: {error}") from error
 
 
 def operators_backbone(words: str) -> Backbone:
@@ -115,10 +118,41 @@ def _cause(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
+def require_file(path: Path, what: str) -> None:
+    """Raise, saying what to give, unless there is a file: reading a pipe might wait for ever."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}: give {what}")
+    if not path.is_file():
+        raise FileRejectedError(f"{path} is a folder, a pipe or a device: give {what}")
+
+
+def require_place(folder: Path) -> None:
+    """Raise unless a folder can be made."""
+    if folder.exists() or folder.is_symlink():
+        raise FileExistsError(f"{folder} is there already: choose another folder")
+    if not folder.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder.parent} to make {folder.name} in: make it first")
+    if not os.access(folder.parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be made: {folder.parent} may not be written. Choose another place")
+
+
+def keys_of(folder: Path, given: Path | None) -> Keyring:
+    """Return the keys of a store: those of ``--keys``, or those in its folder."""
+    from neverseen.store.store import KEYS
+
+    if given is None and not (folder / KEYS).is_file():
+        raise KeyMissingError(f"the keys of {folder} are not in its folder: give their file with --keys FILE")
+    if given is not None:
+        require_file(given, "the key file that the store was made with")
+    return Keyring.load(given or folder / KEYS)
+
+
 def described(folder: Path) -> Description:
     """Return what a store is, as the file in its folder says."""
     from neverseen.store.description import NAME, Description
 
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file, not a store: give the folder that neverseen init made")
     if not (folder / NAME).is_file():
         raise FileNotFoundError(f"{folder} is not a store: there is no {NAME} in it. Make one: neverseen init {folder}")
     return Description.read(folder)
@@ -180,6 +214,7 @@ def opened(
     words: str | None = None,
     made: Backbone | None = None,
     needs_keys: bool = False,
+    signs: bool = False,
 ) -> Store:
     """Open a store.
 
@@ -197,9 +232,11 @@ def opened(
         The backbone, if it is there already.
     needs_keys : bool
         Whether nothing can be done without the keys.
+    signs : bool
+        Whether a certificate will be signed. Without its key nothing is changed first that cannot be published then.
     """
     from neverseen import store
-    from neverseen.store.store import KEYS
+    from neverseen.store.store import SIGNING_KEY
 
     described(folder)
     if write and not os.access(folder, os.W_OK):
@@ -207,9 +244,12 @@ def opened(
             f"{folder} cannot be written: it is mounted read-only, or belongs to somebody else. predict, status, "
             "history, certificate, verify and export to .safetensors or .onnx work"
         )
-    if needs_keys and keys is None and not (folder / KEYS).is_file():
-        raise KeyMissingError(f"the keys of {folder} are not in its folder: give their file with --keys FILE")
-    known = None if keys is None else Keyring.load(keys)
+    if signs and not (folder / SIGNING_KEY).is_file():
+        raise KeyMissingError(
+            f"{folder / SIGNING_KEY}, the key that signs certificates, is missing: restore it from a copy. Nothing was "
+            "changed"
+        )
+    known = keys_of(folder, keys) if needs_keys or keys is not None else None
     backbone = made
     if raw and made is None:
         backbone = backbone_for(folder, words)

@@ -163,6 +163,8 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
         try:
             rows = csv.reader(lines_of(source, file), strict=True)
             names = next(rows, [])
+            if not names:
+                raise InputError(f"there are no samples in {source}: its first line has no names of columns")
             heads = _Heads(source, names, columns, takes)
             places = {what: names.index(name) for what, name in heads.special.items()}
             positions = [names.index(name) for name in heads.features]
@@ -185,8 +187,10 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                 lines.append(rows.line_num)
                 if len(lines) > ROW_LIMIT:
                     raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InputError(f"{source} is not a CSV file in UTF-8: {error}") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{source} is not text in UTF-8") from None
+        except csv.Error as error:
+            raise InputError(f"{source}, line {rows.line_num}: this is not CSV: {error}") from None
     all_lines = [f"line {line}" for line in lines]
     if heads.has_texts:
         return _samples(lists["texts"], lists, all_lines)
@@ -210,7 +214,9 @@ def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                     continue
                 entry = _json_object(line, f"{source}, line {number}")
                 if "receipt" in entry and not entries:
-                    raise InputError(f"{source} is a file of receipts, not of samples: give it with --receipts")
+                    raise InputError(
+                        f"{source} is a file of receipts, not of samples: neverseen forget takes it with --receipts"
+                    )
                 entries[number] = entry
                 heads = dict.fromkeys(entry, number) | heads
                 if len(entries) > ROW_LIMIT:
@@ -336,8 +342,10 @@ def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OverflowError, RuntimeError) as error:
         raise FileRejectedError(f"{source} is not an .npz file of plain arrays: {error}") from error
     wanted = columns.texts or "X"
-    if wanted not in given or not given[wanted].ndim:
+    if wanted not in given:
         raise InputError(f"{source} has no array {wanted} of samples; it has {_listed(sorted(given)) or 'none'}")
+    if not given[wanted].ndim:
+        raise InputError(f"{source}: {wanted} is a single value, not an array of samples")
     samples, lists = given.pop(wanted), {}
     for what, name in _special(source, sorted(given), columns, ("y", "ids", "owners")).items():
         if given[name].shape != (len(samples),):
@@ -361,13 +369,15 @@ def _require_array(source: Path, name: str, samples: np.ndarray, takes: Takes | 
     if takes is None:
         return
     shape, kind = samples.shape, samples.dtype.kind
+    numbers = kind in "biuf" and samples.dtype.itemsize <= 8
     fits = {
-        "features": samples.ndim == 2 and kind in "biuf" and shape[-1] == takes.n_features,
-        "images": samples.ndim in (3, 4) and kind in "biuf",
+        "features": samples.ndim == 2 and numbers and shape[-1] == takes.n_features,
+        "images": numbers and (samples.ndim == 4 or (samples.ndim == 3 and shape[2] not in (3, 4))),
         "texts": samples.ndim == 1 and kind == "U",
     }
     if not fits[takes.kind]:
-        raise InputError(f"{source}: {name} has shape {shape} and dtype {samples.dtype}, and {takes}")
+        hint = ": an array of them has the shape (images, height, width, 3)" if takes.kind == "images" else ""
+        raise InputError(f"{source}: {name} has shape {shape} and dtype {samples.dtype}, and {takes}{hint}")
 
 
 def _special(
@@ -407,8 +417,10 @@ def _cell(what: str, value: Any, where: str, name: str) -> Any:
         raise _empty(where, name)
     if what == "texts" and not isinstance(value, str):
         raise InputError(f"{where}: the cell of the column {name!r} is not a text")
-    if isinstance(value, list | dict):
+    if not isinstance(value, str | bytes | int | float):
         raise InputError(f"{where}: the cell of the column {name!r} is not a text or a number")
+    if what == "texts" and any("\ud800" <= letter <= "\udfff" for letter in str(value)):
+        raise InputError(f"{where}: the cell of the column {name!r} has surrogate code points, which are no characters")
     if what != "texts":
         try:
             size = len(text(normalise(value)))
