@@ -149,7 +149,7 @@ def test_cells_are_named() -> None:
         "b.jsonl": ('{"features": [1, "2"], "label": "x"}\n', "b.jsonl, line 1 has no 'features', a list of numbers"),
         "c.jsonl": ('\n{"features": [1' + ",1" * 7 + '], "label": ""}\n', "c.jsonl, line 2: the cell of the column 'label'"),
         "d.jsonl": ("[1]\n", "d.jsonl, line 1 is not a JSON object"),
-        "e.jsonl": ('{"receipt": "x"}\n', "is a file of receipts, not of samples: give it with --receipts"),
+        "e.jsonl": ('{"receipt": "x"}\n', "is a file of receipts, not of samples: neverseen forget takes it with --receipts"),
         "f.jsonl": ("\n", "there are no samples in f.jsonl"),
     }  # fmt: skip
     for name, (content, why) in wrong.items():
