@@ -29,7 +29,7 @@ from neverseen.errors import (
     StoreDamagedError,
 )
 from neverseen.hardware import Hardware, choose
-from neverseen.holdings import Change, Member, owned_number
+from neverseen.holdings import Change, owned_number
 from neverseen.intake import Intake, Verdict
 from neverseen.keys import Key, Keyring, tidy
 from neverseen.labels import LabelIndex, from_text, normalise, text
@@ -580,19 +580,21 @@ class Store:
         held = self.ledger.by_numbers(numbers)
         return [number in held for number in numbers]
 
-    def held_already(self, samples: Any, labels: Sequence[Any]) -> list[bool]:
-        """Return, for each sample, whether one with the same features and label is held, or comes before it here.
+    def held_already(self, samples: Any, labels: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
+        """Return, for each sample, whether its owner has one of the same features and label, held or before it here.
 
-        `learn` does not mind: a sample that is learned twice counts twice. This is for those who do.
+        `learn` does not mind: a sample that is learned twice counts twice. This is for those who do. Without owners,
+        samples are nobody's, as for `learn`.
         """
         prepared = samples if isinstance(samples, Prepared) else self.prepare(samples)
-        exact = self._exact()
-        members = exact.members(prepared.quantised, LabelIndex(list(labels)))
-        held, seen = exact.holdings.by_members(members), set[Member]()
+        members = self._exact().members(prepared.quantised, LabelIndex(list(labels)))
+        whose = [text(normalise(owner)) for owner in ([None] * len(members) if owners is None else owners)]
+        rows = self.ledger.by_members(digest for _, digest in members)
+        seen = {(digest, row.owner) for digest, found in rows.items() for row in found}
         answers = []
-        for member in members:
-            answers.append(member[1] in held or member in seen)
-            seen.add(member)
+        for (_, digest), owner in zip(members, whose, strict=True):
+            answers.append((digest, owner) in seen)
+            seen.add((digest, owner))
         return answers
 
     def holds(self, receipts: Sequence[bytes]) -> list[Holding]:
