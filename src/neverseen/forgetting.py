@@ -17,7 +17,7 @@ from neverseen.errors import ConfigurationError, NotLearnedError
 from neverseen.holdings import FORGET, Change
 from neverseen.intake import Intake, Verdict
 from neverseen.keys import Keyring
-from neverseen.labels import from_text, normalise, text
+from neverseen.labels import normalise, text
 from neverseen.model import ExactModel
 
 
@@ -87,6 +87,7 @@ class ForgettingModel:
     def _start(self, classifier: AnalyticClassifier, keys: Keyring | None) -> None:
         self.classifier = classifier
         self._lock = threading.RLock()
+        self._new: ExactModel | None = None
         self._intake = Intake(self.backbone, classifier.configuration().digest(), keys, owned=False)
 
     @property
@@ -199,8 +200,7 @@ class ForgettingModel:
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return id, label and owner of a receipt that this model gave, used or not; change nothing."""
-        ((_, opened),) = self._intake.opened([receipt])
-        return {"id": from_text(opened.id), "label": from_text(opened.label), "owner": from_text(opened.owner)}
+        return self._intake.opened([receipt])[0].facts()
 
     # -- predicting --------------------------------------------------------------------------------
 
@@ -278,8 +278,13 @@ class ForgettingModel:
     # -- inside ------------------------------------------------------------------------------------
 
     def _exact(self) -> ExactModel:
-        """Return the exact model; a new one while no sample is held."""
-        return self.classifier.exact or self.classifier.new_model(self.backbone.n_features)
+        """Return the exact model; while no sample is held, one that waits for the first."""
+        held = self.classifier.exact
+        if held is not None:
+            return held
+        if self._new is None or self._new.statistics.total:
+            self._new = self.classifier.new_model(self.backbone.n_features)
+        return self._new
 
     def _commit(self, change: Change, dry_run: bool = False) -> None:
         with self._lock:
@@ -294,6 +299,7 @@ class ForgettingModel:
                 return
             self._intake.commit(model, change)
             self.classifier.hold(model)
+            self._new = None
 
 
 def _checked(backbone: Backbone | None) -> Backbone:

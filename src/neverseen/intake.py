@@ -37,6 +37,11 @@ class Shown(NamedTuple):
     token: bytes
     receipt: Receipt
 
+    def facts(self) -> dict[str, Any]:
+        """Return id, label and owner of its sample, as they were given."""
+        said = self.receipt
+        return {"id": from_text(said.id), "label": from_text(said.label), "owner": from_text(said.owner)}
+
 
 class Verdict(NamedTuple):
     """What is to be said about one receipt."""

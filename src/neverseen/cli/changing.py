@@ -51,6 +51,7 @@ from neverseen.keys import Keyring
 from neverseen.labels import from_text, normalise, require_classes, text
 
 if TYPE_CHECKING:
+    from neverseen.intake import Shown
     from neverseen.store import Store
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]
@@ -266,9 +267,9 @@ def forget(
     with opened(folder, write=True, keys=keys, signs=signs, **ways) as model:
         if source is None or found is None:
             chosen = _chosen(model, placed_receipts(receipts or []), only_id, only_owner)
-            places = [where for where, _, _ in chosen]
-            names: list[Any] = [label for _, _, label in chosen]
-            request: dict[str, Any] = {"given": [token for _, token, _ in chosen]}
+            places = [where for where, _ in chosen]
+            names: list[Any] = [shown.facts()["label"] for _, shown in chosen]
+            request: dict[str, Any] = {"given": [shown for _, shown in chosen]}
         else:
             places = [f"{source}, {place}" for place in found.places]
             names = found.labels or []
@@ -381,17 +382,17 @@ def _require_new(model: Store, source: Path, found: Samples) -> None:
 
 def _chosen(
     model: Store, given: list[tuple[str, bytes]], ids: list[str] | None, owners: list[str] | None
-) -> list[tuple[str, bytes, Any]]:
-    """Return the receipts of these ids and owners with their labels, going by what is sealed in them."""
+) -> list[tuple[str, Shown]]:
+    """Return the receipts of these ids and owners, going by what is sealed in them."""
     chosen = []
     for where, token in given:
         try:
-            said = model.read_receipt(token)
+            (shown,) = model.opened([token])
         except ReceiptRejectedError as error:
             raise _placed(error, where) from error
-        known = {name: str(plain(value)) for name, value in said.items() if value is not None}
+        known = {name: str(plain(value)) for name, value in shown.facts().items() if value is not None}
         if (not ids or known.get("id") in ids) and (not owners or known.get("owner") in owners):
-            chosen.append((where, token, said["label"]))
+            chosen.append((where, shown))
     if not chosen:
         raise InputError(f"none of the {counted(len(given), 'receipt')} is of that id and owner")
     return chosen

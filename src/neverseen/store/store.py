@@ -30,9 +30,9 @@ from neverseen.errors import (
 )
 from neverseen.hardware import Hardware, choose
 from neverseen.holdings import Change, owned_number
-from neverseen.intake import Intake, Verdict
+from neverseen.intake import Intake, Shown, Verdict
 from neverseen.keys import Key, Keyring, tidy
-from neverseen.labels import LabelIndex, from_text, normalise, text
+from neverseen.labels import LabelIndex, normalise, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
 from neverseen.model import ExactModel
 from neverseen.receipts import Receipt, commitment, seal
@@ -619,9 +619,12 @@ class Store:
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return id, label and owner of a receipt of this store."""
+        return self.opened([receipt])[0].facts()
+
+    def opened(self, receipts: Sequence[bytes]) -> list[Shown]:
+        """Return receipts with what they say, to look at and to give to `forget`."""
         self._exact()
-        ((_, opened),) = self._intake.opened([receipt])
-        return {"id": from_text(opened.id), "label": from_text(opened.label), "owner": from_text(opened.owner)}
+        return self._intake.opened(receipts)
 
     def status(self) -> dict[str, Any]:
         """Return how the store stands, as JSON values."""
