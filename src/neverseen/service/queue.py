@@ -233,7 +233,10 @@ class Writer:
             if kind == ASK:
                 settle([(job, _answered(self._opened(), job)) for job in together])
                 continue
-            outcomes = self._applied(kind, together)
+            if self._audit.healthy:
+                outcomes = self._applied(kind, together)
+            else:  # since they were taken
+                outcomes = [(job, _unlogged("nothing was done")) for job in together]
             rows = [outcome.row for _, outcome in outcomes if not isinstance(outcome, Refusal) and not outcome.replayed]
             if rows:
                 seconds = time.monotonic() - started
@@ -279,7 +282,9 @@ class Writer:
     def _try_again(self) -> None:
         try:
             self._open_again()
+            self._audit.append(lines_to_make_up(self._opened(), self._audit))
         except Exception as error:
+            self._close()
             print(f"error: the store cannot be opened: {error}", file=sys.stderr)  # noqa: T201
 
     def _failed(self, error: BaseException) -> None:
@@ -292,6 +297,7 @@ class Writer:
         words = "the store failed meanwhile, and the request may have been carried out or not: send it again with the "
         failure = Refusal("unavailable", words + "same idempotency key", wait=2)
         settle([(job, failure) for job in self._running if not job.future.done()])
+        self._running = []
 
     def _close(self) -> None:
         store, self.store = self.store, None
@@ -308,6 +314,21 @@ def audited(rows: Iterable[RequestRow]) -> list[dict[str, Any]]:
         {"action": row.kind, "key": row.client, "outcome": "applied", "request": row.id, "samples": row.samples}
         for row in rows
     ]
+
+
+def lines_to_make_up(store: Store, audit: AuditLog) -> list[dict[str, Any]]:
+    """Return the lines of changes that were made, and have none: the writer failed, or the process died, in between.
+
+    To be written before anything else is changed: a seal clears whose they were.
+    """
+    rows = store._open_ledger().requests(_SAMPLES)[::-1]  # no turn has more
+    logged = audit.logged([row.id for row in rows])
+    first = next((place for place, row in enumerate(rows) if row.id in logged), None)
+    if first is None:  # In a log that knows none, those that are sealed, and so without a name, had lines elsewhere.
+        missing = [row for row in rows if row.client]
+    else:  # Those before the first had lines in a file that was removed.
+        missing = [row for row in rows[first:] if row.id not in logged]
+    return [entry | {"recovered": True} for entry in audited(missing)]
 
 
 def _answered(store: Store, job: Job) -> Any:
