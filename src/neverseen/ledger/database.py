@@ -31,6 +31,7 @@ _CACHE_SIZE = 2**30  # at most: the indexes of ten million samples fit
 _LOG_SIZE = 2**28  # of the write-ahead log, when it is carried over into the database
 _SYNCHRONOUS_FULL = 2
 _PAGE_ROWS = 1000  # of a table that is made anew, those in memory at a time
+_MOMENT = 1.0  # second to wait for those who read, before anything was done
 _READER_SETTINGS = ("temp_store", "cache_size")  # of a file that may not be written
 
 
@@ -374,6 +375,7 @@ class SQLite(Database):
 
     def scrub(self) -> None:
         """Write the samples anew in the order of their numbers, then the whole file, and empty the log."""
+        self._empty_log(min(self._patience, _MOMENT))  # or all of it would be written into the log, time and again
         # SQLite numbers the rows as they come. Gaps in these numbers would show that something went, and where.
         old = f"{samples.name}_old"
         columns = ", ".join(column.name for column in samples.columns)
@@ -391,11 +393,21 @@ class SQLite(Database):
                 transaction.run(CreateIndex(index))
         with self.clear_errors(), self._engine.connect() as connection:  # not in a transaction: none was begun
             connection.exec_driver_sql("VACUUM")
-            busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+        self._empty_log(self._patience)
+
+    def _empty_log(self, patience: float) -> None:
+        """Carry the log over into the file, and empty it; wait so long for those who read."""
+        with self.clear_errors(), self._engine.connect() as connection:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(1000 * patience)}")
+            try:
+                busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+            finally:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(1000 * self._patience)}")
         if busy:
             raise LedgerError(
                 f"the ledger {self.name} is being read: its log still holds what was deleted. End the reading, and "
-                "try again"
+                "try again",
+                being_read=True,
             )
 
     def _explained(self, error: DBAPIError, lost: bool) -> str:
@@ -551,7 +563,8 @@ class PostgreSQL(Database):
             if time.monotonic() > deadline:
                 raise LedgerError(
                     f"the ledger {self.name} is being read, or another transaction of the server is still open, and "
-                    "keeps what was deleted. End it (see pg_stat_activity), and try again"
+                    "keeps what was deleted. End it (see pg_stat_activity), and try again",
+                    being_read=True,
                 )
             time.sleep(0.05)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
+from neverseen.errors import LedgerError
 from neverseen.ledger import RequestRow
 from neverseen.service.applying import apply
 from neverseen.service.audit import AuditLog
@@ -141,10 +142,19 @@ class Writer:
             raise _unlogged("nothing was done")
         self._publisher.publish(store, self.policy)
         if verb == "seal":
-            self._publisher.seal(store, self.policy)
+            self._seal(store)
         if not self._audit.append([entry | {"outcome": "applied"}]):
             raise _unlogged(f"this was carried out all the same (certificate {self.published.number})")
         return self.published.number
+
+    def _seal(self, store: Store) -> None:
+        try:
+            self._publisher.seal(store, self.policy)
+        except LedgerError as error:
+            if not error.being_read:
+                raise
+            words = f"certificate {self.published.number} is published, and not sealed, as somebody reads the ledger: "
+            raise Refusal("unavailable", words + "try again once that has ended", wait=30) from error
 
     def waiting(self) -> list[Job]:
         """Return what is not applied yet, newest first."""
