@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from neverseen.errors import LedgerError, NeverseenError
 from neverseen.ledger import FORMAT, Ledger, in_file
+from neverseen.ledger.database import PostgreSQL
 from neverseen.ledger.tables import MIGRATIONS, tables
 from tests.ledgers import add, everything, folder_bytes, forgetful, numbers, remove, sample, some, traces
 
@@ -82,6 +83,20 @@ def test_a_reader_in_the_way_of_scrubbing(ledger: Ledger, url: str) -> None:
         assert len(list(reading)) == 999
         ledger.scrub()
     assert list(ledger.samples()) == sorted(rows[10:])
+
+
+def test_a_reader_who_comes_while_postgresql_scrubs(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PostgreSQL, "_wait_for_older_readers", lambda *_: None)
+    with Ledger(schema, create=True, patience=0.2) as ledger, Ledger(schema) as other:
+        rows = some(1000)
+        add(ledger, rows)
+        reading = other.samples()
+        next(reading)
+        with pytest.raises(LedgerError, match="is being read") as refused:
+            ledger.scrub()
+        assert refused.value.being_read
+        assert len(list(reading)) == 999
+        ledger.scrub()
 
 
 def test_scrubbing_again_and_again_beside_a_reader_does_not_fill_the_disk(tmp_path: Path) -> None:

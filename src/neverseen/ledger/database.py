@@ -438,6 +438,7 @@ def may_write(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
+_LOCKED = "55P03"  # a lock was not to be had in time
 _NAMES = re.compile(r'"(?:[^"]|"")*"|[^,\s"]+')
 """Of the schemas in a search path."""
 
@@ -543,11 +544,16 @@ class PostgreSQL(Database):
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         with connection, self.clear_errors():
             self._wait_for_older_readers(connection)
-            for table in tables.sorted_tables:
-                if table is samples:
-                    connection.execute(sa.text(f"CLUSTER {table.name} USING {table.name}_number"))
-                else:
-                    connection.execute(sa.text(f"VACUUM (FULL) {table.name}"))
+            try:
+                for table in tables.sorted_tables:
+                    if table is samples:
+                        connection.execute(sa.text(f"CLUSTER {table.name} USING {table.name}_number"))
+                    else:
+                        connection.execute(sa.text(f"VACUUM (FULL) {table.name}"))
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) != _LOCKED:
+                    raise
+                raise self._being_read() from None
 
     def _wait_for_older_readers(self, connection: sa.Connection) -> None:
         """Wait until nobody sees what was deleted before now: rows that somebody sees are carried over."""
@@ -561,17 +567,20 @@ class PostgreSQL(Database):
         deadline = time.monotonic() + self._patience
         while connection.execute(older, {"now": now}).scalar_one():
             if time.monotonic() > deadline:
-                raise LedgerError(
-                    f"the ledger {self.name} is being read, or another transaction of the server is still open, and "
-                    "keeps what was deleted. End it (see pg_stat_activity), and try again",
-                    being_read=True,
-                )
+                raise self._being_read()
             time.sleep(0.05)
+
+    def _being_read(self) -> LedgerError:
+        return LedgerError(
+            f"the ledger {self.name} is being read, or another transaction of the server is still open, and keeps what "
+            "was deleted. End it (see pg_stat_activity), and try again",
+            being_read=True,
+        )
 
     def _explained(self, error: DBAPIError, lost: bool) -> str:
         diagnosis = getattr(error.orig, "diag", None)
         state = getattr(error.orig, "sqlstate", None)
-        if state == "55P03":  # lock not available
+        if state == _LOCKED:
             return f"the ledger {self.name} is in use by another writer: wait for it to end, and try again"
         said = getattr(diagnosis, "message_primary", None) if state else str(error.orig).strip().partition("\n")[0]
         if self._engine.url.password:
