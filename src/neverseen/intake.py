@@ -261,7 +261,7 @@ class Intake:
             return model.check(change)
         except NotLearnedError as error:
             if change.kind == FORGET and change.receipts:
-                raise _used(error.rows[0]) from None
+                raise (_used(error.rows[0]) if error.rows else error) from None
             if change.kind != FORGET or change.owner is not None:  # an owner must not learn of what others hold
                 raise
             rows = model.moved(change, error.rows)

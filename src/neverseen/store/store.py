@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import warnings
@@ -24,15 +23,17 @@ from neverseen.errors import (
     ConfigurationError,
     KeyMissingError,
     LedgerError,
+    LimitError,
+    NotLearnedError,
     NotPublishedError,
     ReceiptRejectedError,
     StoreDamagedError,
 )
 from neverseen.hardware import Hardware, choose
-from neverseen.holdings import Change, owned_number
+from neverseen.holdings import LEARN, Change, owned_number
 from neverseen.intake import Intake, Shown, Verdict
 from neverseen.keys import Key, Keyring, tidy
-from neverseen.labels import LabelIndex, normalise, text
+from neverseen.labels import LabelIndex, normalise, parse_json, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
 from neverseen.model import ExactModel
 from neverseen.receipts import Receipt, commitment, seal
@@ -447,8 +448,10 @@ class Store:
         noted = self.ledger.meta(AUDIT)
         number = self.published_number
         try:
-            found = [] if noted is None else [AuditHead(**json.loads(noted))]
-        except (ValueError, TypeError):
+            found = [] if noted is None else [AuditHead(**parse_json(noted))]
+            if not all(head.is_sound() for head in found):
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
             raise StoreDamagedError(f"the ledger of {self.folder} is damaged: its note {AUDIT!r} is none") from None
         certified = self.certificate(number).audit if number else None
         return max(found + ([] if certified is None else [certified]), key=lambda head: head.lines, default=None)
@@ -810,8 +813,20 @@ class Store:
                 holdings.noted(record)
                 yield record
 
-        for change in gathered(noted()):
-            model.replay(change)
+        sums, why, gone = model.statistics, None, False
+        try:
+            for change in gathered(noted(), model.n_features):
+                gone |= change.kind != LEARN
+                model.replay(change)
+        except (NotLearnedError, LimitError, ConfigurationError) as error:
+            why = str(error)
+        if why is None and gone:  # what only adds samples cannot make impossible sums of possible ones
+            packed = pack_triangle(sums.hardware.numpy(sums.gram))
+            why = why_impossible(packed, sums.cross().T, [sums.counts[each] for each in sums.classes])
+        if why is not None:
+            raise StoreDamagedError(
+                f"the journal of {self.folder} cannot have followed on its sums: {why}. Restore both from one copy"
+            )
         return model
 
     def _fold_if_due(self) -> None:
