@@ -407,6 +407,7 @@ def test_archives(shop: str) -> None:
     run("forget", "again", "--receipts", "all.jsonl", "--id", "all.csv-8")
     run("verify", "chain", "again")
     run("verify", "weights", "again")
+    assert answer("verify", "store", "again")["passed"]
     assert "there already" in run("import", "again", "shop.tar", code=1)
     assert "there already" in run("export", shop, "shop.tar", code=1)
     run("init", "empty", *INIT)

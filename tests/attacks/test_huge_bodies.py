@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import cycle
 from pathlib import Path
 
 import httpx
 import pytest
 
-from benchmarks.siege_attacks import BOUNDARY, FORM, form, many_receipts, many_samples, post
+from benchmarks.siege_attacks import BOUNDARY, FORM, form, head, many_receipts, many_samples, post
 from neverseen.service import Settings, contents
 from neverseen.service.contents import Bounds
 from neverseen.service.errors import Refusal
@@ -216,6 +218,23 @@ def test_the_bytes_of_a_key_are_limited(tmp_path: Path) -> None:
             assert answer.status_code == (429 if path == "/v1/verify" else 400)
         other = bearer(token(service.folder, "other", "predict")) | {"Content-Type": "application/json"}
         assert service.client.post("/v1/predict", content=b" " * 4000, headers=other).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/samples", "/v1/forget", "/v1/predict", "/v1/verify", "/v1/forget/class"])
+def test_the_bytes_of_a_key_are_counted_before_they_are_sent(tmp_path: Path, path: str) -> None:
+    with running(tmp_path / "s", Settings(bytes_burst=10_000, bytes_per_second=1, body_pause=1.0)) as service:
+        buckets, secret = service.service.byte_buckets, service.admin["Authorization"].partition(" ")[2]
+        buckets.take("admin 0", 9000)
+        at = "127.0.0.1", int(service.url.rpartition(":")[2])
+        with closing(socket.create_connection(at, timeout=60)) as connection:
+            connection.sendall(head(path, secret, "application/json", 1800))
+            assert b" 429 " in connection.recv(1000)  # 408 after a while, when it was waited for
+        buckets._levels["admin 0"] = (-5000.0, time.monotonic())  # now it owes some
+        with closing(socket.create_connection(at, timeout=60)) as connection:
+            lines = f"POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {secret}\r\n"
+            lines += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            connection.sendall(lines.encode())
+            assert b" 429 " in connection.recv(1000)
 
 
 BODIES = {

@@ -11,14 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks import siege_service
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.forgetting import Prepared
 from neverseen.ledger import Ledger
 from neverseen.service import Settings
 from neverseen.service.applying import apply
+from neverseen.service.core import Service
 from neverseen.service.errors import Refusal
 from neverseen.service.jobs import LEARN, Job, LearnSamples
-from neverseen.service.room import Room, memory_left, needed, per_class
+from neverseen.service.room import PIXEL, Room, fitted, memory_for_store, memory_left, needed, per_class
 from neverseen.statistics import Statistics
 from tests.service import BACKBONE, KEYS, QUICK, ROWS, Process, Running, bearer, new_store, running, samples, token
 
@@ -191,17 +193,59 @@ def test_memory_is_what_the_smallest_limit_leaves(monkeypatch: pytest.MonkeyPatc
     assert memory_left(2**50) < 2**31
 
 
-@pytest.mark.parametrize("memory", [2 * GIB, 3 * GIB, 8 * GIB, 64 * GIB])
+@pytest.mark.parametrize("memory", [9 * GIB // 8, 2 * GIB, 3 * GIB, 8 * GIB, 64 * GIB])
 def test_memory_is_not_given_away_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
     monkeypatch.setattr("neverseen.service.room._container_limits", list)
     monkeypatch.setattr("neverseen.service.room._used", lambda: {"VmRSS": 2**27})
     with running(tmp_path / "s", Settings(memory=memory)) as service:
         settings, left = service.service.settings, service.service.room._memory
     apart = (settings.reading_processes + 1) * settings.reading_memory
-    bodies = settings.max_waiting_bytes + 3 * settings.max_waiting_pixels
-    assert 2**27 + left + bodies + apart <= memory
+    assert 2**27 + left + settings.max_waiting_bytes + apart <= memory
     assert left >= needed(2048, 10, tracked=False)  # the default still works
-    assert settings.max_waiting_bytes >= 4 * settings.max_body
+    assert settings.max_waiting_bytes >= 4 * settings.max_body >= 4 * settings.max_json
+
+
+@pytest.mark.parametrize("megabytes", [300, 600, 1200, 8000])
+def test_a_small_service_takes_small_requests(monkeypatch: pytest.MonkeyPatch, megabytes: int) -> None:
+    monkeypatch.setattr("neverseen.service.room.memory_left", lambda setting, apart=0: megabytes * 10**6 - apart)
+    small = fitted(Settings())
+    apart = (small.reading_processes + 1) * small.reading_memory
+    pixels = PIXEL * small.max_waiting_pixels
+    assert memory_for_store(small) + small.max_waiting_bytes + apart <= megabytes * 10**6
+    assert apart + small.max_waiting_bytes + pixels <= megabytes * 10**6
+    assert min(small.max_body, small.max_json) >= 2**22  # still a photograph
+
+
+def test_a_small_service_still_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest memory that the documentation names: only stores of images leave room for pixels."""
+    monkeypatch.setattr("neverseen.service.room._container_limits", list)
+    monkeypatch.setattr("neverseen.service.room._used", lambda: {"VmRSS": 2**27})
+    with running(tmp_path / "s", Settings(memory=700 * 2**20, quiet=0, max_delay=0)) as service:
+        answer = learn(service, 0, 10)
+        assert answer.status_code == 201, answer.text
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+
+
+@pytest.mark.parametrize(("memory", "warned"), [(400 * 2**20, True), (2 * GIB, False)])
+def test_a_service_without_room_for_a_class_says_so_at_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], memory: int, warned: bool
+) -> None:
+    monkeypatch.setattr("neverseen.service.room._container_limits", list)
+    monkeypatch.setattr("neverseen.service.room._used", lambda: {"VmRSS": 2**27})
+    with running(tmp_path / "s", Settings(memory=memory)) as service:
+        assert learn(service, 0, 1).status_code == (507 if warned else 201)
+    assert ("warning: new classes will be refused" in capsys.readouterr().err) is warned
+
+
+def test_pixels_take_room_only_where_there_are_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neverseen.service.core.memory_for_store", lambda settings: 4 * GIB)
+    with running(tmp_path / "s") as service:
+        assert service.service.room._memory == 4 * GIB
+    siege_service.create(tmp_path / "i")
+    pictures = Service(tmp_path / "i", QUICK, siege_service.Thumbnails())
+    pictures.start()
+    pictures.stop()
+    assert pictures.room._memory == 4 * GIB - PIXEL * pictures.settings.max_waiting_pixels
 
 
 WIDE = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,17 @@ def test_a_target_has_an_end(tmp_path: Path) -> None:
     with running(tmp_path / "s") as service:
         assert service.client.get("/v1/requests?" + "a" * 10_000).status_code == 400
         assert service.client.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/certificates/key", "/openapi.json", "/healthz", "/nowhere", "/v1/nowhere", "/"])
+def test_a_good_key_counts_for_itself_and_not_for_its_address(tmp_path: Path, path: str) -> None:
+    slow = replace(SLOW, health_per_second=1e-6, health_burst=5)
+    with running(tmp_path / "s", slow) as service:
+        names = ("ada", "bob")
+        for headers in [bearer(token(service.folder, name, "predict")) for name in names]:
+            codes = [service.client.get(path, headers=headers).status_code for _ in range(7)]
+            assert [code == 429 for code in codes] == [False] * 5 + [True] * 2
+        guesses = [bearer(f"nsk_{number:043d}") for number in range(7)]
+        codes = [service.client.get(path, headers=guess).status_code for guess in guesses]
+        assert [code == 429 for code in codes] == [False] * 5 + [True] * 2  # who guesses is slowed down
+        assert service.client.get(path).status_code == 429

@@ -51,7 +51,7 @@ Places = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     verify = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
-    for command in (chain, mine, weights, retrain, audit):
+    for command in (chain, mine, weights, retrain, audit, store):
         verify.command()(command)
     app.add_typer(
         verify,
@@ -272,6 +272,25 @@ def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     if not report.files:
         words = "there is no audit log, and nothing says that there should be one"
     _passed(words, {"check": "audit"} | vars(report), as_json)
+
+
+def store(folder: Folder, as_json: Json = False) -> None:
+    """Check that a store is whole: its ledger, sums, certificates and published weights, and that they fit each other.
+
+    It reads everything and changes nothing; a service may write to the store meanwhile. Use it after a backup was
+    restored, or a disk failed.
+
+    Example: `neverseen verify store shop`
+    """
+    with opened(folder, write=False) as model:
+        model.check()
+        number = model.published_number
+        if number:
+            model.version()
+        about = model.status()
+    facts = {"certificates": number, "check": "store", "classes": about["classes"], "samples": about["samples"]}
+    held = f"{counted(about['samples'], 'sample')} of {counted(about['classes'], 'class', 'classes')}"
+    _passed(f"{folder} is whole: {held} in ledger and sums, {counted(number, 'certificate')}", facts, as_json)
 
 
 def _certificates(places: list[Path]) -> tuple[list[Certificate], str | None]:

@@ -191,4 +191,10 @@ def opened(
     if raw and made is None:
         backbone = backbone_for(folder, words)
     hardware = "auto" if write or raw else "numpy"  # what only reads is done before PyTorch would be there
-    return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)
+    try:
+        return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)
+    except KeyMissingError:
+        raise KeyMissingError(
+            "this store was written by version 0.1.0. To bring it up to date takes its keys, which are not in its "
+            "folder: give their file with --keys FILE"
+        ) from None

@@ -24,7 +24,7 @@ from typing import Any
 import neverseen
 from neverseen.service import messages
 from neverseen.service.errors import Refusal, too_much
-from neverseen.service.shares import Shares
+from neverseen.service.turns import Turns
 
 Answer = tuple[dict[str, Any], list[memoryview]]
 _NICE = 10  # set from here: a process that starts has much to import, and would do that at full priority
@@ -40,14 +40,12 @@ class Apart:
         What a process has to know, as JSON values: see `neverseen.service.apart_process`.
     processes : int
     waiting : int
-        Requests that may wait; more are refused. A quarter of them may be one client's, and clients take turns: of
-        several processes, one client cannot keep all busy.
+        Requests that may wait; more are refused. Clients take turns: see `Turns`.
     """
 
     def __init__(self, about: dict[str, Any], processes: int, waiting: int) -> None:
-        self._about, self._processes = about, processes
-        self._room = Shares(processes + waiting, max(2, waiting // 4))
-        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._about = about
+        self._turns = Turns(processes, waiting)
         self._pool = ThreadPoolExecutor(processes, "apart")
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
         for _ in range(processes):
@@ -74,18 +72,9 @@ class Apart:
         room : callable, optional
             Asked in between, from a thread, whether there is room for so many pixels.
         """
-        if not self._room.take(client, 1):
-            raise Refusal("busy", "too many requests of this kind wait already: try again in a moment", wait=1)
-        try:
-            most = max(1, self._processes - 1)  # one is left for others
-            turn = self._turns.setdefault(client, asyncio.Semaphore(most))
-            async with turn:
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._pool, self._exchange, question, content, room)
-        finally:
-            self._room.give(client, 1)
-            if not self._room.held(client):
-                self._turns.pop(client, None)
+        async with self._turns.turn(client):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._pool, self._exchange, question, content, room)
 
     def stop(self) -> None:
         """End the processes."""

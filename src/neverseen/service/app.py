@@ -22,7 +22,8 @@ from neverseen.service import (
     routes_health,
     routes_reading,
 )
-from neverseen.service.core import Service, answer
+from neverseen.service.answers import answer
+from neverseen.service.core import Service
 from neverseen.service.documented import document
 from neverseen.service.errors import Refusal
 from neverseen.service.frame import Frame, Handler, front

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import re
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,12 +27,13 @@ from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
 from neverseen.service import messages
 from neverseen.service.access import ApiKey, KeyFile, maker_of
+from neverseen.service.answers import answer, is_long, written
 from neverseen.service.apart import Apart
 from neverseen.service.audit import AuditLog, audit_key
-from neverseen.service.bodies import Bodies, content_type
+from neverseen.service.bodies import Bodies, content_type, declared
 from neverseen.service.connections import KEY
 from neverseen.service.contents import FORM, JSON, READERS, Bounds, Given
-from neverseen.service.errors import Refusal
+from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.history import History, Probe
 from neverseen.service.idempotency import Repetitions
 from neverseen.service.jobs import FORGET, FORGET_SAMPLES, Job
@@ -42,7 +43,7 @@ from neverseen.service.predicting import Predictor
 from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, audited
 from neverseen.service.refusals import Refusals
-from neverseen.service.room import Room, fitted, memory_for_store, texts_of
+from neverseen.service.room import PIXEL, Room, fitted, memory_for_store, texts_of
 from neverseen.service.samples import bounds_of
 from neverseen.service.settings import Settings, service_folder
 from neverseen.service.shares import Shares
@@ -54,6 +55,7 @@ _PARTS, _NUMBERS = (
     256,
     4096,
 )  # strings, lists and objects, and values, of a body that is read at once: half a millisecond
+_FEW = 256  # samples or receipts that are looked at while everybody waits
 _TICK = 0.05  # seconds; answers that must not tell anything come at multiples of this
 _HEALTH = frozenset(["/healthz", "/readyz"])
 _KEYED = ("/v1/", "/metrics")
@@ -108,6 +110,7 @@ class Service:
         self.checker: Apart
         self.predictor: Predictor
         self.pool: ThreadPoolExecutor
+        self.preparing: ThreadPoolExecutor
         self.started = False
 
     def start(self) -> None:
@@ -131,13 +134,18 @@ class Service:
             self.audit.append([entry | {"recovered": True} for entry in audited(self._without_line(opened))])
             self.audit.append([{"action": "start", "version": self.writer.published.number}])
             self.bounds = bounds_of(opened.backbone, self.settings)
+            if self.bounds.kind == "images":
+                self.room.reserve(PIXEL * self.settings.max_waiting_pixels)
+            shortage = self.room.shortage(opened.statistics())
+            if shortage is not None:
+                print(f"warning: {shortage}", file=sys.stderr)  # noqa: T201
             self._start_apart(opened)
             undone.callback(self.readers.stop)
             undone.callback(self.checker.stop)
             self.predictor = Predictor(
                 opened.backbone, lambda: self.writer.published, self.settings, self.metrics, self.history
             )
-            self.pool = ThreadPoolExecutor(4, "service")
+            self.pool, self.preparing = ThreadPoolExecutor(4, "service"), ThreadPoolExecutor(4, "prepare")
             self.writer.start(self.audit)
             undone.pop_all()
         self.started = True
@@ -159,7 +167,8 @@ class Service:
         self.refusals.write()
         self.audit.soon({"action": "stop", "finished": done})
         self.audit.close()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.pool, self.preparing):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.readers.stop()
         self.checker.stop()
         return done
@@ -203,6 +212,18 @@ class Service:
         """Do what takes long, or reads the disk, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, work, *arguments)
 
+    async def for_many(self, count: int, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do work on so many samples: at once if they are few, and else beside the event loop."""
+        return work(*arguments) if count <= _FEW else await self.in_thread(work, *arguments)
+
+    async def prepared(self, samples: list[Any]) -> Any:
+        """Return the features of samples and what goes with them; a network may take long, and has its own threads."""
+        return await asyncio.get_running_loop().run_in_executor(self.preparing, _prepared, self.opened(), samples)
+
+    async def answer(self, content: Any, status: int = 200) -> Response:
+        """Return a JSON answer; a long one is written beside the event loop."""
+        return answer(await self.in_thread(written, content) if is_long(content) else content, status)
+
     # -- what is sent ------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -227,12 +248,27 @@ class Service:
             unpacked += pixels
             return True
 
-        async with self.bodies.receiving(request, key.name, min(most, self.settings.max_body)) as content:
-            self.count_bytes(key, len(content))
+        async with self.body(request, key, min(most, self.settings.max_body)) as content:
             try:
                 yield content, await self._read(request, action, key, content, room)
             finally:
                 self._pixels.give(key.name, unpacked)
+
+    @asynccontextmanager
+    async def body(self, request: Request, key: ApiKey | None, most: int) -> AsyncIterator[bytearray]:
+        """Hand out a body whose bytes count against the key, or the address.
+
+        They count before they are received, which takes time and room too. Where a request does not say how many they
+        are, they count afterwards, and one that has used up all its bytes is refused before.
+        """
+        said = declared(request)
+        if said <= most:  # or it is refused as too large
+            self._count_bytes(request, key, said)
+        client, public = client_of(request), key is None
+        async with self.bodies.receiving(request, client, most, public) as content:
+            if not said:
+                self._count_bytes(request, key, len(content))
+            yield content
 
     async def _read(
         self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
@@ -241,13 +277,23 @@ class Service:
         if self.bounds.kind != "images" and _reads_fast(content, kind):
             return READERS[action](bytes(content), kind, self.bounds, lambda pixels: None)
         about, parts = await self.readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
-        return messages.unpacked(about, parts)
+        return await self.in_thread(messages.unpacked, about, parts)
 
-    async def digest_of(self, action: str, *parts: bytes | bytearray | memoryview) -> bytes:
+    async def digest_of(self, action: str, content: bytearray, given: Given) -> bytes:
         """Return what stands for the content of a request, for whoever sends it again."""
-        if sum(map(len, parts)) <= _SMALL:
-            return self.repetitions.body(action, *parts)
-        return await self.in_thread(self.repetitions.body, action, *parts)
+        if len(content) <= _SMALL:
+            return await self.for_many(len(given), self._digest, action, content, given)
+        return await self.in_thread(self._digest, action, content, given)
+
+    def _digest(self, action: str, content: bytearray, given: Given) -> bytes:
+        view = memoryview(content)
+        if not given.spans:
+            return self.repetitions.body(action, view)
+        parts: list[bytes | memoryview] = [view[start:end] for start, end in given.spans]
+        if action == "learn":  # of a form, what counts is what it holds
+            parts = [repr((given.labels, given.ids, given.owner)).encode(), *parts]
+            parts = [piece for part in parts for piece in (len(part).to_bytes(8), part)]
+        return self.repetitions.body(action, *parts)
 
     # -- who asks ----------------------------------------------------------------------------------
 
@@ -270,34 +316,43 @@ class Service:
         key = self.key_of(request)
         if key is None:
             raise Refusal("unauthorized", "send an API key that is good: Authorization: Bearer nsk_...")
-        wait = self.buckets.take(key.name)
-        if wait:
-            limit = f"requests_per_second = {self.settings.requests_per_second:g}"
-            words = f"this key asks too often ({limit}): wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
+        self._count_key(key)
         if scopes and not any(map(key.may, scopes)):
             raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
         return key
 
     def count_early(self, request: Request) -> None:
-        """Count a request against its address before its route is looked for, unless its route counts a key."""
+        """Count a request before its route is looked for, unless its route counts a key."""
         path = request.scope["path"]
         if path in _HEALTH:
-            self._count_address(request, "health_per_second", self.health_buckets)
+            self._count(request, "health_per_second", self.health_buckets)
         elif token_of(request) is None or not path.startswith(_KEYED):
             self.public(request)
 
     def public(self, request: Request) -> None:
-        """Count a request without a key against its address, once."""
+        """Count a request that needs no key, once: against its key if it has a good one, or against its address."""
         if "neverseen.counted" not in request.scope:
-            self._count_address(request, "public_per_second", self.public_buckets)
+            self._count(request, "public_per_second", self.public_buckets)
 
-    def _count_address(self, request: Request, setting: str, buckets: Buckets) -> None:
+    def _count(self, request: Request, setting: str, buckets: Buckets) -> None:
         request.scope["neverseen.counted"] = True
+        token = token_of(request)
+        key = None if token is None else self.access.find(token, look=False)  # who guesses counts below
+        if key is not None:
+            request.scope[KEY] = key.name
+            self._count_key(key)
+            return
         wait = buckets.take(address_of(request))
         if wait:
             limit = f"{setting} = {getattr(self.settings, setting):g}"
             words = f"this address asks too often ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
+
+    def _count_key(self, key: ApiKey) -> None:
+        wait = self.buckets.take(key.name)
+        if wait:
+            limit = f"requests_per_second = {self.settings.requests_per_second:g}"
+            words = f"this key asks too often ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
     def may_see(self, request: Request, key: ApiKey, row: RequestRow) -> bool:
@@ -307,20 +362,15 @@ class Service:
         token = token_of(request)
         return token is not None and row.maker is not None and hmac.compare_digest(row.maker, maker_of(token, row.id))
 
-    def count_public_bytes(self, request: Request, size: int) -> None:
-        """Count the bytes of a body without a key against its address."""
-        wait = self.public_byte_buckets.take(address_of(request), size)
+    def _count_bytes(self, request: Request, key: ApiKey | None, size: int) -> None:
+        if key is None:
+            wait = self.public_byte_buckets.take(address_of(request), size)
+            words = "this address sends too much without a key"
+        else:
+            wait = self.byte_buckets.take(key.name, size)
+            words = f"this key sends too much (bytes_per_second = {self.settings.bytes_per_second})"
         if wait:
-            words = "this address sends too much without a key: wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
-
-    def count_bytes(self, key: ApiKey, size: int) -> None:
-        """Count the bytes of a body against a key."""
-        wait = self.byte_buckets.take(key.name, size)
-        if wait:
-            limit = f"bytes_per_second = {self.settings.bytes_per_second}"
-            words = f"this key sends too much ({limit}): wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
+            raise Refusal("rate_limited", f"{words}: wait as long as Retry-After says", wait=wait)
 
     def count_samples(self, key: ApiKey, samples: int) -> None:
         """Count samples against a key."""
@@ -332,13 +382,13 @@ class Service:
             words = f"this key sends too many samples ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
-    def require_room(self, key: ApiKey, labels: list[Any]) -> None:
+    async def require_room(self, key: ApiKey, labels: list[Any]) -> None:
         """Refuse labels after which there would be too many classes; new ones count against the key.
 
         What is published counts here. When the request's turn has come, the writer counts what is held.
         """
         try:
-            names = texts_of(labels)
+            names = await self.for_many(len(labels), texts_of, labels)
         except InputError as error:
             raise Refusal("invalid_request", str(error)) from None
         new = self.room.require_few(self.opened().statistics(), key.name, names)
@@ -393,6 +443,16 @@ class Service:
         }
 
 
+def _prepared(opened: Store, samples: list[Any]) -> Any:
+    try:
+        return opened.prepare(samples)
+    except Exception as error:
+        refusal = refusal_of(error, None)
+        if refusal is None:
+            raise
+        raise refusal from None
+
+
 def _reads_fast(content: bytearray, content_type: str) -> bool:
     """Return whether a body can be read while everybody waits: it is tiny, or has few values for its size."""
     if len(content) <= _TINY:
@@ -435,9 +495,9 @@ def address_of(request: Request) -> str:
     return origin(request.client.host if request.client else "")
 
 
-def answer(content: Any, status: int = 200) -> Response:
-    """Return a JSON answer."""
-    return Response(json.dumps(content, separators=(",", ":")), status, media_type="application/json")
+def client_of(request: Request) -> str:
+    """Return whom a request counts as that was counted: the name of its key, or its address."""
+    return str(request.scope.get(KEY) or address_of(request))
 
 
 def flag(request: Request, name: str) -> bool:

@@ -8,13 +8,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from neverseen.backbones import Backbone
+from neverseen.backbones.recipes import kind_of
 from neverseen.encoding import quantise
 from neverseen.errors import NeverseenError
 from neverseen.forgetting import features_of
@@ -24,18 +25,34 @@ from neverseen.service.metrics import Metrics
 from neverseen.service.publishing import Published
 from neverseen.service.settings import Settings
 
-_TOGETHER = 512  # samples that are predicted at a time
+_TOGETHER, _THROUGH_NETWORK = 512, 64  # samples that are predicted at a time: rows of features, and others
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
+    """A request that waits. One of many samples is predicted in parts, all by the version of the first part."""
+
     samples: list[Any]
     future: asyncio.Future[dict[str, Any]]
     since: float
+    counted: int  # samples that count as waiting
+    published: Published | None = None
+    order: list[int] = field(default_factory=list)
+    rows: dict[int, Any] = field(default_factory=dict)
+
+    def part(self, size: int) -> list[int]:
+        """Return the places of the samples that are next."""
+        if not self.order:
+            self.order = list(range(len(self.samples)))
+            if isinstance(self.samples[0], str):  # a network takes texts of one length together
+                self.order.sort(key=lambda place: len(self.samples[place]))
+        return self.order[len(self.rows) : len(self.rows) + size]
 
 
 class Predictor:
     """Threads that predict; what waits together goes through the network and the weights together.
+
+    A request of many samples is done in parts. After each part it is put behind the others: nobody waits for all of it.
 
     Parameters
     ----------
@@ -57,6 +74,7 @@ class Predictor:
     ) -> None:
         self._backbone, self._published = backbone, published
         self._settings, self._metrics, self._history = settings, metrics, history
+        self._together = _TOGETHER if kind_of(backbone) == "features" else _THROUGH_NETWORK
         self._jobs: deque[_Waiting] = deque()
         self._samples = 0
         self._wake = threading.Condition()
@@ -72,7 +90,7 @@ class Predictor:
         """Return the answer for samples that `Reader` made."""
         if self._settings.output == "scores":
             self._require_few_scores(len(samples))
-        job = _Waiting(samples, asyncio.get_running_loop().create_future(), time.monotonic())
+        job = _Waiting(samples, asyncio.get_running_loop().create_future(), time.monotonic(), len(samples))
         with self._wake:
             if self._stopping:
                 raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
@@ -107,45 +125,81 @@ class Predictor:
                     self._wake.wait()
                 if not self._jobs:
                     return
-                jobs: list[_Waiting] = []
-                count = 0
-                while self._jobs and (not jobs or count + len(self._jobs[0].samples) <= _TOGETHER):
+                jobs = [self._jobs.popleft()]
+                count = len(jobs[0].samples)
+                while self._jobs and count + len(self._jobs[0].samples) <= self._together:
                     jobs.append(self._jobs.popleft())
                     count += len(jobs[-1].samples)
-                self._samples -= count
-            outcomes = self._outcomes(jobs)
+                for job in jobs:
+                    self._uncount(job, self._together)
+            if count <= self._together:
+                outcomes = self._outcomes(jobs)
+            else:
+                outcome = self._continued(jobs[0])
+                if outcome is None:
+                    with self._wake:
+                        self._jobs.append(jobs[0])
+                    continue
+                outcomes = [outcome]
+            with self._wake:
+                self._uncount(jobs[0], count)  # what is left of one that failed, or that nobody waits for
             now = time.monotonic()
             for job in jobs:
                 self._history.took(now - job.since)
             self._metrics.predictions.inc(count)
             _settle(jobs, outcomes)
 
+    def _uncount(self, job: _Waiting, most: int) -> None:
+        samples = min(job.counted, most)
+        job.counted -= samples
+        self._samples -= samples
+
     def _outcomes(self, jobs: list[_Waiting]) -> list[dict[str, Any] | Exception]:
         try:
-            return list(self._answers(jobs))
+            published = self._published()
+            rows = self._predicted(published, [sample for job in jobs for sample in job.samples])
         except Exception as error:
             if len(jobs) > 1:  # whose fault it is shows when each is tried by itself
                 return [outcome for job in jobs for outcome in self._outcomes([job])]
-            refusal = refusal_of(error, None) if isinstance(error, NeverseenError) else None
-            return [error if refusal is None else refusal]
-
-    def _answers(self, jobs: list[_Waiting]) -> list[dict[str, Any]]:
-        published = self._published()
-        version = published.version
-        if not version.classes:
-            raise Refusal("nothing_published", "nothing is published that could be predicted: learn something first")
-        features = features_of(self._backbone, [sample for job in jobs for sample in job.samples])
-        quantised, labels = quantise(features), labels_of(tuple(version.classes))
-        rows: list[dict[str, Any]] = []
-        for first in range(0, len(quantised), _TOGETHER):  # scores take memory for each sample and class
-            scores = version.scores(quantised[first : first + _TOGETHER])  # (n, C)
-            rows += predictions(scores, labels, version.configuration.grid_bits, self._settings)
-        answers, start = [], 0
+            return [_blamed(error)]
+        answers: list[dict[str, Any] | Exception] = []
+        start = 0
         for job in jobs:
             end = start + len(job.samples)
             answers.append({"version": published.number, "predictions": rows[start:end]})
             start = end
         return answers
+
+    def _continued(self, job: _Waiting) -> dict[str, Any] | Exception | None:
+        """Predict the next part of a request; return how the request ended, or None if there is more to do."""
+        job.published = published = job.published or self._published()
+        places = job.part(self._together)
+        try:
+            rows = self._predicted(published, [job.samples[place] for place in places])
+        except Exception as error:
+            return _blamed(error, f"in a part of the request, with {len(places)} samples: ")
+        job.rows |= zip(places, rows, strict=True)
+        if len(job.rows) < len(job.samples) and not job.future.done():  # or nobody waits any more
+            return None
+        return {"version": published.number, "predictions": [job.rows[place] for place in sorted(job.rows)]}
+
+    def _predicted(self, published: Published, samples: list[Any]) -> list[dict[str, Any]]:
+        version = published.version
+        if not version.classes:
+            raise Refusal("nothing_published", "nothing is published that could be predicted: learn something first")
+        quantised = quantise(features_of(self._backbone, samples))
+        scores = version.scores(quantised)  # (n, C)
+        labels = labels_of(tuple(version.classes))
+        return predictions(scores, labels, version.configuration.grid_bits, self._settings)
+
+
+def _blamed(error: Exception, where: str = "") -> Exception:
+    """Return what a request is answered whose samples cannot be predicted."""
+    refusal = refusal_of(error, None) if isinstance(error, NeverseenError) else None
+    if refusal is None:
+        return error
+    refusal.message = where + refusal.message
+    return refusal
 
 
 def predictions(scores: np.ndarray, labels: list[Any], grid_bits: int, settings: Settings) -> list[dict[str, Any]]:

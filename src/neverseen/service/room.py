@@ -27,6 +27,9 @@ _FIXED = 2**28
 _GRAMS, _WEIGHTS, _TRACKED = 8, 48, 2 * 4
 _SHARE = 0.9  # of the machine's memory
 _LEAST = 2**26  # bytes for a process apart
+_LEAST_BODIES = 2**24  # bytes for all bodies, and for all pixels
+PIXEL = 3
+"""Bytes of a pixel."""
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -68,6 +71,19 @@ class Room:
     ) -> None:
         self._settings, self._memory, self._published = settings, memory, published
         self._asked, self._learned = Brought(published), Brought(published)
+
+    def reserve(self, size: int) -> None:
+        """Leave so many bytes of memory to something else."""
+        self._memory = max(0, self._memory - size)
+
+    def shortage(self, statistics: Statistics) -> str | None:
+        """Return why no further class would be taken, if memory is the reason."""
+        classes = len({*statistics.counts, *self._published()})
+        wanted = needed(statistics.size, classes + 1, statistics.class_grams is not None)
+        if wanted <= self._memory:
+            return None
+        have = f"{self._memory / 1e6:.0f} MB of memory are left for the store, and {wanted / 1e6:.0f} MB needed"
+        return f"new classes will be refused (no_room): {have}. Give the service more memory (setting memory)"
 
     def most_classes(self, statistics: Statistics) -> int:
         """Return how many classes can be published, as far as memory goes."""
@@ -162,19 +178,30 @@ class Brought:
 
 
 def fitted(settings: Settings) -> Settings:
-    """Return settings of a service that fits its memory: processes apart and bodies get less where there is little."""
+    """Return settings of a service that fits its memory: where there is little, requests may be smaller.
+
+    Of what there is, a process apart gets a tenth, and all bodies together get an eighth, as do all pixels. One request
+    may have the part of it that one key may hold.
+    """
     whole = memory_left(settings.memory)
+    waiting = min(settings.max_waiting_bytes, max(_LEAST_BODIES, whole // 8))
+    pixels = min(settings.max_waiting_pixels, max(_LEAST_BODIES, whole // 8) // PIXEL)
+    body = min(settings.max_body, waiting // 4)
     return replace(
         settings,
         reading_memory=min(settings.reading_memory, max(_LEAST, whole // 10)),
-        max_waiting_bytes=min(settings.max_waiting_bytes, max(4 * settings.max_body, whole // 8)),
+        max_waiting_bytes=waiting,
+        max_body=body,
+        max_json=min(settings.max_json, body),
+        max_waiting_pixels=pixels,
+        max_request_pixels=min(settings.max_request_pixels, pixels // 2),
     )
 
 
 def memory_for_store(settings: Settings) -> int:
-    """Return the bytes that are left for the store, beside what bodies, images and the processes apart may take."""
+    """Return the bytes that are left for the store, beside what bodies and the processes apart may take."""
     apart = (settings.reading_processes + 1) * settings.reading_memory  # and one that checks certificates
-    return max(0, memory_left(settings.memory, apart) - settings.max_waiting_bytes - 3 * settings.max_waiting_pixels)
+    return max(0, memory_left(settings.memory, apart) - settings.max_waiting_bytes)
 
 
 def memory_left(setting: int, apart: int = 0) -> int:

@@ -13,9 +13,10 @@ from starlette.responses import Response, StreamingResponse
 
 from neverseen.certificates import State
 from neverseen.service import checks
-from neverseen.service.bodies import content_type, declared
+from neverseen.service.answers import answer
+from neverseen.service.bodies import content_type
 from neverseen.service.contents import JSON
-from neverseen.service.core import Service, address_of, answer, number
+from neverseen.service.core import Service, client_of, number
 from neverseen.service.documented import SENT, answers, body
 from neverseen.service.errors import Refusal
 from neverseen.service.schemas import CertificatesAnswer, PublicKeyAnswer, VerifyAnswer, VerifyBody
@@ -94,8 +95,8 @@ class Certificates:
         before = number(request, "before", newest + 1, 1, 2**53) or newest + 1
         end = min(before, newest + 1)
         wanted = list(range(end - 1, max(0, end - 1 - limit), -1))
-        found, _ = await service.checker.ask(address_of(request), {"list": wanted})
-        return answer({"certificates": found["certificates"]})
+        found, _ = await service.checker.ask(client_of(request), {"list": wanted})
+        return await service.answer({"certificates": found["certificates"]})
 
     async def key(self, request: Request) -> Response:
         """Return the public key."""
@@ -131,19 +132,11 @@ class Certificates:
         if key is not None:
             service.require(request)
         content_type(request, JSON)
-        client = address_of(request) if key is None else key.name
         most = settings.max_public_body if key is None else settings.max_json
-        said = declared(request)
-        if key is None and 0 < said <= most:  # before it is received: that takes time too
-            service.count_public_bytes(request, said)
-        async with service.bodies.receiving(request, client, most, public=key is None) as content:
-            if key is not None:
-                service.count_bytes(key, len(content))
-            elif not said:
-                service.count_public_bytes(request, len(content))
+        async with service.body(request, key, most) as content:
             audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
             question = {"published": service.writer.published.number, "audit": audit}
-            found, _ = await service.checker.ask(client, question, content)
+            found, _ = await service.checker.ask(client_of(request), question, content)
         made = [check if len(check) > 1 else await self._check_weights(found) for check in found["checks"]]
         return answer({"checks": made})
 

@@ -13,10 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.service.access import OWNER, ApiKey, maker_of
+from neverseen.service.answers import answer, written
 from neverseen.service.applying import is_known, reused
 from neverseen.service.bodies import content_type
 from neverseen.service.contents import JSON, Given, parsed
-from neverseen.service.core import Service, answer, flag, token_of
+from neverseen.service.core import Service, flag, token_of
 from neverseen.service.documented import (
     BELOW_MIN_BATCH,
     CHANGED,
@@ -29,7 +30,7 @@ from neverseen.service.documented import (
     body,
 )
 from neverseen.service.documented import form as documented_form
-from neverseen.service.errors import Refusal, refusal_of
+from neverseen.service.errors import Refusal
 from neverseen.service.jobs import (
     ASK,
     FORGET,
@@ -149,24 +150,19 @@ class Changing:
             labels, ids, owner = given.labels, given.ids, _owner(key, given.owner)
             service.count_samples(key, len(labels))
             if tag is None or not await service.in_thread(is_known, service.opened(), tag):
-                service.require_room(key, labels)  # what was learned already has its room
-            parts: list[bytes | memoryview] = [memoryview(content)]
-            if given.spans:  # a form: what counts is what it holds
-                parts = [repr((labels, ids, given.owner)).encode()]
-                parts += [memoryview(content)[start:end] for start, end in given.spans]
-                parts = [piece for part in parts for piece in (len(part).to_bytes(8), part)]
-            digest = await service.digest_of("learn", *parts)
+                await service.require_room(key, labels)  # what was learned already has its room
+            digest = await service.digest_of("learn", content, given)
 
             async def work() -> Applied:
-                prepared = await service.in_thread(_prepared, service.opened(), given.samples)
+                prepared = await service.prepared(given.samples)
                 payload = LearnSamples(prepared, labels, ids, owner)
                 job = _job(LEARN, request, key, len(labels), payload, tag, digest)
                 done: Applied = await service.change(job)
                 return done
 
             done = await service.repetitions.once(tag, digest, work)
-        receipts = [base64.urlsafe_b64encode(token).decode() for token in done.receipts or ()]
-        return answer({"request": service.view(done.row), "receipts": receipts}, 201)
+        receipts = done.receipts or []
+        return answer(await service.for_many(len(receipts), _learned, service.view(done.row), receipts), 201)
 
     # -- forgetting --------------------------------------------------------------------------------
 
@@ -178,8 +174,7 @@ class Changing:
         dry_run = flag(request, "dry_run")
         async with service.received(request, "forget", key) as (content, given):
             service.count_samples(key, len(given))
-            start, end = given.spans[0] if given.spans else (0, len(content))  # of a form, what its file holds
-            digest = await service.digest_of("forget", memoryview(content)[start:end])
+            digest = await service.digest_of("forget", content, given)
             if given.receipts is None:
                 return await self._forget_samples(request, key, given, tag, digest, dry_run)
             tokens = given.receipts
@@ -199,7 +194,7 @@ class Changing:
     ) -> Response:
         service = self._service
         labels, ids = given.labels, _ids(given.ids)
-        prepared = await service.in_thread(_prepared, service.opened(), given.samples)
+        prepared = await service.prepared(given.samples)
         payload = SampleList(prepared, labels, ids)
         job = _job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest)
         if dry_run:
@@ -215,7 +210,7 @@ class Changing:
         tag = service.tag_of(request, key)
         dry_run = flag(request, "dry_run")
         content_type(request, JSON)
-        async with service.bodies.receiving(request, key.name, _CLASS_BODY) as content:
+        async with service.body(request, key, _CLASS_BODY) as content:
             label = parsed(ClassBody, bytes(content)).label
             digest = service.repetitions.body("forget_class", content)
             job = _job(FORGET_CLASS, request, key, 1, label, tag, digest)
@@ -243,7 +238,7 @@ class Changing:
             return question(opened)
 
         effect = await self._service.change(replace(job, kind=ASK, payload=asked))
-        return answer({"effect": effect})
+        return await self._service.answer({"effect": effect})
 
     # -- operators ---------------------------------------------------------------------------------
 
@@ -273,14 +268,9 @@ def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, t
     return Job(kind, made, key.name, key.owner, samples, payload, tag, keyed, future, maker=maker)
 
 
-def _prepared(opened: Store, samples: list[Any]) -> Any:
-    try:
-        return opened.prepare(samples)
-    except Exception as error:
-        refusal = refusal_of(error, None)
-        if refusal is None:
-            raise
-        raise refusal from None
+def _learned(request: dict[str, Any], receipts: list[bytes]) -> bytes:
+    """Return the answer to who has had samples learned."""
+    return written({"request": request, "receipts": [base64.urlsafe_b64encode(token).decode() for token in receipts]})
 
 
 def _ids(given: list[str | None]) -> list[str] | None:

@@ -6,7 +6,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from neverseen.service.core import Service, answer
+from neverseen.service.answers import answer
+from neverseen.service.core import Service
 from neverseen.service.documented import KEYED, SECURED, answers
 from neverseen.service.errors import Refusal
 from neverseen.service.schemas import StateAnswer

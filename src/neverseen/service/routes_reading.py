@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.labels import in_class_order
-from neverseen.service.core import Service, answer, number, waiting_view
+from neverseen.service.answers import answer
+from neverseen.service.core import Service, number, waiting_view
 from neverseen.service.documented import KEYED, SECURED, SENT, answers, body
 from neverseen.service.documented import form as documented_form
 from neverseen.service.errors import Refusal
@@ -88,7 +89,7 @@ class Reading:
         async with service.received(request, "predict", key) as (_, given):
             service.count_samples(key, len(given))
             found = await service.predictor.predict(given.samples)
-        return answer(found)
+        return await service.answer(found)
 
     async def model(self, request: Request) -> Response:
         """Describe the model."""
@@ -121,13 +122,13 @@ class Reading:
             found["class_counts"] = [
                 {"label": label, "samples": counts[name]} for label, name in zip(labels, names, strict=True)
             ]
-        return answer(found)
+        return await service.answer(found)
 
     async def history(self, request: Request) -> Response:
         """Return the points of charts."""
         self._service.require(request, "audit")
-        history = self._service.history
-        return answer({"points": history.points(), "latency": history.latency()})
+        service, history = self._service, self._service.history
+        return await service.answer({"points": history.points(), "latency": history.latency()})
 
     async def requests(self, request: Request) -> Response:
         """List requests."""
@@ -148,7 +149,7 @@ class Reading:
         queued = {entry["id"] for entry in found}
         rows = await service.in_thread(ledger.requests, limit, before[0] if before else None, client)
         found += [service.view(row) for row in rows if row.id not in queued]
-        return answer({"requests": found[:limit]})
+        return await service.answer({"requests": found[:limit]})
 
     async def request(self, request: Request) -> Response:
         """Show one request."""

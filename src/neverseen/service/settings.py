@@ -75,7 +75,7 @@ class Settings:
         Token bucket of each key, for new classes.
     memory : int
         Bytes that the service may use; 0: as many as machine, container and process limits allow. A request after
-        which publishing would need more is refused.
+        which publishing would need more is refused. Where there is little, the limits of bodies and pixels are lower.
     max_scores : int
         With output ``"scores"``: scores of one answer, samples times classes.
     refusal_seconds : float
