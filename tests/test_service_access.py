@@ -121,7 +121,10 @@ def test_a_file_that_is_damaged_while_the_service_runs(tmp_path: Path, capsys: p
             ready = service.client.get("/readyz")
             assert ready.status_code == 503
             assert "the API keys cannot be read now" in ready.text
-            assert service.client.get("/healthz").status_code == 200
+            assert service.client.get("/healthz", headers=service.admin).status_code == 200
+            assert service.client.get("/v1/certificates").status_code == 200  # needs no key
+            assert service.client.post("/v1/verify", json={"certificate": 1}).status_code == 422  # it was read
+            assert service.client.get("/v1/model").status_code == 401
         place.write_bytes(whole)
         until(200)
         assert service.client.get("/readyz").status_code == 200

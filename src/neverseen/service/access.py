@@ -91,16 +91,19 @@ class KeyFile:
         self._keys: dict[str, ApiKey] = {}
 
     def find(self, token: str, look: bool = True) -> ApiKey | None:
-        """Return the key of a token, or None if no valid key has it; refuse while the file cannot be read.
+        """Return the key of a token, or None if no valid key has it.
 
         Parameters
         ----------
         look : bool
-            Whether to look at the file for a token that is not known: it may be new.
+            Whether to look at the file for a token that is not known, since it may be new, and to refuse the request if
+            the file cannot be read. Without it, None.
         """
-        self._require_sound()
         if not _TOKEN.fullmatch(token):
             return None
+        if self.fault() is not None and not look:
+            return None
+        self._require_sound()
         digest = hashlib.sha256(token.encode()).hexdigest()
         if look and digest not in self._keys:
             self._look()
