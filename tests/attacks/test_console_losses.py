@@ -570,6 +570,20 @@ def test_old_numbers_look_old(page: Page, path: str, asked: str) -> None:
     assert page.locator("[data-stale]").count() == 0
 
 
+def test_older_certificates_that_do_not_come(page: Page) -> None:
+    entry = {"time": "2026-01-01T00:00:00Z", "learned": 1, "forgotten": 0, "samples": 1, "classes": 1}
+    answers = [{"json": {"certificates": [entry | {"number": 9}]}}, refused(503, "unavailable")]
+    answers.append({"json": {"certificates": [entry | {"number": 1}]}})
+    page.route("**/v1/certificates?limit=50*", lambda route: route.fulfill(**answers.pop(0)))
+    go(page, "/#/certificates")
+    older = page.get_by_role("button", name="Older certificates")
+    older.click()
+    page.locator("main .notice").get_by_text("The service says no.").wait_for()
+    older.click()
+    page.get_by_role("link", name="Certificate 1", exact=True).wait_for()
+    assert page.locator("main .notice").count() == 0
+
+
 def test_a_request_that_cannot_be_followed(page: Page) -> None:
     refusal = {"error": {"code": "unavailable", "message": "the store cannot be read"}}
     page.route(
