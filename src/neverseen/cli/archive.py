@@ -93,8 +93,6 @@ def read_archive(
     skipped : callable, optional
         Called with the name of each file that is none of a store's: it is left out. Without, such files are refused.
     """
-    if folder.exists():
-        raise FileExistsError(f"{folder} is there already: choose another folder")
     partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     partial.mkdir(mode=0o700)
     try:

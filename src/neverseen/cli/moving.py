@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from neverseen.cli.archive import read_archive, write_archive
-from neverseen.cli.opening import opened, require_published
+from neverseen.cli.opening import opened, require_file, require_place, require_published
 from neverseen.cli.options import Folder, Json, Keys
 from neverseen.cli.printing import print_json, shown
 from neverseen.errors import InputError
@@ -77,6 +77,8 @@ def import_(
 
     Example: `neverseen import shop-again shop.tar`
     """
+    require_file(file, "what export wrote as .tar")
+    require_place(folder)
     skipped: list[str] = []
     digest = read_archive(folder, file, keys, skipped.append if skip_others else None)
     for name in skipped:

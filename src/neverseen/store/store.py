@@ -32,7 +32,6 @@ from neverseen.hardware import Hardware, choose
 from neverseen.keys import Key, Keyring, tidy
 from neverseen.labels import LabelIndex, normalise, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
-from neverseen.membership import Member
 from neverseen.receipts import commitment
 from neverseen.register import number_for
 from neverseen.signing import SigningKey
@@ -552,19 +551,21 @@ class Store:
         held = self._open_ledger().by_numbers(numbers)
         return [number in held for number in numbers]
 
-    def held_already(self, samples: Any, labels: Sequence[Any]) -> list[bool]:
-        """Return, for each sample, whether one with the same features and label is held, or comes before it here.
+    def held_already(self, samples: Any, labels: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
+        """Return, for each sample, whether its owner has one of the same features and label, held or before it here.
 
-        `learn` does not mind: a sample that is learned twice counts twice. This is for those who do.
+        `learn` does not mind: a sample that is learned twice counts twice. This is for those who do. Without owners,
+        samples are nobody's, as for `learn`.
         """
         prepared = samples if isinstance(samples, Prepared) else self.prepare(samples)
-        membership = self._exact().membership
-        members = membership.digests(prepared.quantised, LabelIndex(list(labels)))
-        held, seen = membership.held(members), set[Member]()
+        members = self._exact().membership.digests(prepared.quantised, LabelIndex(list(labels)))
+        whose = [text(normalise(owner)) for owner in ([None] * len(members) if owners is None else owners)]
+        rows = self._open_ledger().by_members(digest for _, digest in members)
+        seen = {(digest, row.owner) for digest, found in rows.items() for row in found}
         answers = []
-        for member in members:
-            answers.append(held[member] > 0 or member in seen)
-            seen.add(member)
+        for (_, digest), owner in zip(members, whose, strict=True):
+            answers.append((digest, owner) in seen)
+            seen.add((digest, owner))
         return answers
 
     def holds(self, receipts: Sequence[bytes]) -> list[Holding]:
