@@ -186,6 +186,8 @@ class Service:
         found = []
         if not self.writer.alive:
             found.append("the store cannot be written now")
+        if self.access.fault() is not None:
+            found.append("the API keys cannot be read now")
         if not self.audit.healthy:
             found.append("the audit log cannot be written now")
         if self.writer.policy.overdue() is not None:
