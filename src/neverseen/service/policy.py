@@ -90,6 +90,7 @@ class Policy:
         if samples and not self._changes:
             self._first = self._last = self._clock()
         self._changes = samples
+        self._failing = self._failing and self._is_due()
 
     def wait(self) -> float | None:
         """Return the seconds until something may be due; None if nothing is."""
@@ -123,8 +124,11 @@ class Policy:
             self._unsealed = self._clock()
 
     def failed(self, retry: float = _RETRY) -> None:
-        """Note that it did not work, and should be tried again after a while."""
-        self._not_before, self._failing = self._clock() + retry, True
+        """Note that nothing can be published or sealed now, and that it should be tried again after a while.
+
+        If nothing was due yet, nothing has failed: what comes later has as much time as ever.
+        """
+        self._not_before, self._failing = self._clock() + retry, self._is_due()
 
     def overdue(self) -> float | None:
         """Return for how many seconds what is due has been kept back, beyond `max_delay` or `seal_after`; None if not.
@@ -143,6 +147,9 @@ class Policy:
         return self._changes > 0 and (
             self._changes >= self._settings.min_batch or self._settings.publish_below_min_batch
         )
+
+    def _is_due(self) -> bool:
+        return self._clock() >= min(self._due_to_publish(), self._due_to_seal())
 
     def _due_to_publish(self) -> float:
         if not self.enough():
