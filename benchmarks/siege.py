@@ -1,11 +1,10 @@
-"""Does the service go on while it is attacked? ``python -m benchmarks.siege``.
+"""Does the service keep working while it is attacked? ``python -m benchmarks.siege``.
 
-A real service in a process of its own on loopback, and a client that asks for a prediction every 20 milliseconds. One
-attack after the other goes on beside it. For each, the table shows how long predictions took while all was quiet and
-during the attack, each from the moment it was due; what went wrong for that client; and the memory of the service
-before, at most, and after.
+A real service runs in its own process on loopback, and a client asks it for a prediction every 20 milliseconds. For
+each attack, the table shows how long predictions took without and with the attack, the client's errors, and the
+service's memory before, at its peak, and after. The time of a prediction counts from the moment it was due.
 
-Each attack is bounded in count and time. Every service is started for its attack and stopped after it.
+Each attack is limited in count and time, and has a service of its own, which is stopped afterwards.
 """
 
 from __future__ import annotations
@@ -47,22 +46,26 @@ from neverseen.service.settings import NAME, service_folder
 
 PERIOD = 0.02
 WIDTH = 64
+FULL = 63  # samples in the largest body that the service reads in its main process
+BAD = ("bad", "bad 2", "bad 3", "bad 4")
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CONSOLE = HEALTH.replace(b"/healthz", b"/console/app.js")
 _HEADERS = {"Content-Type": "application/json"}
 
 
 @dataclass
 class Siege:
-    """A service that is attacked.
+    """A service under attack.
 
     Attributes
     ----------
     port : int
     tokens : dict
-        ``"good"``, ``"bad"`` and ``"narrow"``: keys of the client, of the attacker, and one that may only predict.
+        API keys by name: ``"good"`` is the client's, those in `BAD` are the attacker's, ``"narrow"`` may only predict.
     pid : int
-        Of the service.
+        Process id of the service.
     scale : float
-        1 for attacks of full size.
+        Size of the attacks; 1 is full size.
     """
 
     port: int
@@ -71,11 +74,11 @@ class Siege:
     scale: float
 
     def many(self, count: int) -> int:
-        """Return a count, smaller where the attack is."""
+        """Return a count, scaled."""
         return max(1, round(count * self.scale))
 
     def memory(self) -> int:
-        """Return the bytes of the service and of the processes that it started."""
+        """Return the memory of the service and its child processes, in bytes."""
         found = 0
         with suppress(psutil.NoSuchProcess):
             service = psutil.Process(self.pid)
@@ -86,7 +89,7 @@ class Siege:
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack: what it is called, what it does, and the service that it needs."""
+    """An attack: its description, its code, and the kind of service that it needs."""
 
     name: str
     run: Callable[[Siege], Counter[int]]
@@ -159,6 +162,36 @@ def _trickle(siege: Siege) -> Counter[int]:
     return attacks.trickle(siege.port, siege.tokens["bad"], 9, length, length - 2**10, 15 * siege.scale)
 
 
+def _pipelined(siege: Siege) -> Counter[int]:
+    one, full, many = attacks.tiny_samples(1, WIDTH), attacks.tiny_samples(FULL, WIDTH), siege.many(2000)
+
+    def send(place: int) -> Counter[int]:
+        ask = partial(attacks.requests, "/v1/predict", siege.tokens[BAD[place % 4]])
+        kinds = (ask([one] * 8), 8), (ask([full] * 8), 8), (ask([one] * many), many), (HEALTH * many, many)
+        return attacks.pipelined(siege.port, *kinds[place // 4 % 4], 5 * siege.scale)
+
+    return attacks.together(32, send)
+
+
+def _unread(siege: Siege) -> Counter[int]:
+    full = attacks.tiny_samples(FULL, WIDTH)
+    sent = [attacks.requests("/v1/predict", siege.tokens[name], [full] * 8) for name in BAD] + [CONSOLE * 8]
+    send = partial(attacks.pipelined, siege.port, awaited=0, seconds=5 * siege.scale)
+    return attacks.together(siege.many(200), lambda place: send(sent=sent[place % 5]))
+
+
+def _small_bodies(siege: Siege) -> Counter[int]:
+    predict, learn = attacks.tiny_samples(FULL, WIDTH), attacks.tiny_samples(FULL, WIDTH, label=0)
+    sent = [
+        attacks.requests(path, siege.tokens[name], [body])
+        for path, good in (("/v1/predict", predict), ("/v1/samples", learn))
+        for body in (good, good[:-1], good[:-2] + b",0]}")  # the second and third are wrong at their very end
+        for name in BAD
+    ]
+    send = partial(attacks.pipelined, siege.port, awaited=1, seconds=5 * siege.scale)
+    return attacks.together(len(sent), lambda place: send(sent=sent[place]))
+
+
 ATTACKS = {
     "verify": Attack("6 certificates of 600,000 keys, no key", _verify),
     "certificates": Attack("24 certificates of 12,000 commitments, no key", _certificates),
@@ -170,6 +203,9 @@ ATTACKS = {
     "sockets": Attack("320 idle connections, 300 files", _sockets, files=300),
     "scopes": Attack("600 requests of the wrong scope", _scopes),
     "trickle": Attack("9 bodies that never end", _trickle),
+    "pipelined": Attack("32 connections that do not wait for answers, 4 keys", _pipelined),
+    "unread": Attack("200 connections that never read their answers, 4 keys", _unread),
+    "small-bodies": Attack("24 connections with full small bodies, good and bad, 4 keys", _small_bodies),
 }
 
 
@@ -178,7 +214,7 @@ ATTACKS = {
 
 @contextmanager
 def besieged(folder: Path, attack: Attack, scale: float) -> Iterator[Siege]:
-    """Start a service that has learned a little, and stop it in the end."""
+    """Start a service that has learned a few samples; stop it afterwards."""
     place = folder / "store"
     if attack.images:
         siege_service.create(place)
@@ -187,7 +223,7 @@ def besieged(folder: Path, attack: Attack, scale: float) -> Iterator[Siege]:
         classifier = AnalyticClassifier(RandomProjection(256, seed=1), 2**12, track_classes=attack.tracked)
         store.create(place, Precomputed(WIDTH), classifier, recipe=recipe).close()
     keys = KeyFile(service_folder(place))
-    tokens = {name: keys.add(name, ["admin"]) for name in ("good", "bad")}
+    tokens = {name: keys.add(name, ["admin"]) for name in ("good", *BAD)}
     tokens["narrow"] = keys.add("narrow", ["predict"])
     lines = [f"{name} = {value!r}" for name, value in ({"max_delay": 1.0} | attack.settings).items()]
     (service_folder(place) / NAME).write_text("\n".join(lines) + "\n", "utf-8")
@@ -245,14 +281,14 @@ def _call(siege: Siege, path: str, body: dict[str, Any]) -> None:
 
 
 class Client(threading.Thread):
-    """Asks for a prediction every 20 milliseconds, or as soon as the one before is answered.
+    """Asks for a prediction every 20 milliseconds, or later if the previous answer is late.
 
     Attributes
     ----------
     seconds : list of float
-        That each took. One that was due while the one before took its time counts from when it was due.
+        Time of each prediction, from the moment it was due: waiting for the previous answer counts.
     errors : Counter
-        Of answers that were none: their status, or 0.
+        Failed predictions by HTTP status; 0 if there was no answer.
     """
 
     def __init__(self, siege: Siege, body: dict[str, Any]) -> None:
@@ -262,7 +298,7 @@ class Client(threading.Thread):
         self._siege, self._body, self._done = siege, json.dumps(body).encode(), threading.Event()
 
     def run(self) -> None:
-        """Ask until told to stop."""
+        """Ask until `stop` is called."""
         headers = _HEADERS | {"Authorization": f"Bearer {self._siege.tokens['good']}"}
         connection = HTTPConnection("127.0.0.1", self._siege.port, timeout=60)
         due = time.perf_counter()
@@ -280,7 +316,7 @@ class Client(threading.Thread):
             if status != 200:
                 self.errors[status] += 1
             due += PERIOD
-            if status == 0 or ended - due > 5:  # do not send what was missed in a bunch
+            if status == 0 or ended - due > 5:  # skip what was missed, rather than send it all at once
                 due = time.perf_counter() + PERIOD
             time.sleep(max(0.0, due - time.perf_counter()))
         connection.close()
@@ -301,7 +337,7 @@ def _while(siege: Siege, body: dict[str, Any], work: Callable[[], Any]) -> tuple
 
 
 def _attack(name: str, siege: Siege, seconds: float) -> Counter[int]:
-    """Attack, again and again for some seconds, or once if that takes longer."""
+    """Repeat an attack for some seconds; it runs at least once."""
     end = time.monotonic() + seconds
     found = ATTACKS[name].run(siege)
     while time.monotonic() < end:
@@ -310,16 +346,16 @@ def _attack(name: str, siege: Siege, seconds: float) -> Counter[int]:
 
 
 def measured(name: str, folder: Path, seconds: float, scale: float) -> dict[str, Any]:
-    """Return what became of a service and its client in an attack, as JSON values."""
+    """Return how a service and its client did under an attack, as JSON values."""
     attack = ATTACKS[name]
     with besieged(folder, attack, scale) as siege:
         sample = {name: value for name, value in _taught(attack)[0].items() if name != "label"}
         body = {"samples": [sample]}
-        _while(siege, body, lambda: time.sleep(min(1.0, seconds)))  # the first calls prepare
+        _while(siege, body, lambda: time.sleep(min(1.0, seconds)))  # warm up
         quiet, _ = _while(siege, body, lambda: time.sleep(seconds))
         before = siege.memory()
         spawning = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, spawning) as attacker:  # the client must not wait for what the attacker computes
+        with ProcessPoolExecutor(1, spawning) as attacker:  # so that the attacker's work does not delay the client
             attacker.submit(time.sleep, 0).result()
             peaks: list[int] = []
             began = time.perf_counter()
@@ -332,7 +368,7 @@ def measured(name: str, folder: Path, seconds: float, scale: float) -> dict[str,
                 time.sleep(min(1.0, seconds))
                 return going.result()
 
-            besetting, statuses = _while(siege, body, work)
+            attacked, statuses = _while(siege, body, work)
         lasted = time.perf_counter() - began
         end = time.monotonic() + 20
         while siege.memory() > 1.2 * before and time.monotonic() < end:
@@ -343,9 +379,9 @@ def measured(name: str, folder: Path, seconds: float, scale: float) -> dict[str,
         "seconds": lasted,
         "answers_to_the_attacker": {str(status): count for status, count in sorted(statuses.items())},
         "quiet": _latency(quiet),
-        "under_attack": _latency(besetting),
-        "ratio_p99": _percentile(besetting, 99) / _percentile(quiet, 99),
-        "errors": {str(status): count for status, count in sorted(besetting.errors.items())},
+        "under_attack": _latency(attacked),
+        "ratio_p99": _percentile(attacked, 99) / _percentile(quiet, 99),
+        "errors": {str(status): count for status, count in sorted(attacked.errors.items())},
         "memory": {"before": before, "peak": max(before, *peaks), "after": after},
     }
 
@@ -371,8 +407,8 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--attacks", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
-    parser.add_argument("--seconds", type=float, default=10.0, help="of quiet, and of each attack, at least")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the attacks; smaller for a first look")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each attack, at least (%(default)g)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the attacks (%(default)g)")
     parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args(words)
     print("attack         quiet ms: p50   p99   attack p99  ratio  MiB before    peak   after  errors")
@@ -387,5 +423,5 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # whoever stops it stops the service too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the service is stopped too
     main()

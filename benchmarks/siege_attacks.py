@@ -6,6 +6,7 @@ Each is bounded in count and time, and goes to this machine alone.
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import threading
@@ -15,9 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import lru_cache
+from typing import Any
 
 BOUNDARY = b"siege"
 JSON = "application/json"
+_ANSWER = re.compile(rb"HTTP/1\.1 ([0-9]{3})")
 FORM = f"multipart/form-data; boundary={BOUNDARY.decode()}"
 
 
@@ -67,6 +70,12 @@ def many_receipts(size: int) -> bytes:
     return form((b"receipts", line * (size // len(line))))
 
 
+def tiny_samples(samples: int, width: int, **fields: Any) -> bytes:
+    """Return a body of small samples that are all the same."""
+    sample = {"features": [0.1234] * width} | fields
+    return json.dumps({"samples": [sample] * samples}, separators=(",", ":")).encode()
+
+
 @lru_cache(maxsize=2)
 def bomb(side: int) -> bytes:
     """Return a black image, one bit a pixel: a few kilobytes that take much room once they are unpacked."""
@@ -91,12 +100,14 @@ def form(*files: tuple[bytes, bytes]) -> bytes:
 # -- senders -----------------------------------------------------------------------------------------
 
 
-def head(path: str, token: str, kind: str, length: int) -> bytes:
+def head(path: str, token: str, kind: str, length: int, close: bool = True) -> bytes:
     """Return the head of a request; without a token, of one that shows no key."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Type: {kind}", f"Content-Length: {length}"]
     if token:
         lines.append(f"Authorization: Bearer {token}")
-    return "\r\n".join([*lines, "Connection: close", "", ""]).encode()
+    if close:
+        lines.append("Connection: close")
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def post(port: int, path: str, token: str, body: bytes, kind: str = JSON, timeout: float = 120) -> int:
@@ -111,18 +122,72 @@ def post(port: int, path: str, token: str, body: bytes, kind: str = JSON, timeou
     return int(answer[9:12]) if answer.startswith(b"HTTP/1.1 ") else 0
 
 
-def together(times: int, send: Callable[[int], int]) -> Counter[int]:
+def requests(path: str, token: str, bodies: Sequence[bytes]) -> bytes:
+    """Return requests that follow each other on one connection."""
+    return b"".join(head(path, token, JSON, len(body), close=False) + body for body in bodies)
+
+
+def pipelined(port: int, sent: bytes, awaited: int, seconds: float) -> Counter[int]:
+    """Send requests without waiting for answers, then read some answers, again and again on one connection.
+
+    Parameters
+    ----------
+    port : int
+    sent : bytes
+        The requests that are sent at a time.
+    awaited : int
+        Answers to read before the requests are sent again; 0 to read nothing at all.
+    seconds : float
+
+    Returns
+    -------
+    Counter
+        The statuses; 0 for each connection that was cut, -1 for one that never read anything and stayed open.
+    """
+    statuses: Counter[int] = Counter()
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        is_open = True
+        with suppress(TimeoutError), closing(socket.create_connection(("127.0.0.1", port), timeout=left)) as connection:
+            while is_open and time.monotonic() < end:
+                try:
+                    connection.sendall(sent)
+                except ConnectionError:
+                    is_open = False
+                with suppress(ConnectionError):  # what was answered before it was cut can still be read
+                    is_open &= _counted(connection, awaited, statuses)
+        if not is_open or not awaited:
+            statuses[-1 if is_open else 0] += 1
+    return statuses
+
+
+def _counted(connection: socket.socket, awaited: int, statuses: Counter[int]) -> bool:
+    """Count the statuses of so many answers; return whether the connection is still open."""
+    rest = b""
+    while awaited > 0:
+        part = connection.recv(2**16)
+        if not part:
+            return False
+        rest += part
+        found = list(_ANSWER.finditer(rest))
+        statuses.update(int(answer[1]) for answer in found)
+        awaited -= len(found)
+        rest = rest[found[-1].end() if found else 0 :][-12:]
+    return True
+
+
+def together(times: int, send: Callable[[int], int | Counter[int]]) -> Counter[int]:
     """Call a sender so many times at once; return how often each status came back."""
     statuses: Counter[int] = Counter()
     lock = threading.Lock()
 
     def one(place: int) -> None:
         try:
-            status = send(place)
+            found = send(place)
         except OSError:
-            status = 0
+            found = 0
         with lock:
-            statuses[status] += 1
+            statuses.update([found] if isinstance(found, int) else found)
 
     threads = [threading.Thread(target=one, args=(place,), daemon=True) for place in range(times)]
     for thread in threads:
@@ -196,14 +261,8 @@ def idle(port: int, sockets: int, seconds: float) -> Counter[int]:
 def repeated(port: int, path: str, tokens: Sequence[str], times: int) -> Counter[int]:
     """Send a small request again and again over a few connections; return the statuses."""
 
-    def some(place: int) -> int:
+    def some(place: int) -> Counter[int]:
         token = tokens[place % len(tokens)]
-        found: Counter[int] = Counter()
-        for _ in range(times // 6):
-            found[post(port, path, token, b"{}", timeout=30)] += 1
-        counts.update(found)
-        return 0
+        return Counter(post(port, path, token, b"{}", timeout=30) for _ in range(times // 6))
 
-    counts: Counter[int] = Counter()
-    together(6, some)
-    return counts
+    return together(6, some)

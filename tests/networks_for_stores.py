@@ -11,16 +11,12 @@ from neverseen.backbones import as_list, decoded
 from neverseen.errors import InputError
 
 
-class Texts:
-    """Its name is what tells that texts are taken."""
-
-
 class Letters:
     """A network that counts letters."""
 
     name = "letters"
     n_features = 8
-    preprocess = Texts()
+    takes = "texts"
 
     def extract(self, samples: Any) -> np.ndarray:
         features = np.zeros((len(as_list(samples)), 8), np.float32)
@@ -41,7 +37,7 @@ class Brightness:
 
     name = "brightness"
     n_features = 8
-    preprocess = None
+    takes = "images"
 
     def extract(self, samples: Any) -> np.ndarray:
         features = np.zeros((len(as_list(samples)), 8), np.float32)
@@ -65,7 +61,18 @@ class Other(Letters):
         return hashlib.sha256(b"other").hexdigest()
 
 
+class Silent(Letters):
+    """Does not say what it takes."""
+
+    name = "silent"
+    takes = ""
+
+
 ready_made = Letters()
+
+
+def failing() -> Letters:
+    raise ZeroDivisionError("divided by zero")
 
 
 def nonsense() -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from neverseen import AnalyticClassifier, RandomProjection, store
-from neverseen.backbones import Cached, Images, OnnxBackbone, Precomputed, recipes
+from neverseen.backbones import Cached, Images, OnnxBackbone, PerSample, Precomputed, TorchBackbone, recipes
 from neverseen.errors import ConfigurationError, FileRejectedError
 from neverseen.service.samples import bounds_of
 from neverseen.service.settings import Settings
@@ -61,6 +61,34 @@ def test_a_backbone_without_a_recipe(tmp_path: Path) -> None:
         model.forget(receipts[0])
     with store.open(tmp_path / "s", backbone=Letters()) as model:
         model.learn(["more"], ["a"])
+
+
+class Mine(Precomputed):
+    takes = "texts"
+
+
+class Odd(Precomputed):
+    takes: Any = ("texts",)
+
+
+def test_a_backbone_says_what_it_takes(tmp_path: Path) -> None:
+    assert recipes.kind_of(Precomputed(8)) == "features"
+    assert recipes.kind_of(Mine(8)) == "texts"
+    assert recipes.kind_of(Cached(Mine(8), tmp_path)) == "texts"
+    assert bounds_of(Mine(8), Settings()).kind == "texts"
+    for odd in (Odd(8), Cached(Odd(8), tmp_path)):
+        with pytest.raises(ConfigurationError, match="precomputed does not say which samples it takes"):
+            recipes.kind_of(odd)
+
+
+def test_a_network_takes_what_its_preprocessing_takes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    preprocess = PerSample(len)
+    made = TorchBackbone(torch.nn.Linear(1, 8), preprocess, name="n", n_features=8, preprocess_id="1")
+    assert recipes.kind_of(made) == "images"
+    made.takes = "texts"
+    made.save_weights(tmp_path / "weights")
+    assert recipes.kind_of(made.with_weights(tmp_path / "weights")) == "texts"
 
 
 def network(tmp_path: Path) -> OnnxBackbone:

@@ -407,6 +407,7 @@ def test_archives(shop: str) -> None:
     run("forget", "again", "--receipts", "all.jsonl", "--id", "all.csv-8")
     run("verify", "chain", "again")
     run("verify", "weights", "again")
+    assert answer("verify", "store", "again")["passed"]
     assert "there already" in run("import", "again", "shop.tar", code=1)
     assert "there already" in run("export", shop, "shop.tar", code=1)
     run("init", "empty", *INIT)
@@ -473,7 +474,7 @@ def test_unusable_sources(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "words.csv": ("label,a\ncat,1\ncat,one\n", "line 3: the column 'a' is not numbers"),
         "twice.csv": ("a,a\n1,2\n", "two columns of the same name"),
         "none.csv": ("label,a\n", "no samples"),
-        "nothing.csv": ("", "no columns of features"),
+        "nothing.csv": ("", "no samples in nothing.csv: its first line has no names"),
         "blank.csv": ("label,a\n,1\n", "line 2: the cell of the column 'label' is empty"),
         "bare.csv": ("a,b,c,d,e,f,g,h\n" + "1," * 7 + "2\n", "has no labels"),
         "wide.csv": ("label,a\ncat,1\n", "wide.csv has 1 column of features (a), and shop takes rows of 8 features"),

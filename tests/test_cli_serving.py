@@ -54,15 +54,66 @@ def test_a_backbone_that_cannot_be_made_is_told_at_the_start() -> None:
     [
         ("tests.networks_for_stores:Other", "the store was made with another backbone than other"),
         ("tests.networks_for_stores:nonsense", "gave a str: a backbone has a name"),
-        ("tests.networks_for_stores:absent", "it cannot be imported"),
-        ("no.such.module:thing", "it cannot be imported"),
-        ("os", "it cannot be imported"),
+        ("tests.networks_for_stores:absent", "there is no 'absent' in "),
+        ("tests.networks_for_stores:Silent", "the backbone silent does not say which samples it takes"),
+        ("tests.networks_for_stores:failing", "by zero, in networks_for_stores.py"),
+        ("no.such.module:thing", "it cannot be imported (ModuleNotFoundError: No module named 'no')"),
+        ("broken:thing", "it cannot be imported (SyntaxError: "),
+        ("..os:thing", "it cannot be imported"),
+        ("os", "a backbone is one of features:NUMBER"),
+        ("features:8", "the store was made with another backbone than precomputed"),
     ],
 )
 def test_an_operators_backbone_is_checked(given: str, why: str) -> None:
     custom()
     Path("a.csv").write_text("text\nabc\n", "utf-8")
+    Path("broken.py").write_text("def\n", "utf-8")
     assert why in run("predict", "mail", "a.csv", "--backbone", given, code=1)
+
+
+MODULE = """
+import hashlib
+import numpy as np
+
+
+class Lengths:
+    name, n_features, takes = "lengths", 2, "texts"
+
+    def extract(self, samples):
+        return np.array([[len(text), 1] for text in samples], np.float32).reshape(-1, 2)
+
+    def digest(self):
+        return hashlib.sha256(b"lengths").hexdigest()
+"""
+
+
+def test_a_backbone_of_a_module_in_this_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("lengths_of_texts.py").write_text(MODULE, "utf-8")
+    Path("a.csv").write_text("label,text\nx,Hello\ny,Bye\n", "utf-8")
+    given = ("--backbone", "lengths_of_texts:Lengths")
+    assert "give --backbone lengths_of_texts:Lengths with each command" in run("init", "mail", *given, "--codes", "16")
+    for words in (["learn", "mail", "a.csv"], ["serve", "mail"]):  # what the folder holds is never imported by itself
+        assert "its folder does not say how to make it. Give it with --backbone MODULE" in run(*words, code=1)
+    run("learn", "mail", "a.csv", "--receipts", "r.jsonl", *given)
+    assert "right: " in run("predict", "mail", "a.csv", "--labelled", *given)
+    run("verify", "retrain", "mail", "a.csv", *given)
+    run("forget", "mail", "a.csv", *given)
+
+
+def test_this_folder_hides_nothing_and_serves_one_module_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files lie about in the folder of samples. An installed module is not looked for there, nor what it imports."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("tests").mkdir()
+    Path("tests/networks_for_stores.py").write_text("raise SystemExit('planted')", "utf-8")
+    run("init", "mail", "--backbone", "tests.networks_for_stores:Letters", "--codes", "16")
+    assert str(Path.cwd()) not in sys.path
+
+
+def test_a_store_takes_the_words_it_was_made_with() -> None:
+    run("init", "shop", *INIT)
+    Path("a.csv").write_text("label,a,b,c,d,e,f,g,h\nx,1,1,1,1,1,1,1,1\n", "utf-8")
+    run("learn", "shop", "a.csv", "--backbone", "features:8")
 
 
 def served(*words: str) -> tuple[subprocess.Popen[str], str]:

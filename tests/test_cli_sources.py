@@ -149,7 +149,7 @@ def test_cells_are_named() -> None:
         "b.jsonl": ('{"features": [1, "2"], "label": "x"}\n', "b.jsonl, line 1 has no 'features', a list of numbers"),
         "c.jsonl": ('\n{"features": [1' + ",1" * 7 + '], "label": ""}\n', "c.jsonl, line 2: the cell of the column 'label'"),
         "d.jsonl": ("[1]\n", "d.jsonl, line 1 is not a JSON object"),
-        "e.jsonl": ('{"receipt": "x"}\n', "is a file of receipts, not of samples: give it with --receipts"),
+        "e.jsonl": ('{"receipt": "x"}\n', "is a file of receipts, not of samples: neverseen forget takes it with --receipts"),
         "f.jsonl": ("\n", "there are no samples in f.jsonl"),
     }  # fmt: skip
     for name, (content, why) in wrong.items():
@@ -199,12 +199,15 @@ def test_bad_images_are_named_and_can_be_skipped() -> None:
     assert not list(Path().glob("receipts*"))
     done = answer("learn", "album", "photos", "--skip-bad", *STRIPES)
     assert done["learned"] == 4
-    assert [entry["sample"] for entry in done["skipped"]] == ["cat/torn.png", "dog/strip.png", "dog/words.jpg"]
+    names = ["cat/torn.png", "dog/strip.png", "dog/words.jpg"]
+    assert [each["sample"] for each in done["skipped"]] == names
     found = answer("predict", "album", "photos", "--labelled", "--skip-bad", *STRIPES)
     assert (len(found["predictions"]), len(found["skipped"])) == (4, 3)
-    run("verify", "retrain", "album", "photos", "--skip-bad", *STRIPES)
+    checked = answer("verify", "retrain", "album", "photos", "--skip-bad", *STRIPES)
+    assert [each["sample"] for each in checked["skipped"]] == names
     assert "cannot be used" in run("forget", "album", "photos", *STRIPES, code=1)
-    assert answer("forget", "album", "photos", "--skip-bad", *STRIPES)["forgotten"] == 4
+    done = answer("forget", "album", "photos", "--skip-bad", *STRIPES)
+    assert (done["forgotten"], [each["sample"] for each in done["skipped"]]) == (4, names)
 
 
 def test_a_folder_of_bad_images_is_refused_all_the_same() -> None:
@@ -236,13 +239,75 @@ def test_ids_that_are_held_are_named() -> None:
     run("init", "shop", *INIT)
     run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
     words = run("learn", "shop", "all.csv", "--receipts", "again.jsonl", code=1)
-    assert "all.csv: the id of sample 1, 'all.csv-0', belongs to a sample that shop holds" in words
+    assert 'all.csv, line 2: shop holds a sample of this owner under the id "all.csv-0" already' in words
     write_csv("twice.csv", ROWS[:4], NAMES[:4], ["same", "other", "more", "same"])
-    assert "samples 1 and 4 have the same id, 'same'" in run("learn", "shop", "twice.csv", code=1)
+    words = run("learn", "shop", "twice.csv", code=1)
+    assert 'twice.csv, line 2 and line 5: two samples of this owner have the id "same"' in words
     assert not Path("again.jsonl").exists()
     assert answer("learn", "shop", "all.csv", "--skip-held")["learned"] == 0  # nothing is left to be refused
-    write_csv("changed.csv", ROWS[:2] + 1, NAMES[:2], ["all.csv-0", "new"])
-    assert "belongs to a sample" in run("learn", "shop", "changed.csv", "--skip-held", code=1)
+    write_csv("changed.csv", ROWS[[3, 0, 1]] + [[0], [1], [1]], NAMES[:3], ["all.csv-3", "new", "all.csv-2"])
+    words = run("learn", "shop", "changed.csv", "--skip-held", code=1)  # the first is left out; the line is the file's
+    assert 'changed.csv, line 4: shop holds a sample of this owner under the id "all.csv-2" already' in words
+
+
+def lines(name: str, *entries: dict[str, Any]) -> None:
+    Path(name).write_text("".join(json.dumps(entry) + "\n" for entry in entries), "utf-8")
+
+
+def test_ids_are_told_apart_by_their_canonical_text() -> None:
+    run("init", "shop", *INIT)
+    rows = ROWS[:4].tolist()
+    known = [1, True, "1", 1.5]
+    lines("a.jsonl", *({"features": row, "label": "x", "id": each} for row, each in zip(rows, known, strict=True)))
+    assert answer("learn", "shop", "a.jsonl", "--receipts", "a.r")["learned"] == 4
+    lines("b.jsonl", *({"features": row, "label": "y", "id": each} for row, each in zip(rows, [2, 2.0], strict=False)))
+    assert "b.jsonl, line 1 and line 2: two samples have the id 2." in run("learn", "shop", "b.jsonl", code=1)
+
+
+def test_samples_of_another_owner_are_not_held_already() -> None:
+    run("init", "shop", *INIT)
+    row = {"features": ROWS[0].tolist(), "label": "x"}
+    lines("ada.jsonl", row | {"owner": "ada"})
+    lines("all.jsonl", row | {"owner": "ada"}, row | {"owner": "bob"}, row, row | {"owner": "bob"})
+    run("learn", "shop", "ada.jsonl", "--receipts", "a.r")
+    done = answer("learn", "shop", "all.jsonl", "--skip-held", "--receipts", "b.r")
+    assert (done["learned"], done["held_already"]) == (2, 2)
+    assert [json.loads(line)["owner"] for line in Path("b.r").read_text("utf-8").splitlines()] == ["bob", None]
+
+
+def test_fields_that_are_not_known_are_refused() -> None:
+    run("init", "shop", *INIT)
+    run("init", "mail", *LETTERS, "--codes", "24")
+    row = {"features": ROWS[0].tolist(), "label": "x"}
+    lines("owners.jsonl", row | {"owner": "ada"}, row | {"owners": "bob"})
+    lines("all.jsonl", row, row | {"Owners": "bob"})
+    lines("date.jsonl", row, row | {"date": "today"})
+    lines("texts.jsonl", {"text": "a", "label": "x"}, {"text": "b", "label": "x", "owners": "bob"})
+    Path("texts.csv").write_text("text,label, owner\na,x,bob\n", "utf-8")
+    np.savez("rows.npz", X=ROWS[:1], y=np.array(["x"]), owner=np.array(["bob"]))
+    for folder, name, why in (
+        ("shop", "owners.jsonl", "owners.jsonl, line 2: the field 'owners' is unknown"),
+        ("shop", "all.jsonl", "all.jsonl, line 2: there is 'Owners', and owners are read from 'owner': rename it"),
+        ("shop", "date.jsonl", "date.jsonl, line 2: the field 'date' is unknown"),
+        ("shop", "rows.npz", "rows.npz: there is 'owner', and owners are read from 'owners'"),
+        ("mail", "texts.jsonl", "texts.jsonl, line 2: there is 'owners', and owners are read from 'owner'"),
+        ("mail", "texts.csv", "texts.csv: there is ' owner', and owners are read from 'owner'"),
+    ):
+        given = LETTERS if folder == "mail" else ()
+        assert why in run("learn", folder, name, *given, code=1), name
+        assert why in run("forget", folder, name, *given, code=1), name
+    run("learn", "mail", "texts.jsonl", "--owners", "owners", "--receipts", "r.jsonl", *LETTERS)
+    run("predict", "mail", "texts.csv", *LETTERS)  # whose they are does not matter
+
+
+def test_forget_class_needs_a_store_that_tracks_classes() -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT)
+    run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    words = run("forget-class", "shop", "cat", code=1)
+    assert "shop does not keep each class's own sums" in words
+    assert "--track-classes" in words
+    assert "neverseen forget shop" in words
 
 
 def test_receipts_are_named_by_file_and_line() -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,8 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         tools = folder / "tools"
         tools.mkdir()
-        for name, does in (("neverseen", f'exec {sys.executable} -m neverseen.cli "$@"'), ("pip", "exit 0")):
-            (tools / name).write_text(f"#!/bin/sh\n{does}\n", "utf-8")
-            (tools / name).chmod(0o700)
+        (tools / "pip").write_text("#!/bin/sh\n", "utf-8")
+        (tools / "pip").chmod(0o700)
         self.folder = folder
         self.env = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "NO_COLOR": "1"}
         self.env["PYTHONPATH"] = os.pathsep.join(
@@ -71,9 +71,25 @@ class Shell:
         """Return what a command prints; it must succeed. A service is left running."""
         command = command.replace(PORT, self.port)
         if command.startswith("neverseen serve"):
-            words = [*shlex.split(command), *([] if "--port" in command else ["--port", self.port])]
+            words = [
+                sys.executable,
+                "-m",
+                "neverseen.cli",
+                *shlex.split(command)[1:],
+                *([] if "--port" in command else ["--port", self.port]),
+            ]
             self.serve(words, "https" if "--tls-cert" in command else "http")
             return ""
+        own = re.fullmatch(r"(?:(\w+)=\$\()?neverseen ([^()]*)\)?", command)
+        if own:  # in this process, since another takes seconds to start
+            from typer.testing import CliRunner
+
+            from neverseen.cli import app
+
+            with chdir(self.folder):
+                found = CliRunner().invoke(app, shlex.split(own[2]))
+            assert found.exit_code == 0, found.output
+            return self.run(f"{own[1]}={found.stdout.strip()}") if own[1] else found.stdout
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._bash.stdin.write(f'{command}\necho "@@$?"\n')

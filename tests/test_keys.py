@@ -211,3 +211,22 @@ def test_keys_for_a_purpose_are_made_from_others() -> None:
     key = Key(bytes(32))
     assert key.derive(b"one") == Key(bytes(32)).derive(b"one")
     assert len({key, key.derive(b"one"), key.derive(b"two"), key.derive(b"one").derive(b"one")}) == 4
+
+
+def test_what_a_killed_rotation_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds keys: those that the next rotation drops would stay on disk."""
+    path = tmp_path / "keys.json"
+    keys = Keyring.create(path)
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(Path, "replace", lambda *_: os._exit(9))
+        keys.rotate()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    (left,) = set(tmp_path.iterdir()) - {path}
+    assert left.name.startswith(".keys.json.")
+    others = {tmp_path / ".keys.json.bak", tmp_path / ".other.json.abcdefgh", tmp_path / "keys.json.abcdefgh"}
+    for other in others:
+        other.write_bytes(b"somebody's own")
+    keys.rotate(keep=0)
+    assert set(tmp_path.iterdir()) == {path} | others

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
-from neverseen import AlreadyForgottenError, ConfigurationError, LedgerError, ReceiptRejectedError, store
+from neverseen import AlreadyForgottenError, KeyMissingError, LedgerError, ReceiptRejectedError, store
+from neverseen.cli import app
 from neverseen.ledger import FORMAT, Ledger, RequestRow
 from neverseen.ledger.tables import OLD_FORMAT, check_of, meta, old_requests, old_samples, old_tables, requests, samples
 from neverseen.register import tickets_of
@@ -74,6 +78,7 @@ class Old:
                     sa.insert(old_requests), {column.name: row[column.name] for column in old_requests.c}
                 )
             connection.execute(sa.text("DELETE FROM neverseen_migrations WHERE number = 2"))
+            connection.execute(sa.delete(meta).where(meta.c.key == "newest"))
             connection.execute(sa.update(meta).where(meta.c.key == "format").values(value=OLD_FORMAT))
         engine.dispose()
 
@@ -106,10 +111,14 @@ def schema_of(url: str) -> Any:
 
 
 @pytest.fixture
-def old(tmp_path: Path, place: str | None, monkeypatch: pytest.MonkeyPatch) -> Old:
-    with monkeypatch.context() as patched:
+def old(tmp_path: Path, place: str | None) -> Old:
+    return made_old(tmp_path / "s", place)
+
+
+def made_old(folder: Path, place: str | None) -> Old:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(StoredForgetting, "_new_salt", lambda _: b"")
-        made = Old(tmp_path / "s", place)
+        made = Old(folder, place)
     assert all(receipt.startswith(b"NSR1") for receipt in made.receipts)
     return made
 
@@ -176,7 +185,7 @@ def test_readers_read_it_as_it_is(old: Old) -> None:
 
 def test_without_keys_nothing_is_done(old: Old) -> None:
     before = old.schema()
-    with pytest.raises(ConfigurationError, match="older format: open the store once for writing with its keys"):
+    with pytest.raises(KeyMissingError, match="older format: open the store once for writing with its keys"):
         opened(old.folder, keys=None)
     assert old.schema() == before
 
@@ -209,3 +218,57 @@ def test_cut_off_in_the_middle(old: Old, killed: bool, monkeypatch: pytest.Monke
         assert made._open_ledger().meta("format") == FORMAT
         made.forget(old.receipts[0])
         assert made.digest() == never([1, 3, 4])
+
+
+# -- archives ----------------------------------------------------------------------------------------
+
+
+def neverseen(*words: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    KEYS.save(tmp_path / "elsewhere.json")
+    return tmp_path / "elsewhere.json"
+
+
+def test_an_older_store_whose_keys_are_elsewhere_is_exported(tmp_path: Path, key_file: Path) -> None:
+    old = made_old(tmp_path / "s", None)
+    target = tmp_path / "s.tar"
+    before = old.schema()
+    for words in (("export", old.folder, target), ("publish", old.folder), ("seal", old.folder)):
+        assert "give their file with --keys FILE" in neverseen(*words, code=1)
+    assert (old.schema(), target.exists()) == (before, False)
+    neverseen("export", old.folder, target, "--keys", key_file)
+    with tarfile.open(target) as archive:
+        assert "keys.json" not in archive.getnames()
+    neverseen("import", tmp_path / "again", target)
+    with opened(tmp_path / "again") as made:
+        assert made.digest() == never([0, 1, 3, 4])
+
+
+def test_an_older_archive_whose_keys_are_elsewhere_is_imported(tmp_path: Path, key_file: Path) -> None:
+    """With the files that version 0.1.0 archived because they lay in the folder."""
+    old = made_old(tmp_path / "s", None)
+    others = ["README.md", "certificates/notes.txt"]
+    for name in others:
+        (old.folder / name).write_bytes(b"kept")
+    with tarfile.open(tmp_path / "s.tar", "w") as archive:
+        for path in sorted(old.folder.rglob("*")):
+            if path.is_file() and path.name != "lock":
+                archive.add(path, path.relative_to(old.folder).as_posix())
+    there = set(tmp_path.iterdir())
+    words = neverseen("import", tmp_path / "again", tmp_path / "s.tar", code=1)
+    assert "holds 'README.md', 'certificates/notes.txt', which are no files of a store" in words
+    assert "use --skip-others" in words
+    words = neverseen("import", tmp_path / "again", tmp_path / "s.tar", "--skip-others", code=1)
+    assert "give their file with --keys FILE" in words
+    assert set(tmp_path.iterdir()) == there
+    chosen = "--skip-others", "--keys", key_file, "--json"
+    assert json.loads(neverseen("import", tmp_path / "again", tmp_path / "s.tar", *chosen))["skipped"] == others
+    assert not any((tmp_path / "again" / name).exists() for name in others)
+    with opened(tmp_path / "again") as made:
+        assert made.digest() == never([0, 1, 3, 4])

@@ -7,7 +7,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -229,3 +231,18 @@ def test_a_commit_that_fails_is_uncertain(ledger: Ledger, url: str, monkeypatch:
     with Ledger(url) as again:
         assert list(again.samples()) == []
         add(again, some())
+
+
+def test_a_check_sees_one_state(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process adds after the rows were read is not missing from them."""
+    add(ledger, some())
+    in_order = Ledger._in_order
+
+    def read_and_add(self: Ledger, *about: Any) -> Iterator[Any]:
+        yield from in_order(self, *about)
+        with Ledger(url) as other:
+            add(other, some(first=100))
+
+    monkeypatch.setattr(Ledger, "_in_order", read_and_add)
+    ledger.check()
+    assert ledger.total() == 2 * len(some())

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,113 @@ def test_nothing_is_changed_while_the_log_cannot_be_written(tmp_path: Path, monk
             assert time.monotonic() < end
             time.sleep(0.02)
         assert service.forget(receipts[:1]).status_code == 202
+
+
+def turned(service: Running, times: int = 2) -> None:
+    """Let the writer look at its policy: after each question that it answers, it does what is due."""
+    for _ in range(times):
+        service.service.writer.ask(lambda opened: None).result(60)
+
+
+def test_nothing_is_published_or_sealed_while_the_log_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seal clears the names of keys, which the lines that are still to be written need."""
+    now = [0.0]
+    settings = Settings(quiet=10, max_delay=10, seal_after=50)
+    with running(tmp_path / "s", settings, clock=lambda: now[0]) as service:
+        receipts = service.learn(range(20))
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+        writer, log = service.service.writer, service.service.audit
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            forgotten = service.forget(receipts[:1])  # the log is found to be full only now
+            assert forgotten.status_code == 202
+            request = forgotten.json()["request"]["id"]
+            assert not log.healthy
+            for _ in range(4):
+                now[0] += 100
+                turned(service)
+                assert (writer.published.number, writer.published.sealed) == (1, 0)
+            assert service.state(request) == "applied"
+            assert not [entry for entry in entries(service) if entry.get("request") == request]
+            with store.open(service.folder, write=False) as opened:
+                assert [row.client for row in opened._open_ledger().requests(1)] == ["admin 0"]
+        log.append([])
+        assert log.healthy
+        (line,) = [entry for entry in entries(service) if entry.get("request") == request]
+        assert (line["action"], line["key"], line["outcome"]) == ("forget", "admin 0", "applied")
+        now[0] += 100
+        turned(service)
+        assert service.state(request) == "sealed"
+    with store.open(tmp_path / "s", write=False) as opened:
+        check_audit(tmp_path / "s" / "service", KEY, opened.certificates(), opened.audit_head)
+
+
+def test_nothing_is_sealed_while_the_log_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    with running(tmp_path / "s", Settings(quiet=10, max_delay=10, seal_after=50), clock=lambda: now[0]) as service:
+        request = service.forget(service.learn(range(20))[:1]).json()["request"]["id"]
+        assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
+        log = service.service.audit
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            log.append([{"action": "waits"}])
+            for _ in range(4):
+                now[0] += 100
+                turned(service)
+                assert service.state(request) == "published"
+        log.append([])
+        now[0] += 100
+        turned(service)
+        assert service.state(request) == "sealed"
+
+
+def test_lines_of_sealed_changes_are_put_back_without_names(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
+        receipts = service.learn(range(5))
+        requests = [service.forget(receipts[row : row + 1]).json()["request"]["id"] for row in (0, 1)]
+        assert service.client.post("/v1/seal", headers=service.admin).status_code == 200
+        assert {service.state(request) for request in requests} == {"sealed"}
+    path = tmp_path / "s" / "service" / "audit.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))  # up to the learning
+    with running(tmp_path / "s") as service:
+        found = [entry for entry in entries(service) if entry.get("recovered")]
+    assert [(entry["request"], entry["key"], entry["outcome"]) for entry in found] == [
+        (request, "", "applied") for request in requests
+    ]
+    with running(tmp_path / "s") as service:
+        assert [entry for entry in entries(service) if entry.get("recovered")] == found  # once
+
+
+def test_a_full_disk_is_not_tried_again_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tries = [0.0], [0]
+
+    def no_space(*given: Any, **named: Any) -> Any:
+        tries[0] += 1
+        raise OSError(28, "No space left on device")
+
+    def eventually(done: Callable[[], bool]) -> None:
+        end = time.monotonic() + 120
+        while not done():
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+    with running(tmp_path / "s", Settings(quiet=0, max_delay=0), clock=lambda: now[0]) as service:
+        writer = service.service.writer
+        with monkeypatch.context() as patched:
+            patched.setattr(store.Store, "publish", no_space)
+            service.learn(range(10))
+            for count in (1, 2, 3):
+                eventually(lambda count=count: tries[0] >= count and writer.store is not None)  # type: ignore[misc]
+                now[0] += 4.9
+                turned(service)
+                assert (tries[0], service.service.metrics.writer_failures._value.get()) == (count, count)
+                assert "later than max_delay" in service.client.get("/readyz").text
+                if count < 3:
+                    now[0] += 0.2
+                    writer.poke()
+        now[0] += 0.2
+        writer.poke()
+        eventually(lambda: writer.published.number == 1)
+        assert service.client.get("/readyz").status_code == 200

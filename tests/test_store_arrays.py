@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,21 @@ def test_any_damaged_byte_is_named(data: st.DataObject, tmp_path_factory: pytest
     (folder / name).write_bytes(raw)
     with pytest.raises(StoreDamagedError, match=name):
         StoredArray(folder, name).read()
+
+
+def test_a_file_that_is_removed_while_it_is_opened_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a process that folds its journal while another reads: the reader must know to look again."""
+    name = write_array(tmp_path, np.arange(6, dtype=np.int16))
+    header = StoredArray._header
+
+    def removed_after(self: StoredArray) -> Any:
+        found = header(self)
+        self.path.unlink()
+        return found
+
+    monkeypatch.setattr(StoredArray, "_header", removed_after)
+    with pytest.raises(StoreDamagedError, match="is missing"):
+        StoredArray(tmp_path, name)
 
 
 def test_the_block_that_rotted_is_named(tmp_path: Path) -> None:

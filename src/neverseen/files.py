@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -65,6 +66,13 @@ def _written_beside(path: Path, parts: Iterable[Any]) -> Iterator[Path]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def leftovers_of(path: Path) -> list[Path]:
+    """Return what lies beside a file because a process is writing it, or died while it did."""
+    pattern = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}", re.ASCII)  # as `mkstemp` names them
+    found = [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]
+    return [each for each in found if each.is_symlink() or not each.is_dir()]
 
 
 def read_secret(path: Path, limit: int) -> bytes:

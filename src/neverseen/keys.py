@@ -14,12 +14,12 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from neverseen.errors import ConfigurationError, FileRejectedError
-from neverseen.files import create_file, read_secret, replace_file
+from neverseen.files import create_file, leftovers_of, read_secret, replace_file
 from neverseen.labels import canonical_json
 
 KEY_SIZE = 32
@@ -206,9 +206,19 @@ class Keyring:
         return canonical_json(fields).encode() + b"\n"
 
 
+def tidy(path: Path) -> None:
+    """Remove what a process that died while it wrote a key file left of it."""
+    if leftovers_of(path):
+        with _locked_folder(path):
+            pass
+
+
 @contextmanager
 def _locked_folder(path: Path | None) -> Iterator[None]:
-    """Keep other processes from changing the key file meanwhile; where the system has no such locks, do nothing."""
+    """Keep other processes from changing the key file meanwhile; where the system has no such locks, do nothing.
+
+    What a process that died left of a key file goes first: it holds keys, perhaps some that were dropped.
+    """
     if path is None or os.name != "posix" or not path.parent.is_dir():
         yield
         return
@@ -217,6 +227,9 @@ def _locked_folder(path: Path | None) -> Iterator[None]:
     handle = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        for left in leftovers_of(path):
+            with suppress(PermissionError, FileNotFoundError):  # somebody else's
+                left.unlink()
         yield
     finally:
         os.close(handle)

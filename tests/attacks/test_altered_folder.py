@@ -19,16 +19,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from neverseen import ConfigurationError, FileRejectedError, LedgerError, StoreDamagedError, store
+from neverseen import (
+    CertificateRejectedError,
+    ConfigurationError,
+    FileRejectedError,
+    LedgerError,
+    StoreDamagedError,
+    store,
+)
 from neverseen.certificates import check_chain
+from neverseen.cli import app
 from neverseen.cli.archive import read_archive, write_archive
 from neverseen.hardware import choose
 from neverseen.labels import canonical_json
 from neverseen.statistics import Statistics
 from neverseen.store.description import Description
 from neverseen.store.snapshots import read_snapshot, write_snapshot
-from tests.attacks.test_rollback import refused
+from tests.attacks.test_rollback import contents, refused
 from tests.test_store import IDS, KEYS, LABELS, ROWS, never, new, opened
 
 
@@ -295,6 +304,41 @@ def test_an_export_leaves_such_files_out(with_keys: Path, tmp_path: Path) -> Non
         assert not {"hoard", "certificates/notes.txt"} & set(archive.getnames())
 
 
+def test_keys_that_a_killed_rotation_left_are_removed_and_never_archived(with_keys: Path, tmp_path: Path) -> None:
+    left = with_keys / ".keys.json.ab_d3fgh"
+    left.write_bytes((with_keys / "keys.json").read_bytes())
+    with opened(with_keys, write=False):
+        assert left.exists()  # who reads changes nothing
+    with opened(with_keys):
+        assert not left.exists()
+        left.write_bytes(b"again")
+    write_archive(with_keys, tmp_path / "s.tar")
+    assert not left.exists()
+    with tarfile.open(tmp_path / "s.tar") as archive:
+        assert [name for name in archive.getnames() if "keys" in name] == ["keys.json"]
+
+
+@pytest.mark.parametrize("name", ["../evil.json", "/evil.json", ".keys.json.ab_d3fgh", "certificates/notes.txt"])
+def test_files_that_are_skipped_are_written_nowhere(name: str, with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar", added=name)
+    there, skipped = set(tmp_path.iterdir()), list[str]()
+    read_archive(tmp_path / "again", archive, skipped=skipped.append)
+    assert skipped == [name]
+    assert set(tmp_path.iterdir()) == there | {tmp_path / "again"}
+    names = {path.name for path in (tmp_path / "again").rglob("*")}
+    assert Path(name).name not in names
+
+
+def test_a_link_is_never_skipped(with_keys: Path, tmp_path: Path) -> None:
+    archive = packed(with_keys, tmp_path / "s.tar")
+    with tarfile.open(archive, "a") as opened_again:
+        link = tarfile.TarInfo("notes")
+        link.type, link.linkname = tarfile.SYMTYPE, "keys.json"
+        opened_again.addfile(link)
+    with pytest.raises(FileRejectedError, match="holds 'notes', which is no file of a store"):
+        read_archive(tmp_path / "again", archive, skipped=lambda _: None)
+
+
 def test_an_archive_has_a_file_twice(with_keys: Path, tmp_path: Path) -> None:
     archive = packed(with_keys, tmp_path / "s.tar", added="store.json")
     with pytest.raises(FileRejectedError, match=r"s\.tar holds 'store.json' twice"):
@@ -322,3 +366,116 @@ def test_the_store_of_the_tests_is_not_refused(folder: Path) -> None:
     with opened(folder) as made:  # what is not published yet is not compared
         assert made.publish().number == 3
         check_chain(made.certificates(), made.description.public_key)
+
+
+# -- verify store ------------------------------------------------------------------------------------
+
+
+def verify_store(folder: Path) -> Any:
+    return CliRunner().invoke(app, ["verify", "store", str(folder)])
+
+
+def changed_row(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute(
+            "UPDATE neverseen_samples SET owner = '\"eve\"' WHERE number = (SELECT min(number) FROM neverseen_samples)"
+        )
+
+
+def changed_count(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute(
+            "UPDATE neverseen_classes SET samples = samples + 1 WHERE name = (SELECT min(name) FROM neverseen_classes)"
+        )
+
+
+def swapped_sums(folder: Path) -> None:
+    """Those of as many other samples, with a ledger that names them."""
+    with new(folder.parent / "donor") as donor:
+        donor.learn(ROWS[2:20] + 1, LABELS[2:20])
+        donor.seal()
+        name = donor._snapshot()
+    shutil.rmtree(folder / "sums")
+    shutil.copytree(folder.parent / "donor" / "sums", folder / "sums")
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute("UPDATE neverseen_meta SET value = ? WHERE key = 'snapshot'", [name])
+
+
+def changed_certificate(folder: Path) -> None:
+    path = folder / "certificates" / "00000001.json"
+    path.write_bytes(path.read_bytes().replace(b'"learned":20', b'"learned":21'))
+
+
+def lost_version(folder: Path) -> None:
+    (folder / "versions" / "00000003.safetensors").unlink()
+
+
+DAMAGE: dict[Callable[[Path], None], str] = {
+    changed_row: "a sample in the ledger is damaged",
+    changed_count: "notes other numbers of them by class",
+    swapped_sums: "are not those that certificate 3 states",
+    changed_certificate: "certificate 1",
+    lost_version: "version 3 is missing",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_a_check_of_the_store_finds_what_readers_do_not_look_at(damage: Callable[[Path], None], folder: Path) -> None:
+    with opened(folder) as made:
+        made.publish(always=True)
+    good = verify_store(folder)
+    assert good.exit_code == 0, good.output
+    assert "is whole: 18 samples of 3 classes in ledger and sums, 3 certificates" in good.stdout
+    damage(folder)
+    opened(folder, write=False).close()
+    before = contents(folder)
+    bad = verify_store(folder)
+    assert (bad.exit_code, bad.stdout) == (1, "")
+    assert DAMAGE[damage] in bad.stderr
+    assert contents(folder) == before
+
+
+def test_the_certificate_before_the_newest_is_altered(folder: Path) -> None:
+    changed_certificate(folder)
+    for write in (True, False):
+        refused(folder, r"00000001\.json cannot be relied on", write)
+
+
+def test_an_archive_has_an_altered_older_certificate(with_keys: Path, tmp_path: Path) -> None:
+    with opened(with_keys) as made:
+        made.publish(always=True)
+    changed_certificate(with_keys)
+    write_archive(with_keys, tmp_path / "s.tar")
+    with pytest.raises(CertificateRejectedError, match="certificate 1"):
+        read_archive(tmp_path / "again", tmp_path / "s.tar")
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_store_is_checked_while_another_process_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changes between two looks is no damage."""
+    writer, looks = opened(folder), list[str]()
+
+    def change(what: str) -> None:
+        looks.append(what)
+        if looks.count(what) == 1:
+            writer.learn(ROWS[20 + len(looks)][None], LABELS[[20 + len(looks)]])
+            writer.seal()
+
+    def after(owner: Any, name: str) -> None:
+        work = getattr(owner, name)
+
+        def wrapped(self: Any, *arguments: Any) -> Any:
+            found = work(self, *arguments)
+            if self in (reader, reader._ledger):
+                change(name)
+            return found
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    with writer, opened(folder, write=False) as reader:
+        after(store.Store, "statistics")
+        after(store.Store, "certificates")
+        after(store.Store, "_require_held")
+        reader.check()
+    assert min(map(looks.count, ("statistics", "certificates", "_require_held"))) >= 1
+    assert looks.count("statistics") > 1

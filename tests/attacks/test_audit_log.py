@@ -410,3 +410,16 @@ def test_the_command(tmp_path: Path) -> None:
     cut(folder, 3)
     bad = verify(folder, "--keys", tmp_path / "keys.json")
     assert bad.exit_code == 1
+
+
+def test_an_archive_is_whole_with_the_folder_of_the_service_beside_it(tmp_path: Path) -> None:
+    """As the guide to backups says."""
+    folder, again = tmp_path / "shop", tmp_path / "again"
+    served(folder)
+    keys = "--keys", tmp_path / "keys.json"
+    KEYS.save(tmp_path / "keys.json")
+    for words in (["export", folder, tmp_path / "s.tar", *keys], ["import", again, tmp_path / "s.tar", *keys]):
+        assert CliRunner().invoke(app, list(map(str, words))).exit_code == 0
+    assert verify(again, *keys).exit_code == 1
+    shutil.copytree(folder / "service", again / "service")
+    assert verify(again, *keys).exit_code == 0

@@ -7,6 +7,7 @@ deleted rows, a view in place of a table, a column that is computed. It is refus
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sqlite3
 import tarfile
@@ -22,6 +23,7 @@ from neverseen.cli.archive import read_archive, write_archive
 from neverseen.ledger import Ledger
 from neverseen.store import create
 from tests.ledgers import add, some
+from tests.postgresql import Server
 from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, never, opened
 
 LOOP = "WITH RECURSIVE t(key, value) AS (SELECT 'a', 'b' UNION ALL SELECT key, value FROM t) SELECT key, value FROM t"
@@ -254,6 +256,62 @@ def test_a_database_with(attack: str, schema: str) -> None:
             Ledger(schema)
     finally:
         run_sql(schema, "DROP PUBLICATION IF EXISTS neverseen_tests")
+
+
+EVENT = (
+    "CREATE FUNCTION keep() RETURNS event_trigger LANGUAGE plpgsql AS "
+    "$$BEGIN CREATE TABLE IF NOT EXISTS kept (id text); END$$",
+    "CREATE EVENT TRIGGER neverseen_tests ON ddl_command_start WHEN TAG IN ('DROP TABLE') EXECUTE FUNCTION keep()",
+)
+WHOLE_DATABASE = {
+    "event trigger": EVENT,
+    "publication": ("CREATE PUBLICATION neverseen_tests FOR ALL TABLES",),
+}
+
+
+@pytest.fixture
+def own_database(postgresql: Server) -> Iterator[str]:
+    """The URL of a database for one test: what acts on all tables would act on those of other tests."""
+    name = f"neverseen_tests_{os.getpid()}"
+    run_sql(postgresql.url, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
+    yield sa.make_url(postgresql.url).set(database=name).render_as_string(hide_password=False)
+    run_sql(postgresql.url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_database_with_an_event_trigger(own_database: str) -> None:
+    """It runs whenever tables are made or dropped, as they are when a ledger is brought up to date."""
+    Ledger(own_database, create=True).close()
+    run_sql(own_database, *EVENT)
+    with pytest.raises(LedgerError, match="it has the event trigger 'neverseen_tests', .* a database of its own"):
+        Ledger(own_database)
+    run_sql(own_database, "ALTER EVENT TRIGGER neverseen_tests DISABLE")
+    Ledger(own_database).close()
+
+
+def test_an_ordinary_role_sees_event_triggers(own_database: str) -> None:
+    role = f"neverseen_ordinary_{os.getpid()}"
+    run_sql(own_database, f"CREATE ROLE {role}", f"GRANT ALL ON SCHEMA public TO {role}")
+    place = sa.make_url(own_database).update_query_dict({"options": f"-crole={role}"})
+    ordinary = place.render_as_string(hide_password=False)
+    try:
+        Ledger(ordinary, create=True).close()
+        Ledger(ordinary).close()
+        run_sql(own_database, *EVENT)
+        with pytest.raises(LedgerError, match="it has the event trigger 'neverseen_tests'"):
+            Ledger(ordinary)
+    finally:
+        run_sql(own_database, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("what", WHOLE_DATABASE)
+def test_a_ledger_is_not_made_where_it_would_be_refused(what: str, own_database: str, tmp_path: Path) -> None:
+    run_sql(own_database, *WHOLE_DATABASE[what])
+    with pytest.raises(LedgerError, match=f"it has the {what} 'neverseen_tests'"):
+        create(tmp_path / "s", BACKBONE, classifier(), ledger=own_database)
+    assert list(tmp_path.iterdir()) == []
+    engine = sa.create_engine(own_database)
+    assert sa.inspect(engine).get_table_names() == []
+    engine.dispose()
 
 
 def run_sql(url: str, *statements: str) -> None:

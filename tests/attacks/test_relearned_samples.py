@@ -21,6 +21,7 @@ from neverseen.certificates import Certificate, is_mine
 from neverseen.cli import app
 from neverseen.cli.receipt_files import ReceiptFile, read_receipts
 from neverseen.client import Client
+from neverseen.ledger import Ledger
 from neverseen.store import Store
 from tests.samples import clustered
 from tests.service import running
@@ -105,6 +106,30 @@ def test_a_sample_whose_features_moved_is_found_in_whatever_class(label: str, tm
         network.shift = 0.5
         model.learn(ROWS[:1], [label], ["again"])
         assert model.holds(receipts[:1]) == [store.Holding(1, "sample", sure=True)]
+
+
+@pytest.mark.parametrize(("together", "questions"), [(2**16, 1), (6, 4), (1, 12)])
+def test_many_classes_are_looked_through_with_few_questions(
+    together: int, questions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One question a class would go through the whole index as often as there are classes."""
+    asked = []
+
+    def counted(self: Ledger, contents: Any) -> set[bytes]:
+        asked.append(1)
+        return knows_contents(self, contents)
+
+    knows_contents = Ledger.knows_contents
+    monkeypatch.setattr(Ledger, "knows_contents", counted)
+    monkeypatch.setattr("neverseen.store.holding._TOGETHER", together)
+    with made(tmp_path / "shop") as model:
+        receipts = model.learn(ROWS[:2], ["class 3", "class 7"], IDS[:2])
+        model.forget(receipts)
+        model.learn(ROWS[2:14], [f"class {place}" for place in range(12)], IDS[2:14])
+        model.learn(ROWS[1:2], ["class 11"], ["again"])
+        asked.clear()
+        assert [answer.held for answer in model.holds(receipts)] == [None, "sample"]
+    assert len(asked) == questions
 
 
 def test_another_sample_under_the_old_id_is_told(tmp_path: Path) -> None:

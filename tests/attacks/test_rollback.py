@@ -150,6 +150,19 @@ def test_a_ledger_of_just_before_the_publication_is_put_back(tmp_path: Path) -> 
         check_chain(again.certificates(), again.description.public_key)
 
 
+def test_a_certificate_is_ahead_of_a_copy_without_its_folder_of_versions(unpublished: Path, tmp_path: Path) -> None:
+    """A tool that copies files alone leaves out folders that are empty, or whose files it was told to pass over."""
+    folder = Path(shutil.copytree(unpublished, tmp_path / "s"))
+    shutil.copytree(folder, tmp_path / "other")
+    with opened(tmp_path / "other") as made:
+        made.publish()
+    shutil.copy(tmp_path / "other" / "certificates" / "00000002.json", folder / "certificates")
+    shutil.rmtree(folder / "versions")
+    with opened(folder) as again:
+        assert again.published_number == 2
+        assert again.version().digest() == again.digest() == never(list(range(3, 22)))
+
+
 def test_an_older_database_is_put_back(tmp_path: Path, schema: str) -> None:
     """PostgreSQL, restored by itself."""
     engine = sa.create_engine(schema)
@@ -240,6 +253,77 @@ def test_what_is_in_the_folder_of_certificates_stays(tmp_path: Path) -> None:
     after = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert before.items() <= after.items()
     assert set(after) - set(before) == {"00000002.json"}
+
+
+# -- publications of version 0.1.0 that failed ---------------------------------------------------------
+
+LEFT = "00000002.json was signed by a publication of version 0.1.0 that failed"
+
+
+def failed_publication(folder: Path, tmp_path: Path) -> None:
+    """Leave certificate 2 as a publication does that fails at the ledger."""
+    shutil.copytree(folder, tmp_path / "other")
+    with opened(tmp_path / "other") as made:
+        made.publish()
+    shutil.copy(tmp_path / "other" / "certificates" / "00000002.json", folder / "certificates")
+
+
+def without_note(folder: Path) -> None:
+    """Make the ledger one that no version since 0.1.0 has published with."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute("DELETE FROM neverseen_meta WHERE key = 'newest'")
+
+
+def went_on(folder: Path, tmp_path: Path, what: str) -> list[int]:
+    """Change a store after its publication failed, as version 0.1.0 did; return what it holds."""
+    shutil.copytree(folder, tmp_path / "later")
+    held = list(range(3, 22))
+    with opened(tmp_path / "later") as made:
+        if "forgot" in what:
+            made.forget(ROWS[5:7], LABELS[5:7])
+            held = [row for row in held if row not in (5, 6)]
+        if "learned" in what:
+            made.learn(ROWS[30:33], LABELS[30:33])
+            held += [30, 31, 32]
+    failed_publication(folder, tmp_path)
+    shutil.copy(tmp_path / "later" / "ledger.sqlite", folder / "ledger.sqlite")
+    return held
+
+
+@pytest.mark.parametrize("what", ["learned", "forgot", "learned and forgot"])
+def test_a_store_of_0_1_0_went_on_after_a_publication_that_failed(what: str, unpublished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(unpublished, tmp_path / "s"))
+    held = went_on(folder, tmp_path, what)
+    for write in (True, False):  # with the note nothing but a newer ledger helps
+        refused(folder, f"{OLDER}: it has 1, and certificate 2 .* Put back the newest ledger", write)
+    without_note(folder)
+    for write in (True, False):
+        refused(folder, f"{LEFT}.* move 00000002.json out of the folder and keep it", write)
+    left = Certificate.load((folder / "certificates" / "00000002.json").rename(tmp_path / "unpublished.json"))
+    with opened(folder) as again:
+        assert (again.published_number, again.digest()) == (1, never(held))
+        published = again.publish()
+        assert published.number == 2
+        assert set(left.commitments) <= set(published.commitments)
+        check_chain(again.certificates(), again.description.public_key)
+
+
+@pytest.mark.parametrize("lost", ["what was forgotten", "what was learned"])
+def test_an_older_ledger_without_the_note_is_not_taken_for_one_that_went_on(lost: str, tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with new(folder) as made:
+        receipts = made.learn(ROWS[:20], LABELS[:20], IDS[:20])
+        made.publish()
+    shutil.copy(folder / "ledger.sqlite", tmp_path / "old.sqlite")
+    with opened(folder) as made:
+        if lost == "what was forgotten":
+            made.forget(receipts[:3])
+        made.learn(ROWS[20:25], LABELS[20:25])
+        made.publish()
+    shutil.copy(tmp_path / "old.sqlite", folder / "ledger.sqlite")
+    without_note(folder)
+    for write in (True, False):
+        refused(folder, OLDER, write)
 
 
 # -- crashes -----------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class Cached:
         self.name = backbone.name
         self.n_features = backbone.n_features
         self.base: BaseSet | None = getattr(backbone, "base", None)
+        self.takes: str | None = getattr(backbone, "takes", None)
         self._digest = backbone.digest()
         if not re.fullmatch("[0-9a-f]{64}", self._digest):
             raise ConfigurationError(f"a backbone's digest must be a SHA-256 in hex; got {self._digest!r}")

@@ -41,6 +41,8 @@ class Images:
     [[0.5, 0.5], [0.5, 0.5]]
     """
 
+    takes = "images"
+
     def __init__(
         self,
         size: int = 128,

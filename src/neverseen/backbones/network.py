@@ -35,7 +35,8 @@ class Network(ABC):
 
         - ``configuration()``: JSON values that tell it from others, for the digest;
         - ``example()``: a sample, from which the number of features is found out;
-        - ``sizes(samples)``: a number for each; only samples of one number share a batch.
+        - ``sizes(samples)``: a number for each; only samples of one number share a batch;
+        - ``takes``: ``"texts"``, ``"images"`` or ``"features"``; images by default.
     name : str
     batch_size : int
         Rows of each batch. Another batch size may change the last bits of the features.
@@ -68,6 +69,7 @@ class Network(ABC):
             raise ConfigurationError(f"name must be a text; got {name!r}")
         self.name = name
         self.preprocess = preprocess
+        self.takes = getattr(preprocess, "takes", "images")
         self.batch_size = whole_number("batch_size", batch_size, 1, 2**16)
         self.progress = progress
         self._preprocess_id = preprocess_id

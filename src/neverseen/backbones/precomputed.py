@@ -33,6 +33,7 @@ class Precomputed:
     """
 
     base = None
+    takes = "features"
 
     def __init__(self, n_features: int, name: str = "precomputed") -> None:
         self.n_features = whole_number("n_features", n_features, 1, 2**24)

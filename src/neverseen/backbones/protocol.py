@@ -14,8 +14,11 @@ from neverseen.labels import canonical_json
 class Backbone(Protocol):
     """A frozen map from raw samples to features.
 
-    Anything with these four will do; nothing needs to be derived from. A backbone that was trained on a base set
-    also has an attribute ``base``, a `BaseSet`, and is otherwise without it or has None there.
+    Anything with these four will do; nothing needs to be derived from. Two more attributes are optional:
+
+    - ``takes``: ``"features"``, ``"images"`` or ``"texts"``, the samples that `extract` is given. The command line and
+      the service need it to read samples from files and requests.
+    - ``base``: the `BaseSet` that the backbone was trained on, or None.
 
     Attributes
     ----------

@@ -175,7 +175,9 @@ class TorchBackbone(Network):
         """
         replace_file(Path(path), [self.onnx()])
         own = {"name": self.name, "batch_size": self.batch_size, "progress": self.progress, "base": self.base}
-        return OnnxBackbone(path, self.preprocess, preprocess_id=self._preprocess_id, **{**own, **settings})
+        exported = OnnxBackbone(path, self.preprocess, preprocess_id=self._preprocess_id, **{**own, **settings})
+        exported.takes = self.takes
+        return exported
 
     def save_weights(self, path: str | os.PathLike[str]) -> None:
         """Write the weights, and the record of the base set if there is one, to a safetensors file of mode 600.
@@ -203,7 +205,7 @@ class TorchBackbone(Network):
         backbone = TorchBackbone.__new__(TorchBackbone)
         Network.__init__(backbone, self.preprocess, self.name, self.batch_size, self._preprocess_id, self.progress)
         backbone._adopt(module, str(self.device), self.n_features, self._architecture)
-        backbone.base = base
+        backbone.base, backbone.takes = base, self.takes
         return backbone
 
     def onnx(self) -> bytes:

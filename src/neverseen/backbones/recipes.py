@@ -45,11 +45,14 @@ def takes(recipe: Any) -> str | None:
 
 
 def kind_of(backbone: Backbone) -> str:
-    """Return what a backbone takes: ``"features"``, ``"images"`` or ``"texts"``."""
-    inner: Any = getattr(backbone, "backbone", backbone)  # of a cache
-    if isinstance(inner, Precomputed) or not hasattr(inner, "preprocess"):
-        return "features"
-    return "texts" if type(inner.preprocess).__name__ == "Texts" else "images"
+    """Return what a backbone takes, as its attribute ``takes`` says: ``"features"``, ``"images"`` or ``"texts"``."""
+    said = getattr(backbone, "takes", None)
+    if not isinstance(said, str) or said not in _KINDS.values():
+        raise ConfigurationError(
+            f"the backbone {backbone.name} does not say which samples it takes: give it an attribute takes, which is "
+            f'"features", "images" or "texts"; got {said!r}'
+        )
+    return said
 
 
 def reduction_of(backbone: Backbone) -> Images | None:

@@ -37,6 +37,8 @@ class Texts:
     (2, 32)
     """
 
+    takes = "texts"
+
     def __init__(self, tokenizer: str | os.PathLike[str], max_length: int = 256, pad_id: int = 0) -> None:
         self.max_length = whole_number("max_length", max_length, 1, 2**16)
         self.pad_id = whole_number("pad_id", pad_id, 0, 2**31 - 1)

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from neverseen.files import sync_folder
 LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")
 REQUIRED = ("signing.json", LEDGER)
+SHOWN = 5
+"""Names of other files that a message lists."""
 _NAME = re.compile(
     r"store\.json|keys\.json|signing\.json|ledger\.sqlite|backbone\.onnx|[0-9a-f]{64}"
     r"|certificates/[0-9]{8,16}\.json|versions/[0-9]{8,16}\.safetensors|sums/[0-9a-f]{64}(?:\.json)?",
@@ -30,13 +33,20 @@ _NAME = re.compile(
 """The files of a store, section 11 of the specification; an array beside store.json holds centres."""
 
 
-def write_archive(folder: Path, file: Path) -> str:
-    """Write a store to a new file of mode 600, and return the digest of its model."""
+def write_archive(folder: Path, file: Path, keys: Path | None = None) -> str:
+    """Write a store to a new file of mode 600, and return the digest of its model.
+
+    Parameters
+    ----------
+    folder, file : Path
+    keys : Path, optional
+        The key file, where it is not in the folder. It is not archived.
+    """
     if described(folder).ledger is not None:
         raise ConfigurationError(f"the ledger of {folder} is in a database of its own: use that database's tools")
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {file.parent} to write {file.name} to")
-    with opened(folder, write=True) as model:  # nobody else changes it meanwhile
+    with opened(folder, write=True, keys=keys) as model:  # nobody else changes it meanwhile
         digest = model.digest()
         handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 600
         copied = Path(f"{partial}.ledger")
@@ -70,10 +80,19 @@ def _copy_ledger(source: Path, target: Path) -> None:
         raise LedgerError(f"the ledger {source} cannot be copied: {error}") from error
 
 
-def read_archive(folder: Path, file: Path) -> str:
-    """Make a store from a file that `write_archive` wrote, whole or not at all, and return the digest of its model."""
-    if folder.exists():
-        raise FileExistsError(f"{folder} is there already: choose another folder")
+def read_archive(
+    folder: Path, file: Path, keys: Path | None = None, skipped: Callable[[str], None] | None = None
+) -> str:
+    """Make a store from a file that `write_archive` wrote, whole or not at all, and return the digest of its model.
+
+    Parameters
+    ----------
+    folder, file : Path
+    keys : Path, optional
+        The key file, where it is not in the archive.
+    skipped : callable, optional
+        Called with the name of each file that is none of a store's: it is left out. Without, such files are refused.
+    """
     partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     partial.mkdir(mode=0o700)
     try:
@@ -81,7 +100,7 @@ def read_archive(folder: Path, file: Path) -> str:
             (partial / name).mkdir(mode=0o700)
         try:
             with tarfile.open(file, mode="r:") as archive:
-                _unpack(archive, partial, file)
+                _unpack(archive, partial, file, skipped)
         except tarfile.TarError as error:
             raise FileRejectedError(f"{file} is not a .tar file that can be read: {error}") from error
         if described(partial).ledger is not None:  # it would name a database of the sender's choice
@@ -89,7 +108,7 @@ def read_archive(folder: Path, file: Path) -> str:
         missing = [name for name in REQUIRED if not (partial / name).is_file()]
         if missing:
             raise FileRejectedError(f"{file} lacks {', '.join(missing)}: it is not the whole of a store")
-        with opened(partial, write=True) as model:
+        with opened(partial, write=True, keys=keys) as model:
             model.check()
             digest = model.digest()
         partial.rename(folder)
@@ -100,12 +119,23 @@ def read_archive(folder: Path, file: Path) -> str:
     return digest
 
 
-def _unpack(archive: tarfile.TarFile, folder: Path, source: Path) -> None:
+def _unpack(archive: tarfile.TarFile, folder: Path, source: Path, skipped: Callable[[str], None] | None) -> None:
     """Write the files of an archive, under names that a store's files have and no others."""
-    for member in archive:  # not compressed, and nothing sparse: no more comes out than there is
+    members = archive.getmembers()
+    others = [member.name for member in members if member.isreg() and not _NAME.fullmatch(member.name)]
+    if others and skipped is None:
+        few = ", ".join(repr(name[:80]) for name in others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
+        raise FileRejectedError(
+            f"{source} holds {few}, which {'is no file' if len(others) == 1 else 'are no files'} of a store. Version "
+            "0.1.0 archived whatever lay in the folder: to leave such files out, use --skip-others"
+        )
+    for member in members:  # not compressed, and nothing sparse: no more comes out than there is
         content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
-        if content is None or not _NAME.fullmatch(member.name):
+        if content is None:
             raise FileRejectedError(f"{source} holds {member.name[:80]!r}, which is no file of a store")
+        if skipped is not None and not _NAME.fullmatch(member.name):
+            skipped(member.name)
+            continue
         if (folder / member.name).exists():
             raise FileRejectedError(f"{source} holds {member.name!r} twice")
         handle = os.open(folder / member.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neverseen.cli.opening import new_backbone, opened, taken_by
+from neverseen.cli.opening import described, keys_of, new_backbone, opened, require_place, taken_by
 from neverseen.cli.options import (
     Backbone,
     Folder,
@@ -37,9 +37,10 @@ from neverseen.cli.printing import (
     tell_skipped,
 )
 from neverseen.cli.receipt_files import ReceiptFile, placed_receipts
-from neverseen.cli.sources import Columns, read_source
+from neverseen.cli.sources import Columns, Samples, read_source
 from neverseen.errors import (
     AmbiguousError,
+    ConfigurationError,
     FeaturesMovedError,
     InputError,
     LabelError,
@@ -70,15 +71,15 @@ def init(
         typer.Option(
             help="What makes features of samples: features:NUMBER if they are there already (or features:NUMBER:NAME, "
             "with the name of what made them), efficientnet_lite0 for images, minilm for texts, onnx:FILE for a "
-            "network of yours on images, or PACKAGE.MODULE:FUNCTION for any other.",
+            "network of yours on images, or MODULE:FUNCTION, of a module in this folder or installed, for any other.",
             show_default=False,
         ),
     ],
     codes: Annotated[
-        int, typer.Option(help="Size of the random projection: more is more accurate, and slower.")
+        int, typer.Option(help="Size of the random projection: more is more accurate, and slower.", min=1, max=2**20)
     ] = 2048,
-    seed: Annotated[int, typer.Option(help="Of the random projection.")] = 0,
-    gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.")] = 2**16,
+    seed: Annotated[int, typer.Option(help="Of the random projection.", min=0, max=2**64 - 1)] = 0,
+    gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.", min=1, max=2**40)] = 2**16,
     track_classes: Annotated[
         bool, typer.Option("--track-classes", help="Keep each class's own sums, for forget-class.")
     ] = False,
@@ -105,11 +106,13 @@ def init(
     """
     from neverseen import AnalyticClassifier, RandomProjection, store
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is there already: choose another folder")
+    if not folder.is_dir() or any(folder.iterdir()):
+        require_place(folder)
     made = new_backbone(backbone)
     settings = AnalyticClassifier(RandomProjection(codes, seed), gamma, track_classes=track_classes)
-    known = None if keys is None else Keyring.load(keys) if keys.exists() else Keyring.create(keys)
+    known = None
+    if keys is not None:
+        known = keys_of(folder, keys) if keys.exists() or keys.is_symlink() else Keyring.create(keys)
     with store.create(folder, made, settings, keys=known, ledger=ledger) as new:
         description = new.description
     if as_json:
@@ -164,22 +167,24 @@ def learn(
             require_classes([name])
         except LabelError as error:
             raise LabelError(f"{source}, {place}: {error}") from None
-    with opened(folder, write=True, keys=keys, raw=True, words=backbone, made=made, needs_keys=True) as model:
+    ways: dict[str, Any] = {"raw": True, "words": backbone, "made": made, "needs_keys": True}
+    with opened(folder, write=True, keys=keys, signs=publish, **ways) as model:
         file = ReceiptFile(receipts)
         try:
-            known = None if random_ids else found.ids
-            if known is not None and not skip_held:
-                _require_new(model, source, known, found.owners)  # before the network has worked for nothing
+            if random_ids:
+                found.ids = None
+            if not skip_held:
+                _require_new(model, source, found)  # before the network has worked for nothing
             prepared = model.prepare(found.samples, remember=True)
-            again = model.held_already(prepared, found.labels or [])
+            again = model.held_already(prepared, found.labels or [], found.owners)
             if skip_held:
                 rows = [row for row, is_held in enumerate(again) if not is_held]
                 prepared, found = prepared.only(rows), found.only(rows)
-                known = None if random_ids else found.ids
+                _require_new(model, source, found)
             given = model.learn(
                 prepared,
                 found.labels,
-                known,
+                found.ids,
                 found.owners,
                 deliver=lambda receipts: file.write(receipts, model.read_receipt),
             )
@@ -243,6 +248,18 @@ def forget(
     """
     if (source is None) == (not receipts):
         raise typer.BadParameter("give receipts with --receipts, or a source of samples, and not both")
+    of_sources: dict[str, Any] = {
+        "--labels": labels,
+        "--label": label,
+        "--ids": ids,
+        "--owners": owners,
+        "--texts": texts,
+    }
+    of_sources |= {"--by-content": by_content or None, "--skip-bad": skip_bad or None}
+    named = [option for option, value in of_sources.items() if value is not None]
+    if source is None and named:
+        hint = "; --id and --owner choose among receipts" if {"--ids", "--owners"} & set(named) else ""
+        raise typer.BadParameter(f"{named[0]} is for a source of samples, and receipts are given: leave it out{hint}")
     if source is not None and (only_id or only_owner):
         raise typer.BadParameter("--id and --owner choose among receipts: give these with --receipts")
     found = made = None
@@ -250,8 +267,9 @@ def forget(
         takes, made = taken_by(folder, backbone)
         found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
         tell_skipped(found)
-    raw = found is not None
-    with opened(folder, write=True, keys=keys, raw=raw, words=backbone, made=made, needs_keys=True) as model:
+    signs = (publish or seal) and not dry_run
+    ways: dict[str, Any] = {"raw": found is not None, "words": backbone, "made": made, "needs_keys": True}
+    with opened(folder, write=True, keys=keys, signs=signs, **ways) as model:
         if source is None or found is None:
             chosen = _chosen(model, placed_receipts(receipts or []), only_id, only_owner)
             places = [where for where, _, _ in chosen]
@@ -277,7 +295,9 @@ def forget(
                 f"{places[error.row]}: {folder} holds several such samples. Say which with a column of ids (--ids) and "
                 "one of owners (--owners), or give their receipts with --receipts. Nothing was changed"
             ) from error
-        _finish(model, Counter(text(normalise(name)) for name in names), dry_run, seal, publish, as_json)
+        skipped = [] if found is None else skipped_view(found)
+        classes = Counter(text(normalise(name)) for name in names)
+        _finish(model, classes, dry_run, seal, publish, as_json, {"skipped": skipped})
 
 
 def forget_class(
@@ -298,7 +318,12 @@ def forget_class(
     """
     if kind not in (None, "text", "number"):
         raise typer.BadParameter("--kind is text or number")
-    with opened(folder, write=True, keys=keys) as model:
+    if not described(folder).track_classes:
+        raise ConfigurationError(
+            f"{folder} does not keep each class's own sums, which forget-class needs: that is chosen when a store is "
+            f"made, with --track-classes. Forget the samples with neverseen forget {folder}"
+        )
+    with opened(folder, write=True, keys=keys, signs=(publish or seal) and not dry_run) as model:
         counts: dict[str, int] = model.status()["samples_by_class"]
         held = [name for name in counts if str(plain(from_text(name))) == label or name == label]
         if kind is not None:
@@ -308,7 +333,7 @@ def forget_class(
         if len(held) > 1:
             raise InputError(f"classes that are written {label!r}: {', '.join(held)}; say --kind text or --kind number")
         model.forget_class(from_text(held[0]), dry_run=dry_run)
-        _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json)
+        _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json, {})
 
 
 def publish(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
@@ -316,7 +341,7 @@ def publish(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
 
     Example: `neverseen publish shop`
     """
-    with opened(folder, write=True, keys=keys) as model:
+    with opened(folder, write=True, keys=keys, signs=True) as model:
         certificate = model.publish()
     if as_json:
         print_json({"certificate": about(certificate)})
@@ -329,7 +354,7 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
 
     Example: `neverseen seal shop`
     """
-    with opened(folder, write=True, keys=keys) as model:
+    with opened(folder, write=True, keys=keys, signs=True) as model:
         certificate = model.seal()
     if as_json:
         print_json({"certificate": about(certificate), "sealed": True})
@@ -337,18 +362,27 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
         typer.echo(f"sealed; {published_words(certificate)}")
 
 
-def _require_new(model: Store, source: Path, ids: list[Any], owners: list[Any] | None) -> None:
+def _require_new(model: Store, source: Path, found: Samples) -> None:
     """Raise unless every id is new to its owner."""
-    whose = [None] * len(ids) if owners is None else owners
-    seen: dict[tuple[Any, Any], int] = {}
-    for row, (owner, known, is_held) in enumerate(zip(whose, ids, model.ids_held(ids, owners), strict=True), 1):
+    if found.ids is None:
+        return
+    whose = [None] * len(found) if found.owners is None else found.owners
+    seen: dict[tuple[str, str], str] = {}
+    rows = zip(whose, found.ids, model.ids_held(found.ids, found.owners), found.places, strict=True)
+    for owner, known, is_held, place in rows:
+        name = text(normalise(known))
+        whose_it_is = "" if owner is None else " of this owner"
         if is_held:
             raise InputError(
-                f"{source}: the id of sample {row}, {known!r}, belongs to a sample that {model.folder} holds. It may "
-                "be learned already; else give it another id, or use --random-ids"
+                f"{source}, {place}: {model.folder} holds a sample{whose_it_is} under the id {name} already. If it is "
+                "the same sample, leave it out (--skip-held); else give it another id, or use --random-ids"
             )
-        if seen.setdefault((owner, known), row) != row:
-            raise InputError(f"{source}: samples {seen[owner, known]} and {row} have the same id, {known!r}")
+        first = seen.setdefault((text(normalise(owner)), name), place)
+        if first != place:
+            raise InputError(
+                f"{source}, {first} and {place}: two samples{whose_it_is} have the id {name}. Give one of them another "
+                "id, or use --random-ids"
+            )
 
 
 def _chosen(
@@ -391,7 +425,15 @@ def _missed(error: NotLearnedError, places: list[str], request: dict[str, Any]) 
     )
 
 
-def _finish(model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool) -> None:
+def _finish(
+    model: Store,
+    classes: Counter[str],
+    dry_run: bool,
+    seal: bool,
+    publish: bool,
+    as_json: bool,
+    more: dict[str, Any],
+) -> None:
     certificate = None
     if not dry_run:
         certificate = model.seal() if seal else model.publish() if publish else None
@@ -406,6 +448,7 @@ def _finish(model: Store, classes: Counter[str], dry_run: bool, seal: bool, publ
                 "requested": count,
                 "sealed": seal and not dry_run,
             }
+            | more
         )
         return
     if dry_run:

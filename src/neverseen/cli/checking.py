@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neverseen.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
-from neverseen.cli.opening import backbone_for, described, opened, require_published, taken_by
+from neverseen.cli.opening import backbone_for, described, keys_of, opened, require_file, require_published, taken_by
 from neverseen.cli.options import (
     Backbone,
     Folder,
@@ -24,7 +24,7 @@ from neverseen.cli.options import (
     Source,
     Texts,
 )
-from neverseen.cli.printing import counted, print_json, tell_skipped
+from neverseen.cli.printing import counted, print_json, skipped_view, tell_skipped
 from neverseen.cli.receipt_files import placed_receipts
 from neverseen.cli.sources import Columns, read_source
 from neverseen.errors import CertificateRejectedError
@@ -51,7 +51,7 @@ Places = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     verify = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
-    for command in (chain, mine, weights, retrain, audit):
+    for command in (chain, mine, weights, retrain, audit, store):
         verify.command()(command)
     app.add_typer(
         verify,
@@ -172,6 +172,8 @@ def weights(
     """
     from neverseen.versions import read_version
 
+    if exported is not None:
+        require_file(exported, "what export wrote as .safetensors")
     with opened(folder, write=False) as model:
         require_published(model)
         certificate = model.certificate(model.published_number)
@@ -238,7 +240,13 @@ def retrain(
     _passed(
         f"learned from scratch, {counted(len(found), 'sample')} make the model of certificate {certificate.number}: "
         f"{state.model}",
-        {"certificate": certificate.number, "check": "retrain", "model": state.model, "samples": len(found)},
+        {
+            "certificate": certificate.number,
+            "check": "retrain",
+            "model": state.model,
+            "samples": len(found),
+            "skipped": skipped_view(found),
+        },
         as_json,
     )
 
@@ -250,13 +258,11 @@ def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
 
     Example: `neverseen verify audit shop`
     """
-    from neverseen.keys import Keyring
     from neverseen.service import audit_key, check_audit
     from neverseen.service.settings import FOLDER
-    from neverseen.store.store import KEYS
 
     description = described(folder)
-    known = Keyring.load(folder / KEYS if keys is None else keys)
+    known = keys_of(folder, keys)
     with opened(folder, write=False) as model:
         certificates, expected = model.certificates(), model.audit_head
     if certificates:
@@ -274,11 +280,33 @@ def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     _passed(words, {"check": "audit"} | vars(report), as_json)
 
 
+def store(folder: Folder, as_json: Json = False) -> None:
+    """Check that a store is whole: its ledger, sums, certificates and published weights, and that they fit each other.
+
+    It reads everything and changes nothing; a service may write to the store meanwhile. Use it after a backup was
+    restored, or a disk failed.
+
+    Example: `neverseen verify store shop`
+    """
+    with opened(folder, write=False) as model:
+        model.check()
+        number = model.published_number
+        if number:
+            model.version()
+        about = model.status()
+    facts = {"certificates": number, "check": "store", "classes": about["classes"], "samples": about["samples"]}
+    held = f"{counted(about['samples'], 'sample')} of {counted(about['classes'], 'class', 'classes')}"
+    _passed(f"{folder} is whole: {held} in ledger and sums, {counted(number, 'certificate')}", facts, as_json)
+
+
 def _certificates(places: list[Path]) -> tuple[list[Certificate], str | None]:
     """Return certificates, and the key that must have signed them if they are a store's own."""
     if len(places) == 1 and places[0].is_dir():
         with opened(places[0], write=False) as model:
+            require_published(model)
             return model.certificates(), model.description.public_key
+    for place in places:
+        require_file(place, "a store's folder alone, or files of certificates")
     return [Certificate.load(place) for place in places], None
 
 

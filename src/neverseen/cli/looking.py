@@ -55,7 +55,7 @@ def predict(
     takes, made = taken_by(folder, backbone)
     with opened(folder, write=False) as model:
         require_published(model)
-    columns = Columns(labels, label=label, texts=texts)
+    columns = Columns(labels, label=label, texts=texts, told_apart=False)
     found = read_source(source, columns, labelled=labelled, takes=takes, skip_bad=skip_bad)
     tell_skipped(found)
     with opened(folder, write=False, raw=True, words=backbone, made=made) as model:

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from neverseen.cli.archive import read_archive, write_archive
-from neverseen.cli.opening import opened, require_published
-from neverseen.cli.options import Folder, Json
-from neverseen.cli.printing import print_json
+from neverseen.cli.opening import opened, require_file, require_place, require_published
+from neverseen.cli.options import Folder, Json, Keys
+from neverseen.cli.printing import print_json, shown
 from neverseen.errors import InputError
 from neverseen.files import replace_file
 
@@ -24,12 +24,14 @@ def register(app: typer.Typer) -> None:
 def export(
     folder: Folder,
     file: Annotated[Path, typer.Argument(help="A new file: .safetensors, .onnx or .tar.", show_default=False)],
+    keys: Keys = None,
     as_json: Json = False,
 ) -> None:
     """Write the published weights for use elsewhere, or the whole store.
 
     .safetensors: weights and what proves them. .onnx: a graph from features to exact scores, for ONNX Runtime. .tar:
-    the store with its keys, for import on another machine; guard it as you would the store.
+    the store with the keys in its folder, for import on another machine; guard it as you would the store. --keys is
+    needed for a .tar of a store that version 0.1.0 wrote, if its keys are not in its folder.
 
     Example: `neverseen export shop shop.safetensors`
     """
@@ -40,7 +42,7 @@ def export(
         raise FileExistsError(f"{file} is there already: choose another name")
     ending = file.suffix.lower()
     if ending == ".tar":
-        digest = write_archive(folder, file)
+        digest = write_archive(folder, file, keys)
     elif ending in {".safetensors", ".onnx"}:
         with opened(folder, write=False) as model:
             require_published(model)
@@ -61,16 +63,27 @@ def export(
 def import_(
     folder: Annotated[Path, typer.Argument(help="Where the store is to be; not there yet.", show_default=False)],
     file: Annotated[Path, typer.Argument(help="What export wrote as .tar.", show_default=False)],
+    keys: Keys = None,
+    skip_others: Annotated[
+        bool, typer.Option("--skip-others", help="Leave out files that are none of a store's, and list them on stderr.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Bring back a store that was exported as .tar.
+
+    --keys is needed if version 0.1.0 wrote the store, and its keys are not in the archive.
 
     Go on with one of the two alone: two stores that sign certificates of the same number cannot both be right.
 
     Example: `neverseen import shop-again shop.tar`
     """
-    digest = read_archive(folder, file)
+    require_file(file, "what export wrote as .tar")
+    require_place(folder)
+    skipped: list[str] = []
+    digest = read_archive(folder, file, keys, skipped.append if skip_others else None)
+    for name in skipped:
+        typer.echo(f"skipped: {shown(name)}: no file of a store", err=True)
     if as_json:
-        print_json({"folder": str(folder), "model": digest})
+        print_json({"folder": str(folder), "model": digest, "skipped": skipped})
     else:
         typer.echo(f"made {folder}, model {digest[:16]}")

@@ -7,13 +7,15 @@ those who ask for help should not wait.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neverseen.cli.tables import Takes
-from neverseen.errors import ConfigurationError, KeyMissingError, NotPublishedError
+from neverseen.errors import ConfigurationError, FileRejectedError, KeyMissingError, NotPublishedError
 from neverseen.keys import Keyring
 
 if TYPE_CHECKING:
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 KINDS = (
     "features:NUMBER, features:NUMBER:NAME, efficientnet_lite0, efficientnet_lite0:RESOLUTION, minilm, onnx:FILE or "
-    "PACKAGE.MODULE:FUNCTION"
+    "MODULE:FUNCTION"
 )
+NAMED = ("features", "efficientnet_lite0", "minilm", "onnx")
+"""What comes before a colon in these; a module must have another name."""
 FEATURES = "features"
 """As ``--backbone`` of a store that is there: samples are rows of its backbone's features."""
 
@@ -41,7 +45,7 @@ def recipe_of(words: str) -> dict[str, Any]:
     """
     kind, *details = words.split(":", 2)
     try:
-        if kind == "features" and details:
+        if kind == "features" and details and details[1:] != [""]:
             return {"kind": kind, "n_features": int(details[0]), "name": (*details, "precomputed")[1]}
         if kind == "efficientnet_lite0" and len(details) <= 1:
             return {"kind": kind, "resolution": int(details[0]) if details else 128}
@@ -49,53 +53,106 @@ def recipe_of(words: str) -> dict[str, Any]:
         pass
     if words == "minilm":
         return {"kind": words}
-    raise ConfigurationError(f"a backbone is one of {KINDS}; got {words!r}")
+    raise ConfigurationError(f"a backbone is one of {KINDS}")
 
 
 def new_backbone(words: str) -> Backbone:
-    """Return the backbone that ``--backbone`` asks for, for a new store."""
+    """Return the backbone that ``--backbone`` asks for. Only words of the command line come here."""
     from neverseen.backbones import OnnxBackbone
     from neverseen.backbones.recipes import backbone_of
 
     kind, _, rest = words.partition(":")
     if kind == "onnx" and rest:
         return OnnxBackbone(rest)
-    if "." in kind and rest:
+    if kind not in NAMED and rest:
         return operators_backbone(words)
-    return backbone_of(recipe_of(words), Path())
+    try:
+        return backbone_of(recipe_of(words), Path())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--backbone {words}: {error}") from error
 
 
 def operators_backbone(words: str) -> Backbone:
-    """Return what a function of the operator's makes, given as ``package.module:function``.
+    """Return what a function of the operator's makes, given as ``module:function``.
 
-    Only words of the command line come here, never those of a store's folder.
+    Only words of the command line come here, never those of a store's folder. The current folder is looked into for a
+    module that is not installed, and for no other: it may be full of files from strangers.
     """
     from neverseen.backbones import Backbone
+    from neverseen.backbones.recipes import kind_of
 
     module, _, name = words.partition(":")
     here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # after all that is installed, so that nothing there is hidden
     try:
-        found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        if importlib.util.find_spec(module.partition(".")[0]) is None and here not in sys.path:
+            sys.path.append(here)
+            importlib.invalidate_caches()
+        loaded = importlib.import_module(module)
+    except Exception as error:  # whatever the operator's module raises
         raise ConfigurationError(
-            f"--backbone {words}: it cannot be imported ({error}). Write package.module:function, of a module that is "
-            "installed or in this folder"
+            f"--backbone {words}: it cannot be imported ({_cause(error)}). Write MODULE:FUNCTION, of a module that is "
+            f"installed or in this folder. A backbone is one of {KINDS}"
         ) from error
+    found: Any = getattr(loaded, name, None)
+    if found is None:
+        raise ConfigurationError(f"--backbone {words}: there is no {name!r} in {loaded.__file__ or module}")
     is_made = isinstance(found, Backbone) and not isinstance(found, type)
-    made = found() if callable(found) and not is_made else found
+    try:
+        made = found() if callable(found) and not is_made else found
+    except Exception as error:  # whatever the operator's function raises
+        raise ConfigurationError(f"--backbone {words}: the function failed ({_cause(error)})") from error
     if not isinstance(made, Backbone):
         raise ConfigurationError(
             f"--backbone {words} gave a {type(made).__name__}: a backbone has a name, n_features, extract and digest"
         )
+    kind_of(made)  # or say that it does not tell
     return made
+
+
+def _cause(error: Exception) -> str:
+    """Return an error of the operator's code in one line, with the place it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    skipped = (__file__, importlib.__file__)
+    own = [frame for frame in frames if frame.filename not in skipped and Path(frame.filename).is_file()]
+    place = f", in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def require_file(path: Path, what: str) -> None:
+    """Raise, saying what to give, unless there is a file: reading a pipe might wait for ever."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}: give {what}")
+    if not path.is_file():
+        raise FileRejectedError(f"{path} is a folder, a pipe or a device: give {what}")
+
+
+def require_place(folder: Path) -> None:
+    """Raise unless a folder can be made."""
+    if folder.exists() or folder.is_symlink():
+        raise FileExistsError(f"{folder} is there already: choose another folder")
+    if not folder.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder.parent} to make {folder.name} in: make it first")
+    if not os.access(folder.parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be made: {folder.parent} may not be written. Choose another place")
+
+
+def keys_of(folder: Path, given: Path | None) -> Keyring:
+    """Return the keys of a store: those of ``--keys``, or those in its folder."""
+    from neverseen.store.store import KEYS
+
+    if given is None and not (folder / KEYS).is_file():
+        raise KeyMissingError(f"the keys of {folder} are not in its folder: give their file with --keys FILE")
+    if given is not None:
+        require_file(given, "the key file that the store was made with")
+    return Keyring.load(given or folder / KEYS)
 
 
 def described(folder: Path) -> Description:
     """Return what a store is, as the file in its folder says."""
     from neverseen.store.description import NAME, Description
 
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file, not a store: give the folder that neverseen init made")
     if not (folder / NAME).is_file():
         raise FileNotFoundError(f"{folder} is not a store: there is no {NAME} in it. Make one: neverseen init {folder}")
     return Description.read(folder)
@@ -111,18 +168,18 @@ def backbone_for(folder: Path, words: str | None) -> Backbone:
         Of ``--backbone``.
     """
     from neverseen.backbones.recipes import backbone_of, takes
-    from neverseen.store.absent import AbsentBackbone
+    from neverseen.store.absent import AbsentBackbone, checked
 
     if words == FEATURES:
         return AbsentBackbone(described(folder), folder, features_only=True)
     if words is not None:
-        return operators_backbone(words)
+        return checked(new_backbone(words), described(folder), folder)
     about = described(folder).backbone
     recipe = about.get("recipe")
     if takes(recipe) is None:
         raise ConfigurationError(
             f"{folder} was made with the backbone {about['name']}, and its folder does not say how to make it. Give it "
-            "with --backbone PACKAGE.MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
+            "with --backbone MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
             "status and verify need no backbone"
         )
     return backbone_of(recipe, folder)
@@ -157,6 +214,7 @@ def opened(
     words: str | None = None,
     made: Backbone | None = None,
     needs_keys: bool = False,
+    signs: bool = False,
 ) -> Store:
     """Open a store.
 
@@ -174,9 +232,11 @@ def opened(
         The backbone, if it is there already.
     needs_keys : bool
         Whether nothing can be done without the keys.
+    signs : bool
+        Whether a certificate will be signed. Without its key nothing is changed first that cannot be published then.
     """
     from neverseen import store
-    from neverseen.store.store import KEYS
+    from neverseen.store.store import SIGNING_KEY
 
     described(folder)
     if write and not os.access(folder, os.W_OK):
@@ -184,11 +244,20 @@ def opened(
             f"{folder} cannot be written: it is mounted read-only, or belongs to somebody else. predict, status, "
             "history, certificate, verify and export to .safetensors or .onnx work"
         )
-    if needs_keys and keys is None and not (folder / KEYS).is_file():
-        raise KeyMissingError(f"the keys of {folder} are not in its folder: give their file with --keys FILE")
-    known = None if keys is None else Keyring.load(keys)
+    if signs and not (folder / SIGNING_KEY).is_file():
+        raise KeyMissingError(
+            f"{folder / SIGNING_KEY}, the key that signs certificates, is missing: restore it from a copy. Nothing was "
+            "changed"
+        )
+    known = keys_of(folder, keys) if needs_keys or keys is not None else None
     backbone = made
     if raw and made is None:
         backbone = backbone_for(folder, words)
     hardware = "auto" if write or raw else "numpy"  # what only reads is done before PyTorch would be there
-    return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)
+    try:
+        return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)
+    except KeyMissingError:
+        raise KeyMissingError(
+            "this store was written by version 0.1.0. To bring it up to date takes its keys, which are not in its "
+            "folder: give their file with --keys FILE"
+        ) from None

@@ -47,9 +47,9 @@ SkipBad = Annotated[
 Backbone = Annotated[
     str | None,
     typer.Option(
-        help="A function of yours that makes the store's backbone, where its folder does not say how; or `features`, "
-        "if samples are rows of its features.",
-        metavar="PACKAGE.MODULE:FUNCTION",
+        help="The store's backbone, as given to init, where its folder does not say how to make it; or `features`, if "
+        "samples are rows of its features.",
+        metavar="MODULE:FUNCTION",
         show_default="as the store says",
     ),
 ]

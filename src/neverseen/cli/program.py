@@ -36,15 +36,19 @@ class Commands(TyperGroup):
         except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to be written at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
-        except (NeverseenError, OSError) as error:
-            raise _failed(ctx, " ".join(str(error).split()) or type(error).__name__) from None
+        except OSError as error:
+            named = error.filename is not None and error.strerror is not None
+            raise _failed(ctx, f"{error.filename}: {error.strerror}" if named else str(error)) from None
+        except NeverseenError as error:
+            raise _failed(ctx, str(error) or type(error).__name__) from None
         except MemoryError:
             raise _failed(ctx, "there is not enough memory for this: work on less at a time") from None
 
 
 def _failed(ctx: Any, words: str) -> typer.Exit:
     """Say which command failed, and why."""
-    typer.echo(f"error: {shown(ctx.meta.get(NAME, 'neverseen'))}: {shown(words)}", err=True)
+    line = " ".join(words.split())
+    typer.echo(f"error: {shown(ctx.meta.get(NAME, 'neverseen'))}: {shown(line)}", err=True)
     return typer.Exit(1)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from neverseen.cli.opening import require_file
 from neverseen.cli.printing import plain
 from neverseen.errors import FileRejectedError
 from neverseen.files import sync_folder
@@ -89,8 +90,7 @@ def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     """Return where each receipt in some files is, for people, and the receipt, in order."""
     receipts: list[tuple[str, bytes]] = []
     for path in paths:
-        if path.exists() and not path.is_file():  # reading a pipe might wait for ever
-            raise FileRejectedError(f"{path} is a folder, a pipe or a device: give a file of receipts")
+        require_file(path, "a file of receipts, as learn writes it")
         with path.open("rb") as file:
             start = file.read(len(PREFIXES[0]))
             if start in PREFIXES:

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from neverseen.cli.opening import FEATURES, backbone_for, described
+from neverseen.cli.opening import FEATURES, backbone_for, described, keys_of
 from neverseen.cli.options import Backbone, Folder, Json, Keys
 from neverseen.cli.printing import print_json, print_table
-from neverseen.keys import Keyring
 
 Name = Annotated[str, typer.Argument(help="The key's name.", show_default=False)]
 
@@ -83,7 +82,7 @@ def serve(
         output=output,
         top_k=top_k,
     )
-    known = None if keys is None else Keyring.load(keys)
+    known = None if keys is None else keys_of(folder, keys)
     network = backbone_for(folder, backbone)
     if not any(key.revoked is None for key in KeyFile(service_folder(folder)).all()):
         typer.echo("warning: there are no API keys yet: neverseen keys add makes one", err=True)

@@ -59,6 +59,8 @@ def read_source(
         )
     if not len(found):
         raise InputError(f"there are no samples in {source}")
+    if columns.label is not None and not columns.label.strip():
+        raise InputError("--label is empty: give the samples a label")
     if columns.label is not None:
         found.labels = [columns.label] * len(found)
     if labelled and found.labels is None:
@@ -141,6 +143,9 @@ def _texts(source: Path, columns: Columns, labelled: bool, takes: Takes | None) 
                     raise InputError(
                         f"{source}, line {number}: no TAB between label and text. Give one label for all with --label"
                     )
+                if split and not (label.strip() and rest.strip()):
+                    missing = "text after" if label.strip() else "label before"
+                    raise InputError(f"{source}, line {number}: there is no {missing} the TAB")
                 samples.append(rest if split else words)
                 labels.append(label)
                 lines.append(f"line {number}")

@@ -10,7 +10,7 @@ import json
 import zipfile
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -40,6 +40,8 @@ class Columns:
     label: str | None = None
     """One label for all."""
     texts: str | None = None
+    told_apart: bool = True
+    """Whether it matters which sample is which and whose: not for predictions."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,21 @@ ENDINGS = {".csv", ".jsonl", ".ndjson", ".npz", ".parquet", ".pq"}
 class _Heads:
     """The columns of a table: which are labels, ids, owners and texts, and which are features."""
 
-    def __init__(self, source: Path, heads: Sequence[str], columns: Columns, takes: Takes | None) -> None:
+    def __init__(
+        self,
+        source: Path,
+        heads: Sequence[str],
+        columns: Columns,
+        takes: Takes | None,
+        lines: Mapping[str, int] | None = None,
+    ) -> None:
         if len(set(heads)) != len(heads):
             raise InputError(f"{source} has two columns of the same name, or no line of heads")
         if len(heads) > COLUMN_LIMIT:
             raise InputError(f"{source} has {len(heads):,} columns; at most {COLUMN_LIMIT:,} are read")
         if takes is not None and takes.kind == "images":
             raise InputError(f"{source} is a table, and {takes}: give a folder of images, or one image")
-        self.special = _special(source, heads, columns, ("label", "id", "owner", "text"))
+        self.special = _special(source, heads, columns, ("label", "id", "owner", "text"), lines)
         kind = takes.kind if takes is not None else "texts" if "texts" in self.special else "features"
         if kind == "features" and columns.texts is None:
             self.special.pop("texts", None)
@@ -154,6 +163,8 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
         try:
             rows = csv.reader(lines_of(source, file), strict=True)
             names = next(rows, [])
+            if not names:
+                raise InputError(f"there are no samples in {source}: its first line has no names of columns")
             heads = _Heads(source, names, columns, takes)
             places = {what: names.index(name) for what, name in heads.special.items()}
             positions = [names.index(name) for name in heads.features]
@@ -176,8 +187,10 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                 lines.append(rows.line_num)
                 if len(lines) > ROW_LIMIT:
                     raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InputError(f"{source} is not a CSV file in UTF-8: {error}") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{source} is not text in UTF-8") from None
+        except csv.Error as error:
+            raise InputError(f"{source}, line {rows.line_num}: this is not CSV: {error}") from None
     all_lines = [f"line {line}" for line in lines]
     if heads.has_texts:
         return _samples(lists["texts"], lists, all_lines)
@@ -193,7 +206,7 @@ def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     What one line has, all must have; but a line without an owner is nobody's.
     """
     entries: dict[int, dict[str, Any]] = {}  # by line
-    heads: dict[str, None] = {}
+    heads: dict[str, int] = {}  # the first line of each
     with source.open("r", encoding="utf-8-sig", newline="\n") as file:
         try:
             for number, line in enumerate(lines_of(source, file), 1):
@@ -201,16 +214,18 @@ def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                     continue
                 entry = _json_object(line, f"{source}, line {number}")
                 if "receipt" in entry and not entries:
-                    raise InputError(f"{source} is a file of receipts, not of samples: give it with --receipts")
+                    raise InputError(
+                        f"{source} is a file of receipts, not of samples: neverseen forget takes it with --receipts"
+                    )
                 entries[number] = entry
-                heads |= dict.fromkeys(entry)
+                heads = dict.fromkeys(entry, number) | heads
                 if len(entries) > ROW_LIMIT:
                     raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
         except UnicodeDecodeError:
             raise InputError(f"{source} is not text in UTF-8") from None
     if not entries:
         raise InputError(f"there are no samples in {source}")
-    found = _Heads(source, list(heads), columns, takes)
+    found = _Heads(source, sorted(heads, key=lambda name: heads[name]), columns, takes, heads)
     lists: dict[str, list[Any]] = {what: [] for what in found.special}
     rows: list[Any] = []
     for number, entry in entries.items():
@@ -219,6 +234,12 @@ def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
             lists[what].append(_cell(what, entry.get(name), where, name))
         if not found.has_texts:
             rows.append(_json_features(entry, where, takes, rows))
+            unknown = next((name for name in entry if name not in ("features", *found.special.values())), None)
+            if unknown is not None:
+                raise InputError(
+                    f"{where}: the field {unknown!r} is unknown. Beside 'features', a line has 'label', 'id' and "
+                    "'owner'. If these have other names, say so with --labels, --ids and --owners; else leave it out"
+                )
     lines = [f"line {number}" for number in entries]
     if found.has_texts:
         return _samples(lists["texts"], lists, lines)
@@ -321,8 +342,10 @@ def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OverflowError, RuntimeError) as error:
         raise FileRejectedError(f"{source} is not an .npz file of plain arrays: {error}") from error
     wanted = columns.texts or "X"
-    if wanted not in given or not given[wanted].ndim:
+    if wanted not in given:
         raise InputError(f"{source} has no array {wanted} of samples; it has {_listed(sorted(given)) or 'none'}")
+    if not given[wanted].ndim:
+        raise InputError(f"{source}: {wanted} is a single value, not an array of samples")
     samples, lists = given.pop(wanted), {}
     for what, name in _special(source, sorted(given), columns, ("y", "ids", "owners")).items():
         if given[name].shape != (len(samples),):
@@ -346,16 +369,25 @@ def _require_array(source: Path, name: str, samples: np.ndarray, takes: Takes | 
     if takes is None:
         return
     shape, kind = samples.shape, samples.dtype.kind
+    numbers = kind in "biuf" and samples.dtype.itemsize <= 8
     fits = {
-        "features": samples.ndim == 2 and kind in "biuf" and shape[-1] == takes.n_features,
-        "images": samples.ndim in (3, 4) and kind in "biuf",
+        "features": samples.ndim == 2 and numbers and shape[-1] == takes.n_features,
+        "images": numbers and (samples.ndim == 4 or (samples.ndim == 3 and shape[2] not in (3, 4))),
         "texts": samples.ndim == 1 and kind == "U",
     }
     if not fits[takes.kind]:
-        raise InputError(f"{source}: {name} has shape {shape} and dtype {samples.dtype}, and {takes}")
+        hint = ": an array of them has the shape (images, height, width, 3)" if takes.kind == "images" else ""
+        raise InputError(f"{source}: {name} has shape {shape} and dtype {samples.dtype}, and {takes}{hint}")
 
 
-def _special(source: Path, heads: Sequence[str], columns: Columns, usual: tuple[str, ...]) -> dict[str, str]:
+def _special(
+    source: Path,
+    heads: Sequence[str],
+    columns: Columns,
+    usual: tuple[str, ...],
+    lines: Mapping[str, int] | None = None,
+) -> dict[str, str]:
+    """Return the columns of labels, ids, owners and texts; `lines` tells where in a file of lines each comes first."""
     found = {}
     asked = {"labels": columns.labels, "ids": columns.ids, "owners": columns.owners, "texts": columns.texts}
     for (what, given), name in zip(asked.items(), usual, strict=False):
@@ -363,6 +395,16 @@ def _special(source: Path, heads: Sequence[str], columns: Columns, usual: tuple[
             raise InputError(f"{source} has no {given!r} for --{what}; it has {_listed(heads)}")
         if given is not None or name in heads:
             found[what] = given or name
+    for what, name in (("ids", usual[1]), ("owners", usual[2])):
+        if what in found or not columns.told_apart:
+            continue
+        for head in heads:  # else a sample would be nobody's because of one letter
+            if head not in found.values() and head.strip().casefold().removesuffix("s") == what.removesuffix("s"):
+                where = f"{source}, line {lines[head]}" if lines else str(source)
+                raise InputError(
+                    f"{where}: there is {head!r}, and {what} are read from {name!r}: rename it, or name it with "
+                    f"--{what}"
+                )
     return found
 
 
@@ -375,8 +417,10 @@ def _cell(what: str, value: Any, where: str, name: str) -> Any:
         raise _empty(where, name)
     if what == "texts" and not isinstance(value, str):
         raise InputError(f"{where}: the cell of the column {name!r} is not a text")
-    if isinstance(value, list | dict):
+    if not isinstance(value, str | bytes | int | float):
         raise InputError(f"{where}: the cell of the column {name!r} is not a text or a number")
+    if what == "texts" and any("\ud800" <= letter <= "\udfff" for letter in str(value)):
+        raise InputError(f"{where}: the cell of the column {name!r} has surrogate code points, which are no characters")
     if what != "texts":
         try:
             size = len(text(normalise(value)))

@@ -76,7 +76,7 @@ Conversation = Generator[Send | Pause, Outcome, T]
 class Retries:
     """How often to try again, and when.
 
-    The wait doubles each time; how much of it is waited is drawn by lot, so that many clients do not come back at once.
+    The wait doubles each time. Each wait is shortened by a random part, so that many clients do not come back at once.
 
     Attributes
     ----------

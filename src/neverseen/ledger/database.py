@@ -508,10 +508,15 @@ class PostgreSQL(Database):
         return postgresql.insert(table)
 
     def prepare(self, transaction: Transaction) -> None:
-        """Keep the server from noting values of columns as statistics, where they would outlast their rows."""
+        """Keep the server from noting values of columns as statistics, where they would outlast their rows.
+
+        Then the tables must be what is asked for when they are opened. What acts on all tables of the database, such as
+        a publication, acts on new ones too: it is refused before they are committed.
+        """
         for table in tables.sorted_tables:
             for column in table.columns:
                 transaction.run(sa.text(f'ALTER TABLE {table.name} ALTER COLUMN "{column.name}" SET STATISTICS 0'))
+        require_postgresql(lambda question: transaction.rows(sa.text(question)), self.name, [tables])
 
     def check(self, transaction: Transaction) -> None:
         """Do nothing: a server looks after its own files."""

@@ -161,7 +161,8 @@ class Ledger:
         if self.is_outdated:
             raise LedgerError(
                 f"the ledger {self._database.name} is of the older format {OLD_FORMAT!r}: open its store once for "
-                "writing, with its keys, to bring it up to date"
+                "writing, with its keys, to bring it up to date (neverseen publish FOLDER, with --keys FILE if they "
+                "are not in the folder)"
             )
 
     def close(self) -> None:
@@ -227,7 +228,7 @@ class Ledger:
     def counts(self) -> dict[str, int]:
         """Return the number of samples of each class."""
         with self._reading() as transaction:
-            return {str(name): int(count) for name, count in sorted(map(tuple, transaction.rows(sa.select(classes))))}
+            return _counts(transaction)
 
     def total(self) -> int:
         """Return the number of samples, counted, not noted."""
@@ -288,7 +289,8 @@ class Ledger:
                     )
                 before = sample.number
                 found[sample.name] += 1
-        if found != self.counts():
+            noted = _counts(transaction)
+        if found != noted:
             raise LedgerError(
                 f"the ledger {self._database.name} is damaged: it holds {found.total()} samples, and notes other "
                 "numbers of them by class. Restore it from a copy"
@@ -592,6 +594,10 @@ def _steps(first: int) -> list[dict[str, Any]]:
 def _noted(transaction: Transaction, key: str) -> str | None:
     found = transaction.rows(sa.select(meta.c.value).where(meta.c.key == key))
     return str(found[0][0]) if found else None
+
+
+def _counts(transaction: Transaction) -> dict[str, int]:
+    return {str(name): int(count) for name, count in sorted(map(tuple, transaction.rows(sa.select(classes))))}
 
 
 def _published(transaction: Transaction) -> int:

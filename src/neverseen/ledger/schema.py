@@ -44,7 +44,8 @@ def require_sqlite(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
 def require_postgresql(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
     """Raise `LedgerError` unless the tables of a ledger in PostgreSQL are just what one of these would be made into.
 
-    What else is in the same database does not matter.
+    What else is in the same database does not matter, unless it acts on these tables, as an event trigger does when
+    they are made anew.
     """
     _require(_parts_of_postgresql(ask, allowed), [_expected_of_postgresql(tables) for tables in allowed], name)
 
@@ -63,10 +64,12 @@ def _require(found: set[Part], allowed: list[set[Part]], name: str) -> None:
     if extra:
         known = any(part[:3] == extra[0][:3] for part in newest)
         words = f"{there} is another than in a ledger" if known else f"it has {there}, and a ledger has none"
+    remedy = "Restore the ledger from a copy that you trust; if a newer version of neverseen wrote it, use that one"
+    if kind == "event trigger":
+        remedy = "It acts on all tables of its database: drop or disable it, or give the ledger a database of its own"
     raise LedgerError(
         f"the ledger {name} is not made of the tables of a ledger: {words}. It could keep what is forgotten, so it is "
-        "not used, and nothing was changed. Restore the ledger from a copy that you trust; if a newer version of "
-        "neverseen wrote it, use that one"
+        f"not used, and nothing was changed. {remedy}"
     )
 
 
@@ -150,6 +153,8 @@ UNION ALL
 SELECT 'publication', p.pubname, o.relname, ''
     FROM ours AS o JOIN pg_catalog.pg_namespace AS n ON n.oid = o.relnamespace
     JOIN pg_catalog.pg_publication_tables AS p ON p.schemaname = n.nspname AND p.tablename = o.relname
+UNION ALL
+SELECT 'event trigger', evtname, evtname, '' FROM pg_catalog.pg_event_trigger WHERE evtenabled <> 'D'
 """
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from neverseen.backbones import Backbone, Precomputed
 from neverseen.backbones.contents import as_list
-from neverseen.backbones.recipes import backbone_of
+from neverseen.backbones.recipes import backbone_of, kind_of
 from neverseen.errors import ConfigurationError, StoreDamagedError
 from neverseen.store.description import NAME, Description
 
@@ -47,6 +47,12 @@ class AbsentBackbone:
             if self._made is None:
                 self._made = checked(backbone_of(self._recipe, self._folder), self._description, self._folder)
             return self._made
+
+    @property
+    def takes(self) -> str:
+        """What the backbone takes; where it cannot be made, rows of its features."""
+        made = self.backbone
+        return "features" if made is self else kind_of(made)
 
     @property
     def base(self) -> Any:

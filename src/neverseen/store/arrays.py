@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 import struct
 from pathlib import Path
@@ -68,12 +69,17 @@ class StoredArray:
         bytes_long = self.size * self.dtype.itemsize
         blocks = -(-bytes_long // BLOCK)
         expected = _ALIGN + bytes_long + blocks * _CHECK
-        found = self.path.stat().st_size
-        if found != expected:
-            raise StoreDamagedError(f"{self.path} has {found} bytes and should have {expected}: it was cut or grew")
-        with self.path.open("rb") as file:
-            file.seek(_ALIGN + bytes_long)
-            table = file.read()
+        try:
+            with self.path.open("rb") as file:
+                found = file.seek(0, os.SEEK_END)
+                if found != expected:
+                    raise StoreDamagedError(
+                        f"{self.path} has {found} bytes and should have {expected}: it was cut or grew"
+                    )
+                file.seek(_ALIGN + bytes_long)
+                table = file.read()
+        except FileNotFoundError:  # removed since its header was read
+            raise StoreDamagedError(f"{self.path} is missing") from None
         if hashlib.sha256(table).hexdigest() != checks:
             raise StoreDamagedError(f"{self.path} is damaged: its table of checksums is not what was written")
         self._table = table

@@ -6,7 +6,7 @@ learned again afterwards, and no certificate says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,13 @@ from neverseen.errors import ReceiptRejectedError
 from neverseen.keys import Key, Keyring
 from neverseen.labels import LabelIndex, from_text
 from neverseen.ledger import Ledger
+from neverseen.ledger.tables import chunks
 from neverseen.membership import Membership
 from neverseen.receipts import Receipt, commitment, unseal
 from neverseen.register import number_for, tickets_of
+
+_TOGETHER = 2**16
+"""Pairs of a receipt and a class that are looked up at a time: their digests are in memory."""
 
 
 class Holding(NamedTuple):
@@ -87,18 +91,23 @@ def _found(ledger: Ledger, opened: dict[int, Receipt], configuration: bytes, key
     numbers = [number_for(configuration, keys.membership, receipt.owner, receipt.id) for receipt in receipts]
     by_number = ledger.by_numbers(numbers)
     found = {row: "id" for row, number in zip(opened, numbers, strict=True) if number in by_number}
-    for name in ledger.counts() if receipts else ():  # the label is part of both digests, and may be another now
-        same = _held_as(ledger, receipts, name, configuration, keys.membership)
-        found |= {row: "sample" for row, is_same in zip(opened, same, strict=True) if is_same}
+    rows = list(opened)
+    names = list(ledger.counts()) if receipts else []  # the label is part of both digests, and may be another now
+    for some in chunks(names, max(1, _TOGETHER // max(1, len(receipts)))):
+        digests = [pair for name in some for pair in _digests(receipts, name, configuration, keys.membership)]
+        by_member = ledger.by_members(member for member, _ in digests)
+        known = ledger.knows_contents(content for _, content in digests)  # goes through an index: not once a class
+        for place, (member, content) in enumerate(digests):
+            if member in by_member or content in known:
+                found[rows[place % len(rows)]] = "sample"
     return found
 
 
-def _held_as(ledger: Ledger, receipts: list[Receipt], name: str, configuration: bytes, key: Key) -> list[bool]:
-    """Return, for each receipt, whether a sample of a class is held that has its content or its features."""
+def _digests(receipts: list[Receipt], name: str, configuration: bytes, key: Key) -> Iterator[tuple[bytes, bytes]]:
+    """Yield, for each receipt, member digest and content of its sample as one of a class."""
     index = LabelIndex([from_text(name)] * len(receipts))
     quantised = np.stack([receipt.quantised for receipt in receipts])
-    members = [digest for _, digest in Membership(key, configuration).digests(quantised, index)]
+    members = Membership(key, configuration).digests(quantised, index)
     ids, prints = [receipt.id for receipt in receipts], [receipt.fingerprint for receipt in receipts]
-    contents = [ticket.content for ticket in tickets_of(configuration, key, ids, [name] * len(receipts), prints)]
-    by_member, known = ledger.by_members(members), ledger.knows_contents(contents)
-    return [member in by_member or content in known for member, content in zip(members, contents, strict=True)]
+    tickets = tickets_of(configuration, key, ids, [name] * len(receipts), prints)
+    return ((member, ticket.content) for (_, member), ticket in zip(members, tickets, strict=True))

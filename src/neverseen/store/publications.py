@@ -80,9 +80,10 @@ class Publications:
     def checked(self, number: int) -> Certificate:
         """Return a certificate that this store signed, and that follows on the one before it."""
         configuration = self._description.configuration
+        with self._named(number - 1):
+            before = None if number == 1 else self.certificate(number - 1)
         with self._named(number):
             found = self.certificate(number)
-            before = None if number == 1 else self.certificate(number - 1)
             check_next(found, before, self._description.public_key)
         if found.configuration != configuration.digest().hex() or found.grid_bits != configuration.grid_bits:
             raise StoreDamagedError(
@@ -143,6 +144,17 @@ class Publications:
             f"certificate {published + 1}. Nothing was changed. {_REMEDY}"
         )
 
+    def left_behind(self, number: int) -> StoreDamagedError:
+        """Return the error for a certificate whose publication failed in version 0.1.0, which went on without it."""
+        path = self.certificate_path(number)
+        return StoreDamagedError(
+            f"{path} was signed by a publication of version 0.1.0 that failed: the ledger does not know it, and has "
+            "changed since. Nothing was changed. All that this certificate lists is still noted as forgotten. Version "
+            f"0.1.0 did not show it to anybody. If you have not given the file to anybody either, move {path.name} out "
+            "of the folder and keep it; the store then opens, and the next publication has that number. If somebody "
+            "has it, make a new store. 'Backups' in docs/service.md says more"
+        )
+
     def add(self, certificate: Certificate) -> None:
         """Write a new certificate; one that is there is never replaced."""
         create_file(self.certificate_path(certificate.number), [certificate.to_json()])
@@ -177,5 +189,7 @@ class Publications:
         return version
 
     def write_version(self, number: int, version: Version) -> None:
-        """Write a version."""
-        write_version(self.version_path(number), version)
+        """Write a version; its folder is made if a copy left it out."""
+        path = self.version_path(number)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_version(path, version)

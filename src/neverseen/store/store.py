@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones import Backbone
-from neverseen.certificates import AuditHead, Certificate, State, issue
+from neverseen.certificates import AuditHead, Certificate, State, check_chain, issue
 from neverseen.definiteness import why_impossible
 from neverseen.encoding import quantise
 from neverseen.errors import (
     AlreadyForgottenError,
     ConfigurationError,
+    KeyMissingError,
     LedgerError,
     NotPublishedError,
     ReceiptRejectedError,
@@ -28,10 +29,9 @@ from neverseen.errors import (
 )
 from neverseen.forgetting import Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
-from neverseen.keys import Key, Keyring
+from neverseen.keys import Key, Keyring, tidy
 from neverseen.labels import LabelIndex, normalise, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
-from neverseen.membership import Member
 from neverseen.receipts import commitment
 from neverseen.register import number_for
 from neverseen.signing import SigningKey
@@ -503,12 +503,29 @@ class Store:
         raise StoreDamagedError(f"the sums in {self.folder / SUMS} do not hold still: try again")
 
     def check(self) -> None:
-        """Raise unless the ledger is whole, and the sums of classes make up the sums of all. It reads everything.
+        """Raise unless ledger, sums and certificates are whole, and fit each other. It reads everything.
 
-        For a store that comes from elsewhere. That the sums are those of the samples, `neverseen verify retrain` shows.
+        For a store that comes from elsewhere, or was restored; for readers too. That the sums are those of the samples,
+        `neverseen verify retrain` shows.
         """
         self._open_ledger().check()
-        sums = self.statistics()
+        if certificates := self.certificates():
+            check_chain(certificates, self.description.public_key)
+        for _ in range(10):  # another process may change it meanwhile, and remove what is being read
+            before = self._standing()
+            try:
+                sums = self.statistics()
+                self._require_held(sums)
+                self._require_stated(sums)
+                self._require_made_up(sums)
+                return
+            except StoreDamagedError:
+                if before == self._standing():
+                    raise
+        raise StoreDamagedError(f"{self.folder} does not hold still: try again when it changes less")
+
+    def _require_made_up(self, sums: Statistics) -> None:
+        """Raise `StoreDamagedError` unless the sums of classes, if there are any, make up the sums of all."""
         if sums.class_grams is None:
             return
         left = pack_triangle(sums.hardware.numpy(sums.gram)).astype(np.int64)
@@ -534,19 +551,21 @@ class Store:
         held = self._open_ledger().by_numbers(numbers)
         return [number in held for number in numbers]
 
-    def held_already(self, samples: Any, labels: Sequence[Any]) -> list[bool]:
-        """Return, for each sample, whether one with the same features and label is held, or comes before it here.
+    def held_already(self, samples: Any, labels: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
+        """Return, for each sample, whether its owner has one of the same features and label, held or before it here.
 
-        `learn` does not mind: a sample that is learned twice counts twice. This is for those who do.
+        `learn` does not mind: a sample that is learned twice counts twice. This is for those who do. Without owners,
+        samples are nobody's, as for `learn`.
         """
         prepared = samples if isinstance(samples, Prepared) else self.prepare(samples)
-        membership = self._exact().membership
-        members = membership.digests(prepared.quantised, LabelIndex(list(labels)))
-        held, seen = membership.held(members), set[Member]()
+        members = self._exact().membership.digests(prepared.quantised, LabelIndex(list(labels)))
+        whose = [text(normalise(owner)) for owner in ([None] * len(members) if owners is None else owners)]
+        rows = self._open_ledger().by_members(digest for _, digest in members)
+        seen = {(digest, row.owner) for digest, found in rows.items() for row in found}
         answers = []
-        for member in members:
-            answers.append(held[member] > 0 or member in seen)
-            seen.add(member)
+        for (_, digest), owner in zip(members, whose, strict=True):
+            answers.append((digest, owner) in seen)
+            seen.add((digest, owner))
         return answers
 
     def holds(self, receipts: Sequence[bytes]) -> list[Holding]:
@@ -620,9 +639,14 @@ class Store:
             try:
                 ahead = self._publications.ahead(number)
                 if ahead is not None:
-                    counts, after = ledger.counts(), ahead.after
-                    same = (sum(counts.values()), len(counts)) == (after.samples, after.classes)
-                    if not same or ledger.pending() != [bytes.fromhex(entry) for entry in ahead.commitments]:
+                    counts, after, gone = ledger.counts(), ahead.after, ledger.pending()
+                    held, listed = sum(counts.values()), [bytes.fromhex(entry) for entry in ahead.commitments]
+                    if (held, len(counts), gone) != (after.samples, after.classes, listed):
+                        # All that it lists is still noted as forgotten, and no sample is lacking but those forgotten
+                        # since: an older ledger would lack either. 0.1.0 went on after a publication that failed.
+                        went_on = set(listed) <= set(gone) and held >= after.samples - (len(gone) - len(listed))
+                        if ledger.meta(NEWEST) is None and went_on:
+                            raise self._publications.left_behind(number + 1)
                         raise self._publications.older(number, number + 1, "it is about other samples than the ledger")
             except StoreDamagedError:
                 if number == self.published_number:
@@ -650,19 +674,14 @@ class Store:
             raise ConfigurationError("the keys are not those that this store was made with")
         snapshot = self._snapshot()
         stored = self._read_model(snapshot, None if known is None else known.membership)
-        held, rows = ledger.counts(), ledger.total()
-        if held != dict(stored.statistics.counts) or rows != stored.statistics.total:
-            raise StoreDamagedError(
-                f"the ledger of {self.folder} and its sums are not of the same samples "
-                f"({rows} and {stored.statistics.total}): restore both from one copy"
-            )
+        self._require_held(stored.statistics)
         if ahead is not None:
             version = Version.of(stored)
             if ahead.after != _state(stored.statistics, version, ahead.configuration):
                 raise self._publications.older(ahead.number - 1, ahead.number, "it states other sums than the ledger's")
             self._publications.write_version(ahead.number, version)
-        elif self.published_number:
-            self._require_stated(stored)
+        else:
+            self._require_stated(stored.statistics)
         if ledger.is_outdated:  # not sooner: a store that is refused stays as it is
             self._migrate(known)
         self._folded = self._clock()
@@ -675,18 +694,35 @@ class Store:
             elif number := self.published_number:  # ledgers of 0.1.0 do not have it
                 writing.set_meta(NEWEST, note_of(self._publications.checked(number)))
         self._publications.remove_unnamed()
+        tidy(self.folder / KEYS)
         self._tidy()
 
-    def _require_stated(self, stored: StoredModel) -> None:
+    def _standing(self) -> tuple[str | None, ...]:
+        """Return what differs once the ledger has changed."""
+        return tuple(map(self._open_ledger().meta, ("sequence", "snapshot", "published")))
+
+    def _require_held(self, sums: Statistics) -> None:
+        """Raise `StoreDamagedError` unless sums have as many samples of each class as the ledger."""
+        ledger = self._open_ledger()
+        held, rows = ledger.counts(), ledger.total()
+        if held != dict(sums.counts) or rows != sums.total:
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} and its sums are not of the same samples "
+                f"({rows} and {sums.total}): restore both from one copy"
+            )
+
+    def _require_stated(self, sums: Statistics) -> None:
         """Raise `StoreDamagedError` unless version and sums are those that the newest certificate states.
 
         Without the version's file it can be published again. The sums can be compared if nothing changed since: then
         none is pending, and as many samples are held. Else nobody has signed for them yet.
         """
         number, gone = self.published_number, len(self._open_ledger().pending())
+        if number == 0:
+            return
         if self._publications.version_path(number).exists():
             self.version()
-        after, sums = self._publications.checked(number).after, stored.statistics
+        after = self._publications.checked(number).after
         if sums.total + gone < after.samples:
             raise StoreDamagedError(
                 f"the ledger of {self.folder} has {sums.total} samples and {gone} forgotten since certificate "
@@ -702,7 +738,7 @@ class Store:
     def _migrate(self, keys: Keyring | None) -> None:
         """Bring a ledger of an older format up to date. What was learned before stays held, and its receipts good."""
         if keys is None:
-            raise ConfigurationError(
+            raise KeyMissingError(
                 f"the ledger of {self.folder} is of an older format: open the store once for writing with its keys "
                 "(keys=), which brings it up to date"
             )
