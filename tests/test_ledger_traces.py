@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neverseen.errors import LedgerError, NeverseenError
-from neverseen.ledger import FORMAT, Ledger
+from neverseen.ledger import FORMAT, Ledger, in_file
+from neverseen.ledger.database import PostgreSQL
 from neverseen.ledger.tables import MIGRATIONS, tables
 from tests.ledgers import add, everything, folder_bytes, forgetful, numbers, remove, sample, some, traces
 
@@ -80,6 +83,40 @@ def test_a_reader_in_the_way_of_scrubbing(ledger: Ledger, url: str) -> None:
         assert len(list(reading)) == 999
         ledger.scrub()
     assert list(ledger.samples()) == sorted(rows[10:])
+
+
+def test_a_reader_who_comes_while_postgresql_scrubs(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PostgreSQL, "_wait_for_older_readers", lambda *_: None)
+    with Ledger(schema, create=True, patience=0.2) as ledger, Ledger(schema) as other:
+        rows = some(1000)
+        add(ledger, rows)
+        reading = other.samples()
+        next(reading)
+        with pytest.raises(LedgerError, match="is being read") as refused:
+            ledger.scrub()
+        assert refused.value.being_read
+        assert len(list(reading)) == 999
+        ledger.scrub()
+
+
+def test_scrubbing_again_and_again_beside_a_reader_does_not_fill_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(in_file(path), create=True, patience=0.02) as ledger:
+        rows = some(3000)
+        add(ledger, rows)
+        ledger.scrub()
+        size = path.stat().st_size
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM neverseen_meta").fetchall()
+            remove(ledger, rows[:1])
+            for _ in range(4):
+                with pytest.raises(LedgerError, match="is being read") as refused:
+                    ledger.scrub()
+                assert refused.value.being_read
+            assert path.with_name("ledger.sqlite-wal").stat().st_size < size
+        ledger.scrub()
+        assert path.with_name("ledger.sqlite-wal").stat().st_size == 0
 
 
 # -- what is left of what went -----------------------------------------------------------------------

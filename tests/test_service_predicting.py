@@ -120,17 +120,13 @@ def test_a_long_request_fails_as_a_whole(service: Running, monkeypatch: pytest.M
     assert predict(service, 3).status_code == 200
 
 
-class Texts:
-    """What a backbone for texts has, as far as a service looks at it."""
-
-
 class Letters:
     """A backbone: the features of a text are those of the row that it names. Notes the lengths of each call."""
 
-    name, n_features = "letters", SIZE
+    name, n_features, takes = "letters", SIZE, "texts"
 
     def __init__(self) -> None:
-        self.preprocess, self.calls = Texts(), list[list[int]]()
+        self.calls = list[list[int]]()
 
     def extract(self, samples: list[str]) -> np.ndarray:
         self.calls.append([len(text) for text in samples])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from neverseen import store
 from neverseen.errors import ConfigurationError, LedgerError
 from neverseen.ledger import Ledger
+from neverseen.ledger import ledger as ledger_module
 from neverseen.service import Settings
 from neverseen.service.applying import apply
 from neverseen.service.errors import Refusal
@@ -305,6 +308,45 @@ def test_a_store_that_fails_is_opened_again(tmp_path: Path, monkeypatch: pytest.
             time.sleep(0.02)
         assert service.forget(receipts[:1]).status_code == 202
         assert service.digest() == never(range(1, 10))
+
+
+def test_a_seal_waits_for_somebody_who_reads_and_the_writer_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "PATIENCE", 0.02)
+    now = [0.0]
+    with running(tmp_path / "s", Settings(quiet=0, max_delay=0, seal_after=0), clock=lambda: now[0]) as service:
+        writer, metrics = service.service.writer, service.service.metrics
+        receipts = service.learn(range(20))
+
+        def published_alone(request: str) -> None:
+            service.wait(request)
+            service.digest()  # by now a seal was tried
+            assert service.client.get("/readyz").status_code == 200
+
+        with closing(sqlite3.connect(tmp_path / "s" / "ledger.sqlite", isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM neverseen_meta").fetchall()
+            opened = writer.store
+            published_alone(service.forget(receipts[:1]).json()["request"]["id"])
+            answer = service.client.post("/v1/samples", json={"samples": samples([50])}, headers=service.admin)
+            published_alone(answer.json()["request"]["id"])
+            now[0] = 31.0  # it is tried again
+            published_alone(service.forget(receipts[1:2]).json()["request"]["id"])
+            asked = service.client.post("/v1/seal", headers=service.admin)
+            assert asked.status_code == 503
+            assert "certificate 4 is published, and not sealed" in asked.json()["error"]["message"]
+            assert not writer.published.clean
+            now[0] = 1000.0  # and one that waits for so long is late
+            service.digest()
+            assert service.client.get("/readyz").status_code == 503
+        now[0] = 1031.0
+        writer.poke()
+        service.wait(answer.json()["request"]["id"], "sealed")
+        assert writer.store is opened  # no time did the writer fail
+        assert (metrics.writer_failures._value.get(), metrics.publish_failures._value.get()) == (0, 0)
+        assert service.client.get("/readyz").status_code == 200
+        assert service.digest() == never([*range(2, 20), 50])
 
 
 def test_the_queue_refuses_when_it_stops(tmp_path: Path) -> None:

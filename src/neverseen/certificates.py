@@ -97,6 +97,10 @@ class AuditHead:
     lines: int
     head: str
 
+    def is_sound(self) -> bool:
+        """Return whether this can be the head of a log: it may come from a file."""
+        return _is_count(self.lines, _MAX_NUMBER) and _matches(_DIGEST, self.head)
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -403,7 +407,7 @@ def _require_sound(certificate: Certificate) -> None:
     )
     audit = certificate.audit
     demand(
-        audit is None or (_is_count(audit.lines, _MAX_NUMBER) and _matches(_DIGEST, audit.head)),
+        audit is None or audit.is_sound(),
         "audit is not a number of lines, and 64 hex digits in lower case",
     )
     for side in ("before", "after"):

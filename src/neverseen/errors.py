@@ -141,11 +141,14 @@ class LedgerError(NeverseenError, RuntimeError):
     ----------
     uncertain : bool
         Whether a commit failed, so that the change may have been made or not: open what failed again to see.
+    being_read : bool
+        Whether it has to wait for somebody who reads: nothing failed, and it can be tried again.
     """
 
-    def __init__(self, message: str, uncertain: bool = False) -> None:
+    def __init__(self, message: str, uncertain: bool = False, being_read: bool = False) -> None:
         super().__init__(message)
         self.uncertain = uncertain
+        self.being_read = being_read
 
 
 class ConfigurationError(NeverseenError, ValueError):

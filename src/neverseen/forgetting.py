@@ -271,7 +271,7 @@ class ForgettingModel:
             try:
                 self._forget(quantised, index, tickets, [receipt.fingerprint for receipt in receipts], dry_run)
             except NotLearnedError as error:
-                raise _used(error.rows[0]) from None
+                raise (_used(error.rows[0]) if error.rows else error) from None
 
     def verdicts(self, tokens: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
         """Return what `forget` would say about each receipt by itself, or about its being listed again; change nothing.

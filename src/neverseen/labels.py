@@ -130,6 +130,21 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
+def parse_json(content: str | bytes | bytearray) -> Any:
+    """Return the value of a JSON text; raise `ValueError` if it is none, or if an object has a name twice.
+
+    `json.loads` takes the last value of such a name and drops the others in silence. Somebody else may take the first.
+    """
+    return json.loads(content, object_pairs_hook=_named_once)
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has a name twice")
+    return found
+
+
 def text(label: Label) -> str:
     """Return the canonical text of a normalised label.
 

@@ -6,14 +6,19 @@ service itself has removed is told apart from what somebody else has.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,11 +27,17 @@ from typer.testing import CliRunner
 from neverseen import Key, store
 from neverseen.certificates import AuditHead
 from neverseen.cli.program import app
-from neverseen.errors import FileRejectedError
+from neverseen.errors import FileRejectedError, LedgerError
 from neverseen.labels import canonical_json
+from neverseen.ledger.database import Database
 from neverseen.service import AuditReport, Settings, audit_key, check_audit
+from neverseen.service import audit as audit_module
+from neverseen.service import queue as queue_module
 from neverseen.service.audit import AuditLog
-from tests.service import KEYS, Running, running
+from neverseen.service.errors import Refusal
+from neverseen.service.jobs import FORGET, Job
+from neverseen.service.queue import Writer
+from tests.service import KEYS, Running, never, running, samples
 
 KEY = audit_key(KEYS)
 STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)
@@ -340,9 +351,6 @@ def test_unkeyed_files_cannot_be_slipped_in(tmp_path: Path) -> None:
         check_audit(tmp_path, KEY)
 
 
-# -- the command --------------------------------------------------------------------------------------------
-
-
 # -- a log that cannot be written ---------------------------------------------------------------------------
 
 
@@ -392,6 +400,239 @@ def test_an_act_whose_end_has_no_line_is_not_called_done(tmp_path: Path, monkeyp
         assert outcomes(tmp_path / "s", "publish") == ["asked"]
         monkeypatch.undo()
     assert outcomes(tmp_path / "s", "publish") == ["asked", "applied", "unavailable"]
+
+
+def test_of_what_waits_together_nothing_is_done_once_the_log_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first change finds the log full, and stands. Those behind it in the queue are refused."""
+    with running(tmp_path / "s", STILL) as service:
+        writer = service.service.writer
+        receipts = service.learn(range(10))
+        held = Event()
+        writer.ask(lambda opened: held.wait(60))
+        with monkeypatch.context() as patched, ThreadPoolExecutor(5) as pool:
+            asked = []
+            for row, kind in enumerate(("forget", "learn", "forget", "learn", "forget"), 1):
+                work = partial(service.forget, receipts[row : row + 1])
+                asked.append(pool.submit(work if kind == "forget" else partial(learned, service, row)))
+                until(partial(waits, writer, row))
+            patched.setattr(os, "pwrite", full)
+            held.set()
+            answers = [each.result(60) for each in asked]
+            assert [answer.status_code for answer in answers] == [202, 503, 503, 503, 503]
+            assert all("nothing was done" in answer.json()["error"]["message"] for answer in answers[1:])
+            assert service.digest() == never([0, *range(2, 10)])
+        service.service.audit.append([])
+        assert service.forget(receipts[3:4]).status_code == 202
+    assert len([each for each in outcomes(tmp_path / "s", "forget") if each == "applied"]) == 2
+    checked(tmp_path / "s")
+
+
+def waits(writer: Writer, jobs: int) -> bool:
+    return len(writer.waiting()) == jobs
+
+
+def learned(service: Running, row: int) -> Any:
+    return service.client.post("/v1/samples", json={"samples": samples([50 + row])}, headers=service.admin)
+
+
+def test_a_log_without_memory_is_one_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> str:
+        raise MemoryError
+
+    log = AuditLog(tmp_path, KEY)
+    with monkeypatch.context() as patched:
+        patched.setattr(audit_module, "canonical_json", no_memory)
+        assert not log.append([{"action": "one"}])
+        assert not log.healthy
+    until(lambda: log.healthy)  # its own thread goes on
+    assert log.append([{"action": "two"}])
+    log.close()
+    assert check_audit(tmp_path, KEY).last == 2
+
+
+def test_a_log_that_is_closed_writes_to_no_file(tmp_path: Path) -> None:
+    """The number of its file may be another file's by then: a certificate, or the ledger."""
+    log = AuditLog(tmp_path, KEY)
+    log.append([{"action": "one"}])
+    number = log._handle
+    log.close()
+    log.close()
+    (tmp_path / "other").write_bytes(b"other" * 1000)
+    opened = [os.open(tmp_path / "other", os.O_RDWR)]
+    while opened[-1] < number:
+        opened.append(os.open(tmp_path / "other", os.O_RDWR))
+    assert number in opened
+    try:
+        assert not log.append([{"action": "two"}])
+        assert not log.healthy
+    finally:
+        for handle in opened:
+            os.close(handle)
+    assert (tmp_path / "other").read_bytes() == b"other" * 1000
+    assert check_audit(tmp_path, KEY).last == 1
+
+
+def test_a_change_that_outlasts_a_stop_has_its_line_after_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, held, entered = Database._commit, Event(), Event()
+
+    def slow(self: Database, connection: Any, purpose: str) -> None:
+        if purpose == "write":
+            entered.set()
+            held.wait(60)
+        commit(self, connection, purpose)
+
+    settings = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6, stop_timeout=0.05)
+    with running(tmp_path / "s", settings) as service:
+        receipts = service.learn(range(10))
+        writer = service.service.writer
+        jobs = [Job(FORGET, f"req_{row}", "shop", None, 1, [uncoded(receipts[row])]) for row in (0, 1)]
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "_commit", slow)
+            writer.submit(jobs[0])
+            assert entered.wait(60)
+            assert not service.service.stop()
+            held.set()
+            until(lambda: not writer._thread.is_alive())
+        assert jobs[0].future.result(60).row.id == "req_0"
+    assert outcomes(tmp_path / "s", "forget") == []
+    with running(tmp_path / "s", STILL):
+        pass
+    assert lines_of(tmp_path / "s", "req_0") == [("applied", True)]
+    checked(tmp_path / "s")
+
+
+# -- a writer that fails after a change was made -----------------------------------------------------------
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def uncoded(receipt: str) -> bytes:
+    return base64.urlsafe_b64decode(receipt)
+
+
+def lines_of(folder: Path, request: str) -> list[tuple[str, bool]]:
+    lines = map(json.loads, (log_of(folder) / "audit.jsonl").read_bytes().splitlines())
+    return [(line["outcome"], "recovered" in line) for line in lines if line.get("request") == request]
+
+
+def fold_without_memory(patched: pytest.MonkeyPatch) -> None:
+    def fold(_: store.Store) -> None:
+        patched.undo()
+        raise MemoryError("no room to fold")
+
+    patched.setattr(store.Store, "_fold_if_due", fold)
+
+
+def commit_that_is_uncertain(patched: pytest.MonkeyPatch) -> None:
+    commit = Database._commit
+
+    def lost(self: Database, connection: Any, purpose: str) -> None:
+        commit(self, connection, purpose)
+        if purpose == "write":
+            patched.undo()
+            raise LedgerError("the connection was lost", uncertain=True)
+
+    patched.setattr(Database, "_commit", lost)
+
+
+def line_that_is_not_made(patched: pytest.MonkeyPatch) -> None:
+    def nothing(_: object) -> list[Any]:
+        patched.undo()
+        raise MemoryError("no room for a line")
+
+    patched.setattr(queue_module, "audited", nothing)
+
+
+@pytest.mark.parametrize("fails", [fold_without_memory, commit_that_is_uncertain, line_that_is_not_made])
+@pytest.mark.parametrize("first", [True, False], ids=["first change", "later change"])
+def test_a_change_that_was_made_has_its_line_before_the_next(
+    tmp_path: Path, fails: Callable[[pytest.MonkeyPatch], None], first: bool
+) -> None:
+    """The store is opened again in the same process. Then the line is made up for, with the name of the key."""
+    with running(tmp_path / "s", STILL) as service:
+        if not first:
+            service.learn(range(10))
+        with pytest.MonkeyPatch.context() as patched:
+            fails(patched)
+            answer = learned(service, 0)
+        assert answer.status_code == 503, answer.text
+        request = answer.headers["x-request-id"]
+        until(lambda: service.client.get("/readyz").status_code == 200)
+        assert service.state(request) == "applied"
+        service.learn([60])
+        service.client.post("/v1/seal", headers=service.admin)
+        service.service.refusals.write()
+        service.service.audit.append([])
+        assert lines_of(tmp_path / "s", request) in (
+            [("unavailable", False), ("applied", True)],
+            [("applied", True), ("unavailable", False)],
+        )
+    with running(tmp_path / "s", STILL):
+        pass
+    assert len(lines_of(tmp_path / "s", request)) == 2  # once
+    made_up = [line for line in entries_of(tmp_path / "s") if line.get("recovered")]
+    assert [line["key"] for line in made_up] == ["admin 0"]
+    checked(tmp_path / "s")
+
+
+def entries_of(folder: Path) -> list[dict[str, Any]]:
+    return list(map(json.loads, (log_of(folder) / "audit.jsonl").read_bytes().splitlines()))
+
+
+def test_lines_that_wait_for_the_disk_are_not_made_up_for_as_well(tmp_path: Path) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        receipts = service.learn(range(10))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            request = service.forget(receipts[:1]).json()["request"]["id"]
+            writer = service.service.writer
+            opened = writer.store
+            with pytest.raises(Refusal):
+                writer.ask(fail).result(60)
+            until(lambda: writer.store not in (None, opened))
+            service.digest()
+        service.service.audit.append([])
+        assert lines_of(tmp_path / "s", request) == [("applied", False)]
+
+
+def fail(_: store.Store) -> None:
+    raise OSError("the disk has failed")
+
+
+def test_a_line_that_is_missing_between_others_is_made_up_for(tmp_path: Path) -> None:
+    """As after a writer of version 0.1.0 had failed."""
+    with running(tmp_path / "s", STILL) as service:
+        service.learn(range(5))
+        append = AuditLog.append
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(AuditLog, "append", lambda self, entries: append(self, []))
+            answer = learned(service, 0)
+        service.learn([60])
+    with running(tmp_path / "s", STILL):
+        pass
+    assert lines_of(tmp_path / "s", answer.json()["request"]["id"]) == [("applied", True)]
+    assert [line["action"] for line in entries_of(tmp_path / "s")] == [
+        "start",
+        "learn",
+        "learn",
+        "stop",
+        "learn",
+        "start",
+        "stop",
+    ]
+    checked(tmp_path / "s")
+
+
+# -- the command --------------------------------------------------------------------------------------------
 
 
 def verify(*words: object) -> Any:

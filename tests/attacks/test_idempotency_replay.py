@@ -27,6 +27,7 @@ import pytest
 
 from neverseen import store
 from neverseen.client import Client, ServiceError
+from neverseen.keys import Key, Keyring
 from neverseen.ledger import LASTING, RequestRow
 from neverseen.service import Settings
 from neverseen.service.applying import apply
@@ -373,12 +374,66 @@ def test_a_stop_that_takes_too_long_acknowledges_nothing(tmp_path: Path) -> None
 SALTED, PLAIN = [b"NSR2" + bytes([row]) * 40 for row in range(3)], [b"NSR1" + bytes([row]) * 40 for row in range(3)]
 
 
-def kept(body: bytes, receipts: list[bytes], sealed: bool) -> RequestRow:
+def kept(body: bytes, receipts: list[bytes], sealed: bool, kind: str = "forget") -> RequestRow:
     """A row as the ledger has it, before or after a seal."""
     value: bytes | None = to_keep(body, receipts)
     if sealed and value is not None:
         value = value[:LASTING] if len(value) >= LASTING else None
-    return RequestRow("req 1", b"t" * 32, "key", "forget", 1, value, 0)
+    return RequestRow("req 1", b"t" * 32, "key", kind, 1, value, 0)
+
+
+@pytest.mark.parametrize("again_by", ["another key", "the same key"])
+def test_a_learn_is_not_answered_with_receipts_of_another_request(tmp_path: Path, again_by: str) -> None:
+    """Its sample was forgotten, and learned again under the same id. The new receipt is not that of the first."""
+    with running(tmp_path / "s", STILL) as service:
+        one, two = (bearer(token(service.folder, name, "learn")) for name in ("one", "two"))
+        body = {"samples": samples([1, 2])}
+
+        def learn(secret: dict[str, str], key: str) -> httpx.Response:
+            return service.client.post("/v1/samples", json=body, headers=secret | {"Idempotency-Key": key})
+
+        first = learn(one, "k").json()
+        assert learn(one, "k").json() == first
+        assert service.forget(first["receipts"]).status_code == 202
+        assert learn(two if again_by == "another key" else one, "z").status_code == 201
+        before = service.digest()
+        for verb in ("publish", "publish", "seal"):
+            error = learn(one, "k").json()["error"]
+            assert (error["code"], error["request"]) == ("receipts_gone", first["request"]["id"])
+            assert service.client.post(f"/v1/{verb}", headers=service.admin).status_code == 200
+        error = learn(one, "k").json()["error"]  # whether this is the same request cannot be told any more
+        assert (error["code"], error["request"]) == ("idempotency_expired", first["request"]["id"])
+        assert service.digest() == before
+
+
+def test_a_learn_whose_receipt_key_was_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its samples are held, and nobody says that they are not."""
+    folder, body = tmp_path / "s", {"samples": samples([1])}
+    with running(folder, STILL) as service:
+        secret = bearer(token(folder, "shop", "learn")) | {"Idempotency-Key": "k"}
+        first = service.client.post("/v1/samples", json=body, headers=secret).json()
+    monkeypatch.setattr("tests.service.KEYS", Keyring(KEYS.membership, [Key(bytes([9] * 32))]))
+    with running(folder, STILL) as service:
+        error = service.client.post("/v1/samples", json=body, headers=secret).json()["error"]
+        assert (error["code"], error["request"]) == ("receipts_gone", first["request"]["id"])
+        assert "or the receipt key was dropped" in error["message"]
+        assert service.digest() == never([1])
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("given", [SALTED, PLAIN], ids=["salted", "plain"])
+def test_receipts_that_were_not_given_are_no_answer(given: list[bytes], sealed: bool) -> None:
+    own = b"a" * 32
+    row = kept(own, given, sealed, "learn")
+    others = [SALTED[::-1], SALTED[:2], [*PLAIN[:2], SALTED[0]], None] + ([PLAIN] if given is SALTED else [SALTED])
+    for receipts in others:
+        refusal = told_apart(row, own, receipts)
+        assert refusal is not None
+        assert refusal.code == ("idempotency_expired" if sealed else "receipts_gone")
+    refusal = told_apart(row, b"b" * 32, given)
+    assert refusal is not None
+    assert refusal.code == ("idempotency_expired" if sealed else "idempotency_conflict")
+    assert (told_apart(row, own, given) is None) == (given is SALTED or not sealed)
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -7,15 +7,17 @@ without the scope `audit` that somebody has just asked.
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from neverseen import store
 from neverseen.client import Client, ServiceError
 from neverseen.service import Settings
-from tests.service import Running, bearer, never, new_store, running, samples, token
+from tests.service import BACKBONE, KEYS, ROWS, Running, bearer, never, new_store, running, samples, token
 
 BATCHED = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0)
 
@@ -65,6 +67,53 @@ def test_a_restart_publishes_no_lone_deletion(tmp_path: Path) -> None:
         rounds(service)
         assert version(service) == 1
         assert service.digest() == never(range(1, 20))
+
+
+def test_a_sample_that_came_and_went_between_two_runs_is_not_published_alone(tmp_path: Path) -> None:
+    """No sample is left that differs. But a certificate would list the one that was forgotten, and a seal tell of it."""
+    with running(tmp_path / "s", BATCHED) as service:
+        answer = service.client.post("/v1/samples", json={"samples": samples(range(20))}, headers=service.admin)
+        request = answer.json()["request"]["id"]
+        service.wait(request)
+    with store.open(tmp_path / "s", backbone=BACKBONE, keys=KEYS) as opened:
+        opened.forget(opened.learn(ROWS[100:101], ["cat"], ids=["new"]))
+        assert opened.unpublished() == 0
+    now = [0.0]
+    with running(tmp_path / "s", BATCHED, clock=lambda: now[0]) as service:
+        for now[0] in (61.0, 10_000.0):
+            rounds(service)
+        assert service.state(request) == "published"
+        for verb in ("publish", "seal"):
+            refused = service.client.post(f"/v1/{verb}", headers=service.admin)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "batch_too_small")
+        assert (version(service), service.service.writer.published.sealed) == (1, 0)
+        service.learn(range(30, 40))
+        service.wait(request, "sealed", 60)
+        certificate = service.service.writer.published.certificate
+        assert certificate is not None
+        assert (certificate.number, certificate.forgotten) == (2, 1)
+
+
+def test_a_seal_that_leaves_something_to_seal_comes_again(tmp_path: Path) -> None:
+    """Whoever else forgets in the store, what is pending is published and sealed in the end."""
+    settings = Settings(quiet=0, max_delay=0, seal_after=50)
+    now = [0.0]
+    with running(tmp_path / "s", settings, clock=lambda: now[0]) as service:
+        receipts = service.learn(range(20))
+        eventually(lambda: version(service) == 1, "it is not published")
+        writer = service.service.writer
+
+        def forget_beside(opened: store.Store) -> None:  # of which the policy does not know
+            opened.forget([base64.urlsafe_b64decode(receipts[0])])
+            writer._publisher.seal(opened, writer.policy)
+            assert not writer.published.clean
+
+        writer.ask(forget_beside).result(60)
+        eventually(lambda: version(service) == 2, "what is pending is not published")
+        now[0] = 100.0
+        writer.poke()
+        eventually(lambda: writer.published.clean, "it is not sealed")
+        assert writer.published.sealed == 2
 
 
 def test_changes_that_cancel_do_not_fill_a_batch(tmp_path: Path) -> None:

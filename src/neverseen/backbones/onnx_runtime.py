@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from pathlib import Path
@@ -18,6 +17,7 @@ from neverseen.backbones.onnx_file import has_external_data
 from neverseen.backbones.packages import imported
 from neverseen.encoding import whole_number
 from neverseen.errors import ConfigurationError, FileRejectedError
+from neverseen.labels import parse_json
 
 INSTALL_RUNTIME = "pip install onnxruntime"
 _SIZE_LIMIT = 2**31 - 1  # bytes of a protocol buffer
@@ -172,7 +172,7 @@ def _notes(session: Any, path: Path) -> dict[str, Any]:
     if written is None:
         return {}
     try:
-        notes = json.loads(written)
+        notes = parse_json(written)
         if set(notes) != {"base", "name", "preprocessing"} or not isinstance(notes["name"], str):
             raise ValueError
     except (ValueError, TypeError, RecursionError):

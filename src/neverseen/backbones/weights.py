@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from neverseen.backbones.contents import FINGERPRINT_SIZE
 from neverseen.backbones.protocol import description_digest
 from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
 from neverseen.files import replace_file
-from neverseen.labels import canonical_json
+from neverseen.labels import canonical_json, parse_json
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +104,7 @@ def read_weights(path: Path) -> tuple[dict[str, Any], str, BaseSet | None]:
     except SafetensorError as error:
         _reject(path, "it is damaged, cut short, or not a safetensors file", error)
     try:
-        about = json.loads(metadata["neverseen"])
+        about = parse_json(metadata["neverseen"])
         if about["format"] != FORMAT:
             _reject(path, f"its format is {about['format']!r}; this version reads {FORMAT!r}")
         if about.pop("digest") != description_digest(about):

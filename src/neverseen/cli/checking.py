@@ -76,11 +76,19 @@ def chain(
     Example: `neverseen verify chain shop`
     """
     certificates, own = _certificates(places)
-    check_chain(certificates, public_key or own, newest)
+    known = public_key or own
+    check_chain(certificates, known, newest)
     last = certificates[-1]
+    signed = _signed({last.key}, known)
     _passed(
-        f"{counted(len(certificates), 'certificate')}, from the first to {last.number}, signed with {last.key}",
-        {"certificates": len(certificates), "check": "chain", "key": last.key, "newest": last.digest()},
+        f"{counted(len(certificates), 'certificate')}, from the first to {last.number}, {signed}",
+        {
+            "certificates": len(certificates),
+            "check": "chain",
+            "key": last.key,
+            "key_known": known is not None,
+            "newest": last.digest(),
+        },
         as_json,
     )
 
@@ -104,6 +112,8 @@ def mine(
     A certificate cannot tell whether a sample was learned again after it. A store can: with its keys all samples are
     compared, without them only receipts are. If a sample is held, or may be, the check fails.
 
+    Anybody can sign a certificate. Without a store, give the key that must have signed with --public-key.
+
     Example: `neverseen verify mine shop --receipt mine.jsonl`
     """
     if not receipts:
@@ -112,8 +122,9 @@ def mine(
     place = store or (places[0] if own is not None else None)
     if place is not None:
         own = described(place).public_key
+    known = public_key or own
     for certificate in certificates:
-        check_signature(certificate, public_key or own)
+        check_signature(certificate, known)
     given = placed_receipts(receipts)
     tokens = [token for _, token in given]
     listing = [_newest_listing(certificates, token, where) for where, token in given]
@@ -127,6 +138,8 @@ def mine(
             "certificates": [entry.number for entry in listing],
             "check": "mine",
             "held": [answer.held or (None if answer.sure else "unknown") for answer in answers] or None,
+            "key_known": known is not None,
+            "keys": [entry.key for entry in listing],
             "passed": passed,
             "store": None if place is None else str(place),
         }
@@ -138,12 +151,21 @@ def mine(
                 f"{where}: certificate {entry.number} of {entry.time} lists it as forgotten, but {place} {why}"
             )
     if not as_json:
-        known = {entry.number: entry for entry in listing}
-        numbers = ", ".join(f"certificate {number} of {known[number].time}" for number in sorted(known))
+        found = {entry.number: entry for entry in listing}
+        numbers = ", ".join(f"certificate {number} of {found[number].time}" for number in sorted(found))
+        signed = _signed({entry.key for entry in listing}, known)
         ending = f"and {place} does not hold " + ("its sample" if len(tokens) == 1 else "their samples")
         if place is None:
             ending = "later certificates may have learned the samples again: look with --store FOLDER"
-        typer.echo(f"ok: {counted(len(tokens), 'receipt')} listed as forgotten by {numbers}; {ending}")
+        typer.echo(f"ok: {counted(len(tokens), 'receipt')} listed as forgotten by {numbers}, {signed}; {ending}")
+
+
+def _signed(keys: set[str], known: str | None) -> str:
+    """Return who signed, in words. Of a key that nobody vouches for, they say so: anybody can make one and sign."""
+    names = ", ".join(sorted(keys))
+    if known is not None:
+        return f"signed with {names}"
+    return f"signed by an unknown key ({names}): give the key that you know with --public-key"
 
 
 def _newest_listing(certificates: list[Certificate], receipt: bytes, where: str) -> Certificate:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from neverseen.cli.opening import require_file
 from neverseen.cli.printing import plain
 from neverseen.errors import FileRejectedError
 from neverseen.files import sync_folder
-from neverseen.labels import canonical_json
+from neverseen.labels import canonical_json, parse_json
 from neverseen.receipts import PREFIXES
 
 LINE_LIMIT = 2**25
@@ -112,7 +111,7 @@ def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
 
 def _receipt(line: bytes, where: str) -> bytes:
     try:
-        entry = json.loads(line)
+        entry = parse_json(line)
         token = entry["receipt"]
         raw = token.encode("ascii").rstrip(b"=")  # padding may have been lost on the way
         return base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)

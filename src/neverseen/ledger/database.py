@@ -31,6 +31,7 @@ _CACHE_SIZE = 2**30  # at most: the indexes of ten million samples fit
 _LOG_SIZE = 2**28  # of the write-ahead log, when it is carried over into the database
 _SYNCHRONOUS_FULL = 2
 _PAGE_ROWS = 1000  # of a table that is made anew, those in memory at a time
+_MOMENT = 1.0  # second to wait for those who read, before anything was done
 _READER_SETTINGS = ("temp_store", "cache_size")  # of a file that may not be written
 
 
@@ -374,6 +375,7 @@ class SQLite(Database):
 
     def scrub(self) -> None:
         """Write the samples anew in the order of their numbers, then the whole file, and empty the log."""
+        self._empty_log(min(self._patience, _MOMENT))  # or all of it would be written into the log, time and again
         # SQLite numbers the rows as they come. Gaps in these numbers would show that something went, and where.
         old = f"{samples.name}_old"
         columns = ", ".join(column.name for column in samples.columns)
@@ -391,11 +393,21 @@ class SQLite(Database):
                 transaction.run(CreateIndex(index))
         with self.clear_errors(), self._engine.connect() as connection:  # not in a transaction: none was begun
             connection.exec_driver_sql("VACUUM")
-            busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+        self._empty_log(self._patience)
+
+    def _empty_log(self, patience: float) -> None:
+        """Carry the log over into the file, and empty it; wait so long for those who read."""
+        with self.clear_errors(), self._engine.connect() as connection:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(1000 * patience)}")
+            try:
+                busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+            finally:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(1000 * self._patience)}")
         if busy:
             raise LedgerError(
                 f"the ledger {self.name} is being read: its log still holds what was deleted. End the reading, and "
-                "try again"
+                "try again",
+                being_read=True,
             )
 
     def _explained(self, error: DBAPIError, lost: bool) -> str:
@@ -426,6 +438,7 @@ def may_write(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
+_LOCKED = "55P03"  # a lock was not to be had in time
 _NAMES = re.compile(r'"(?:[^"]|"")*"|[^,\s"]+')
 """Of the schemas in a search path."""
 
@@ -536,11 +549,16 @@ class PostgreSQL(Database):
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         with connection, self.clear_errors():
             self._wait_for_older_readers(connection)
-            for table in tables.sorted_tables:
-                if table is samples:
-                    connection.execute(sa.text(f"CLUSTER {table.name} USING {table.name}_number"))
-                else:
-                    connection.execute(sa.text(f"VACUUM (FULL) {table.name}"))
+            try:
+                for table in tables.sorted_tables:
+                    if table is samples:
+                        connection.execute(sa.text(f"CLUSTER {table.name} USING {table.name}_number"))
+                    else:
+                        connection.execute(sa.text(f"VACUUM (FULL) {table.name}"))
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) != _LOCKED:
+                    raise
+                raise self._being_read() from None
 
     def _wait_for_older_readers(self, connection: sa.Connection) -> None:
         """Wait until nobody sees what was deleted before now: rows that somebody sees are carried over."""
@@ -554,16 +572,20 @@ class PostgreSQL(Database):
         deadline = time.monotonic() + self._patience
         while connection.execute(older, {"now": now}).scalar_one():
             if time.monotonic() > deadline:
-                raise LedgerError(
-                    f"the ledger {self.name} is being read, or another transaction of the server is still open, and "
-                    "keeps what was deleted. End it (see pg_stat_activity), and try again"
-                )
+                raise self._being_read()
             time.sleep(0.05)
+
+    def _being_read(self) -> LedgerError:
+        return LedgerError(
+            f"the ledger {self.name} is being read, or another transaction of the server is still open, and keeps what "
+            "was deleted. End it (see pg_stat_activity), and try again",
+            being_read=True,
+        )
 
     def _explained(self, error: DBAPIError, lost: bool) -> str:
         diagnosis = getattr(error.orig, "diag", None)
         state = getattr(error.orig, "sqlstate", None)
-        if state == "55P03":  # lock not available
+        if state == _LOCKED:
             return f"the ledger {self.name} is in use by another writer: wait for it to end, and try again"
         said = getattr(diagnosis, "message_primary", None) if state else str(error.orig).strip().partition("\n")[0]
         if self._engine.url.password:

@@ -6,7 +6,6 @@ import base64
 import fcntl
 import hashlib
 import hmac
-import json
 import os
 import re
 import secrets
@@ -20,7 +19,7 @@ from typing import Any
 
 from neverseen.errors import ConfigurationError, FileRejectedError, InputError
 from neverseen.files import read_secret, replace_file
-from neverseen.labels import canonical_json
+from neverseen.labels import canonical_json, parse_json
 
 SCOPES = ("learn", "predict", "forget", "audit", "admin")
 NAME, FORMAT = "keys.json", "neverseen-service-keys-1"
@@ -181,7 +180,7 @@ def maker_of(token: str, request_id: str) -> bytes:
 def _read(path: Path) -> dict[str, ApiKey]:
     try:
         content = read_secret(path, _SIZE_LIMIT)
-        about: Any = json.loads(content)
+        about: Any = parse_json(content)
         if about["format"] != FORMAT:
             raise FileRejectedError(f"{path} is not a file of API keys")
         keys = [ApiKey(**entry | {"scopes": tuple(entry["scopes"])}) for entry in about["keys"]]

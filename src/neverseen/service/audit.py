@@ -23,8 +23,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ NAME = "audit.jsonl"
 START = AuditHead(0, "0" * 64)
 """The head of a log without lines."""
 _CLOSED = re.compile(r"audit-([0-9]{8})\.jsonl", re.ASCII)
-_BACK = 2**28  # bytes that are looked through for the last change that has a line
+_BACK = 2**28  # bytes that are looked through for changes that have a line
+_APPLIED = b'"outcome":"applied"'
 _PAUSE = 0.2  # seconds that lines nobody waits for may wait for each other
 
 
@@ -65,7 +67,8 @@ class AuditLog:
     Attributes
     ----------
     healthy : bool
-        Whether the last lines could be written. While they could not, the service changes nothing.
+        Whether the last lines could be written. While they could not, and once it is closed, the service changes
+        nothing.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class AuditLog:
     def append(self, entries: Iterable[dict[str, Any]]) -> bool:
         """Write lines, and return whether they are on disk; if not, they are written later (see `healthy`)."""
         with self._lock:
+            if self._handle < 0:
+                return False  # its number may be another file's by now
             self._add(self._waiting.popleft() for _ in range(len(self._waiting)))
             self._add(entries)
             if not self._unwritten:
@@ -107,8 +112,8 @@ class AuditLog:
                 while written < len(content):
                     written += os.pwrite(self._handle, content[written:], self._size + written)
                 os.fsync(self._handle)
-            except OSError as error:
-                print(f"error: the audit log cannot be written: {error}", file=sys.stderr)  # noqa: T201
+            except (OSError, MemoryError) as error:
+                print(f"error: the audit log cannot be written: {error!r}", file=sys.stderr)  # noqa: T201
                 self.healthy = False
                 return False
             self._size, self._head = self._size + len(content), head
@@ -126,18 +131,34 @@ class AuditLog:
         if len(self._waiting) > 1000:
             self._wake.set()
 
-    def newest(self, requests: set[str]) -> str | None:
-        """Return which of these requests was the last to be carried out, as the log has it."""
-        applied = (entry for entry in self._backwards(_BACK) if entry.get("outcome") == "applied")
-        return next((name for name in (str(entry.get("request")) for entry in applied) if name in requests), None)
+    def logged(self, requests: Sequence[str]) -> set[str]:
+        """Return which of these requests have a line that says they were carried out, on disk or still to be written.
+
+        Parameters
+        ----------
+        requests : sequence of str
+            Oldest first: lines before that of the first are not looked for.
+        """
+        wanted, found = set(requests), set[str]()
+        with self._lock:  # no file is closed meanwhile
+            for entry in chain(reversed(self._unwritten), self._backwards(_BACK, _APPLIED)):
+                name = str(entry.get("request"))
+                if entry.get("outcome") == "applied" and name in wanted:
+                    found.add(name)
+                if found.issuperset(requests[:1]):
+                    break
+        return found
 
     def close(self) -> None:
-        """Write what waits, and let go of the file."""
-        if not self._closed:
-            self._closed = True
-            self._wake.set()
-            self._thread.join()
-            os.close(self._handle)
+        """Write what waits, and let go of the file. Nothing is written afterwards, whoever tries."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join()
+        with self._lock:
+            self.healthy = False
+            handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
 
     def _run(self) -> None:
         while True:
@@ -188,10 +209,10 @@ class AuditLog:
         self._handle, self._size = handle, 0
         return name
 
-    def _backwards(self, most: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield lines, newest first; after so many bytes, no further file is looked at."""
+    def _backwards(self, most: int | None = None, part: bytes = b"") -> Iterator[dict[str, Any]]:
+        """Yield the lines with a part, newest first; after so many bytes, no further file is looked at."""
         for path in reversed([*closed_files(self.path.parent), self.path]):
-            yield from _entries_back(path)
+            yield from _entries_back(path, part)
             if most is not None and (most := most - path.stat().st_size) < 0:
                 return
 
@@ -265,8 +286,8 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     return entry if sound else None
 
 
-def _entries_back(path: Path) -> Iterator[dict[str, Any]]:
+def _entries_back(path: Path, part: bytes = b"") -> Iterator[dict[str, Any]]:
     for line in reversed(path.read_bytes().splitlines()):
-        entry = parsed(line)
+        entry = parsed(line) if part in line else None
         if entry is not None:
             yield entry

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from neverseen.backbones.contents import FORMATS, Reduced, decoded
 from neverseen.backbones.images import Images
 from neverseen.errors import InputError, NeverseenError
+from neverseen.labels import parse_json
 from neverseen.service.errors import Refusal
 from neverseen.service.forms import form_of
 from neverseen.service.schemas import Body, ForgetBody, Id, Label, LabelledSample, LearnBody, PredictBody, Sample
@@ -175,11 +175,26 @@ def parsed(model: type[Model], content: bytes, bounds: Bounds | None = None) -> 
     if bounds is not None:
         _require_few_values(content, bounds)
     try:
-        return model.model_validate_json(content)
+        body = model.model_validate_json(content)
     except ValidationError as error:
         raise _refused(error) from None
     except RecursionError:
         raise Refusal("invalid_json", "the body is nested too deeply") from None
+    names = _names(body)
+    # In JSON a colon that is in no text stands behind a name. Of a name that is there twice, one value was dropped.
+    if content.count(b":") != names and _STRING.sub(b"", content).count(b":") != names:
+        raise Refusal("invalid_request", "an object in the body has a name twice: give each name once")
+    return body
+
+
+def _names(value: Any) -> int:
+    """Return how many names the objects in a body have together."""
+    if isinstance(value, Body):
+        names = value.model_fields_set
+        return len(names) + sum(_names(getattr(value, name)) for name in names if name != "features")  # are numbers
+    if isinstance(value, dict):
+        return len(value) + sum(map(_names, value.values()))
+    return sum(map(_names, value)) if isinstance(value, list) else 0
 
 
 def _require_few_values(content: bytes, bounds: Bounds) -> None:
@@ -235,7 +250,7 @@ def receipts_in(content: bytes, bounds: Bounds) -> list[bytes]:
         if not line.strip():
             continue
         try:
-            token = json.loads(line)["receipt"]
+            token = parse_json(line)["receipt"]
         except (ValueError, TypeError, KeyError, RecursionError):
             token = None
         if not isinstance(token, str):

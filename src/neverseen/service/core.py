@@ -42,7 +42,7 @@ from neverseen.service.limits import Buckets, origin
 from neverseen.service.metrics import Metrics
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.publishing import Publisher
-from neverseen.service.queue import Writer, audited
+from neverseen.service.queue import Writer, lines_to_make_up
 from neverseen.service.refusals import Refusals
 from neverseen.service.room import PIXEL, Room, fitted, memory_for_store, texts_of
 from neverseen.service.samples import bounds_of
@@ -137,7 +137,7 @@ class Service:
             self.audit = AuditLog(place, key, *limits, expected=opened.audit_head)
             undone.callback(self.audit.close)
             self.refusals = Refusals(self.audit.soon, self.settings.refusal_seconds)
-            self.audit.append([entry | {"recovered": True} for entry in audited(self._without_line(opened))])
+            self.audit.append(lines_to_make_up(opened, self.audit))
             self.audit.append([{"action": "start", "version": self.writer.published.number}])
             self.bounds = bounds_of(opened.backbone, self.settings)
             if self.bounds.kind == "images":
@@ -157,15 +157,6 @@ class Service:
             self.writer.start(self.audit)
             undone.pop_all()
         self.started = True
-
-    def _without_line(self, opened: Store) -> list[RequestRow]:
-        """Return the last changes, oldest first, whose lines a process that died had not written."""
-        rows = {row.id: row for row in reversed(opened._open_ledger().requests(20_000))}
-        newest = self.audit.newest(set(rows))
-        ids = list(rows)
-        later = ids[0 if newest is None else ids.index(newest) + 1 :]
-        # In a log that knows none of them, those that are sealed, and so without a name, had their lines elsewhere.
-        return [rows[name] for name in later if newest is not None or rows[name].client]
 
     def stop(self) -> bool:
         """Finish what is queued within a limit, and let go of the store; return whether all was done."""

@@ -38,7 +38,7 @@ CODES: dict[str, tuple[int, str]] = {
         409,
         "The idempotency key was used before a seal, which cleared what for: nothing is done now.",
     ),
-    "receipts_gone": (409, "The request was made before, and its samples are not held any more."),
+    "receipts_gone": (409, "The request was made before, and its receipts cannot be made again."),
     "not_tracked": (409, "The store does not keep sums for each class."),
     "batch_too_small": (409, "Fewer samples have changed than the policy publishes together."),
     "nothing_published": (409, "There is no version to predict with yet."),

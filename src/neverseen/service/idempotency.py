@@ -111,7 +111,10 @@ def to_keep(body: bytes, receipts: Sequence[bytes]) -> bytes:
 
 
 def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -> Refusal | None:
-    """Return the refusal of a request whose tag is known, unless it is a repetition.
+    """Return the refusal of a request whose tag is known, unless it is a repetition that can be answered.
+
+    A request that learned is answered with its receipts, made again of what is held now. Its samples may have been
+    forgotten since, and learned again by somebody else. So these must be the receipts that it was given.
 
     Parameters
     ----------
@@ -124,22 +127,36 @@ def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -
     """
     kept = row.body or b""
     lasting, own = (kept[:LASTING], kept[LASTING:]) if len(kept) >= LASTING else (b"", kept)
+    learned = row.kind == "learn"
+    if own and own != body:
+        return conflict(row.id)
+    same = receipts is not None and lasting == _lasting(body, receipts)
+    if learned and not lasting and any(token.startswith(_SALTED) for token in receipts or ()):
+        same = False  # it was given receipts without salts
     if own:
-        return None if own == body else conflict(row.id)
-    if not lasting or receipts is None:
+        return _gone(row.id) if learned and not same else None
+    if not lasting or receipts is None or (learned and not same):  # or another request's, of the same samples
         return Refusal(
             "idempotency_expired",
             f"this idempotency key was used for {row.id}, and what that request said is not kept any more: nothing was "
             f"done now. Ask GET /v1/requests/{row.id} what became of it, and use a new key for a new request",
             request=row.id,
         )
-    return None if lasting == _lasting(body, receipts) else conflict(row.id)
+    return None if same else conflict(row.id)
 
 
 def conflict(request: str | None = None) -> Refusal:
     """Return the refusal of a request under the idempotency key of another one."""
     words = "this idempotency key was used for another request: use a new key for each request"
     return Refusal("idempotency_conflict", words, request=request)
+
+
+def _gone(request: str) -> Refusal:
+    words = (
+        f"this request was carried out before, as {request}, and its receipts cannot be made again: its samples were "
+        "forgotten since, or the receipt key was dropped that they were made with. Nothing was done now"
+    )
+    return Refusal("receipts_gone", words, request=request)
 
 
 def _lasting(body: bytes, receipts: Sequence[bytes]) -> bytes:

@@ -9,6 +9,7 @@ from neverseen.service.settings import Settings
 
 _PATIENCE = 0.2  # share of a publication's time that we wait for stragglers
 _RETRY = 5.0  # seconds after a publication that failed
+_RETRY_READ = 30.0  # seconds after a seal that somebody who reads is in the way of
 _GRACE, _GRACE_TIMES = 60.0, 10  # seconds, and usual times, that one under way may take before it is called late
 _NEVER = math.inf
 
@@ -47,7 +48,7 @@ class Policy:
         self._changes = 0
         self._first = self._last = 0.0
         self._unsealed: float | None = None
-        self._not_before = 0.0
+        self._not_before = self._no_seal_before = 0.0
         self._quiet = settings.quiet
         self._usual, self._failing = 0.0, False
 
@@ -94,7 +95,7 @@ class Policy:
 
     def wait(self) -> float | None:
         """Return the seconds until something may be due; None if nothing is."""
-        due = min(self._due_to_publish(), self._due_to_seal())
+        due = min(self._due_to_publish(), max(self._no_seal_before, self._due_to_seal()))
         return None if due == _NEVER else max(0.0, max(due, self._not_before) - self._clock())
 
     def to_publish(self) -> bool:
@@ -103,7 +104,7 @@ class Policy:
 
     def to_seal(self) -> bool:
         """Return whether sealing is due."""
-        return self._clock() >= max(self._not_before, self._due_to_seal())
+        return self._clock() >= max(self._not_before, self._no_seal_before, self._due_to_seal())
 
     def published(self, seconds: float = 0.0) -> None:
         """Note that all is published, and how long that took."""
@@ -130,10 +131,15 @@ class Policy:
         """
         self._not_before, self._failing = self._clock() + retry, self._is_due()
 
+    def put_off_seal(self) -> None:
+        """Note that sealing has to wait for somebody who reads; publications go on."""
+        self._no_seal_before = self._clock() + _RETRY_READ
+
     def overdue(self) -> float | None:
         """Return for how many seconds what is due has been kept back, beyond `max_delay` or `seal_after`; None if not.
 
-        What is under way has time to end; what failed has none. May be asked by any thread.
+        What is under way, or waits for somebody who reads, has time to end; what failed has none. May be asked by any
+        thread.
         """
         publication = self._due_to_publish()
         if self._changes:
@@ -149,7 +155,7 @@ class Policy:
         )
 
     def _is_due(self) -> bool:
-        return self._clock() >= min(self._due_to_publish(), self._due_to_seal())
+        return self._clock() >= min(self._due_to_publish(), max(self._no_seal_before, self._due_to_seal()))
 
     def _due_to_publish(self) -> float:
         if not self.enough():

@@ -13,7 +13,7 @@ import numpy as np
 
 from neverseen.certificates import AuditHead, Certificate
 from neverseen.encoding import quantise
-from neverseen.errors import HardwareError, IllConditionedError, LimitError
+from neverseen.errors import HardwareError, IllConditionedError, LedgerError, LimitError
 from neverseen.service.history import History, Probe
 from neverseen.service.metrics import Metrics
 from neverseen.service.policy import Policy
@@ -100,7 +100,7 @@ class Publisher:
         if policy.to_publish():
             self._try("publication", self.publish, store, policy)
         if policy.to_seal():
-            self._try("sealing", self.seal, store, policy)
+            self._try("sealing", self._seal_unless_read, store, policy)
 
     def _try(self, what: str, work: Callable[[Store, Policy], object], store: Store, policy: Policy) -> None:
         try:
@@ -138,9 +138,22 @@ class Publisher:
         """Clear the disk of what was forgotten."""
         started = time.monotonic()
         store.scrub()
-        policy.sealed()
         self._show(store)
+        if self.published.clean:
+            policy.sealed()
+        else:
+            policy.unsealed()
+            policy.found(unpublished(store))  # which comes first
         self._metrics.seal_seconds.observe(time.monotonic() - started)
+
+    def _seal_unless_read(self, store: Store, policy: Policy) -> None:
+        try:
+            self.seal(store, policy)
+        except LedgerError as error:
+            if not error.being_read:
+                raise
+            print(f"warning: a seal has to wait, and will be tried again: {error}", file=sys.stderr)  # noqa: T201
+            policy.put_off_seal()
 
     def _show(self, store: Store) -> None:
         number = store.published_number
@@ -183,6 +196,11 @@ def passes(error: BaseException) -> bool:
 
 
 def unpublished(store: Store) -> int:
-    """Return by how many samples a store differs from what it has published; not 0 if a request is not published."""
-    newest = store._open_ledger().requests(1)
-    return max(store.unpublished(), int(bool(newest) and newest[0].version > store.published_number))
+    """Return by how many samples a store differs from what it has published.
+
+    Not 0 if a request is not published, or something was forgotten that no certificate lists.
+    """
+    ledger = store._open_ledger()
+    newest = ledger.requests(1)
+    waits = bool(ledger.pending()) or (bool(newest) and newest[0].version > store.published_number)
+    return max(store.unpublished(), int(waits))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
+from neverseen.errors import LedgerError
 from neverseen.ledger import RequestRow
 from neverseen.service.applying import apply
 from neverseen.service.audit import AuditLog
@@ -146,10 +147,19 @@ class Writer:
             raise _unlogged("nothing was done")
         self._publisher.publish(store, self.policy)
         if verb == "seal":
-            self._publisher.seal(store, self.policy)
+            self._seal(store)
         if not self._audit.append([entry | {"outcome": "applied"}]):
             raise _unlogged(f"this was carried out all the same (certificate {self.published.number})")
         return self.published.number
+
+    def _seal(self, store: Store) -> None:
+        try:
+            self._publisher.seal(store, self.policy)
+        except LedgerError as error:
+            if not error.being_read:
+                raise
+            words = f"certificate {self.published.number} is published, and not sealed, as somebody reads the ledger: "
+            raise Refusal("unavailable", words + "try again once that has ended", wait=30) from error
 
     def _takes(self, job: Job) -> bool:
         """Take room for a job; return whether there was enough. One that is larger than a share counts as the share."""
@@ -255,7 +265,10 @@ class Writer:
             if kind == ASK:
                 settle([(job, _answered(self._opened(), job)) for job in together])
                 continue
-            outcomes = self._applied(kind, together)
+            if self._audit.healthy:
+                outcomes = self._applied(kind, together)
+            else:  # since they were taken
+                outcomes = [(job, _unlogged("nothing was done")) for job in together]
             rows = [outcome.row for _, outcome in outcomes if not isinstance(outcome, Refusal) and not outcome.replayed]
             if rows:
                 seconds = time.monotonic() - started
@@ -301,7 +314,9 @@ class Writer:
     def _try_again(self) -> None:
         try:
             self._open_again()
+            self._audit.append(lines_to_make_up(self._opened(), self._audit))
         except Exception as error:
+            self._close()
             print(f"error: the store cannot be opened: {error}", file=sys.stderr)  # noqa: T201
 
     def _failed(self, error: BaseException) -> None:
@@ -314,6 +329,7 @@ class Writer:
         words = "the store failed meanwhile, and the request may have been carried out or not: send it again with the "
         failure = Refusal("unavailable", words + "same idempotency key", wait=2)
         settle([(job, failure) for job in self._running if not job.future.done()])
+        self._running = []
 
     def _close(self) -> None:
         store, self.store = self.store, None
@@ -330,6 +346,21 @@ def audited(rows: Iterable[RequestRow]) -> list[dict[str, Any]]:
         {"action": row.kind, "key": row.client, "outcome": "applied", "request": row.id, "samples": row.samples}
         for row in rows
     ]
+
+
+def lines_to_make_up(store: Store, audit: AuditLog) -> list[dict[str, Any]]:
+    """Return the lines of changes that were made, and have none: the writer failed, or the process died, in between.
+
+    To be written before anything else is changed: a seal clears whose they were.
+    """
+    rows = store._open_ledger().requests(_SAMPLES)[::-1]  # no turn has more
+    logged = audit.logged([row.id for row in rows])
+    first = next((place for place, row in enumerate(rows) if row.id in logged), None)
+    if first is None:  # In a log that knows none, those that are sealed, and so without a name, had lines elsewhere.
+        missing = [row for row in rows if row.client]
+    else:  # Those before the first had lines in a file that was removed.
+        missing = [row for row in rows[first:] if row.id not in logged]
+    return [entry | {"recovered": True} for entry in audited(missing)]
 
 
 def _answered(store: Store, job: Job) -> Any:

@@ -145,6 +145,7 @@ class Changing:
         """Learn samples."""
         service = self._service
         key = service.require(request, "learn")
+        _require_query(request)
         tag = service.tag_of(request, key)
         async with service.received(request, "learn", key) as (content, given):
             labels, ids, owner = given.labels, given.ids, _owner(key, given.owner)
@@ -171,6 +172,7 @@ class Changing:
         service = self._service
         key = service.require(request, "forget")
         tag = service.tag_of(request, key)
+        _require_query(request, "dry_run")
         dry_run = flag(request, "dry_run")
         async with service.received(request, "forget", key) as (content, given):
             service.count_samples(key, len(given))
@@ -208,6 +210,7 @@ class Changing:
         if key.owner is not None:
             raise Refusal("forbidden", "a class is everybody's: this needs a key without an owner")
         tag = service.tag_of(request, key)
+        _require_query(request, "dry_run")
         dry_run = flag(request, "dry_run")
         content_type(request, JSON)
         async with service.body(request, key, _CLASS_BODY) as content:
@@ -253,11 +256,22 @@ class Changing:
     async def _operate(self, request: Request, verb: str) -> Response:
         service = self._service
         key = service.require(request, "admin")
+        if "idempotency-key" in request.headers:
+            words = f"{verb} takes no Idempotency-Key: what is published already is not published again. Leave it out"
+            raise Refusal("invalid_request", words)
+        _require_query(request, "below_min_batch")
         writer, below = service.writer, flag(request, "below_min_batch")
         entry = {"action": verb, "key": key.name, "request": request.scope["neverseen.id"]}
         entry |= {"below_min_batch": True} if below else {}
         number = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
         return answer({"certificate": number, "sealed": writer.published.clean})
+
+
+def _require_query(request: Request, *known: str) -> None:
+    """Refuse query parameters that nobody looks at: a learn with ``dry_run`` would be no rehearsal."""
+    odd = next((name for name in request.query_params if name not in known), None)
+    if odd is not None:
+        raise Refusal("invalid_request", f"the query parameter {odd[:50]!r} is unknown here: nothing was done")
 
 
 def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, tag: bytes | None, digest: bytes) -> Job:

@@ -8,7 +8,6 @@ the same files.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -20,7 +19,7 @@ import numpy as np
 
 from neverseen.errors import StoreDamagedError
 from neverseen.files import replace_file
-from neverseen.labels import canonical_json
+from neverseen.labels import canonical_json, parse_json
 
 MAGIC = b"NSARRAY1"
 BLOCK = 2**20
@@ -98,7 +97,7 @@ class StoredArray:
             end = len(MAGIC) + 8 + length
             if hashlib.sha256(head[:end]).hexdigest() != self.name or head[end:].strip(b"\0"):
                 raise ValueError
-            about = json.loads(head[len(MAGIC) + 8 : end])
+            about = parse_json(head[len(MAGIC) + 8 : end])
             if about["dtype"] not in _DTYPES:
                 raise ValueError
             if not all(type(length) is int and length >= 0 for length in about["shape"]):

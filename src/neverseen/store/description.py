@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from neverseen.encoding import GaussianKernel, require_storable
 from neverseen.errors import ConfigurationError, FileRejectedError, StoreDamagedError
 from neverseen.files import replace_file
-from neverseen.labels import canonical_json
+from neverseen.labels import canonical_json, parse_json
 from neverseen.model import Configuration
 from neverseen.store.arrays import StoredArray, write_array
 
@@ -72,7 +71,7 @@ class Description:
         if not path.is_file():
             raise FileNotFoundError(f"{folder} is not a store: there is no {NAME} in it. Make one with store.create")
         try:
-            about = json.loads(path.read_bytes())
+            about = parse_json(path.read_bytes())
             if about["format"] != FORMAT:
                 raise StoreDamagedError(f"{path} has the format {about['format']!r}; this version reads {FORMAT!r}")
             wrong = next((field for field, fits in _FIELDS.items() if not fits(about[field])), None)

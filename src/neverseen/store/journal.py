@@ -7,19 +7,19 @@ needed to make the sums anew. It is kept in the ledger's database, in the transa
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from neverseen.errors import StoreDamagedError
-from neverseen.labels import Label, LabelIndex, canonical_json, from_text
+from neverseen.errors import FileRejectedError, StoreDamagedError
+from neverseen.labels import Label, LabelIndex, canonical_json, from_text, parse_json
 from neverseen.ledger import JournalRow
 
 LEARN, FORGET, FORGET_CLASS = "learn", "forget", "forget-class"
 _CHECK = 16
+_LARGEST = 127  # of quantised features, either sign
 _GATHER = 8192  # samples read from records and not yet added up
 
 
@@ -36,21 +36,38 @@ def class_record(name: str) -> bytes:
     return _sealed(name.encode())
 
 
-def read_samples(record: bytes, sequence: int) -> tuple[np.ndarray, list[Label]]:
-    """Return the quantised features and labels of a record."""
+def read_samples(record: bytes, sequence: int, n_features: int) -> tuple[np.ndarray, list[Label]]:
+    """Return the quantised features and labels of a record; raise `StoreDamagedError` if no samples can have made it.
+
+    A record says itself what it must be, without a key. So whoever made the store may have written anything into it.
+    """
     body = _opened(record, sequence)
-    (length,) = struct.unpack_from("<I", body)
-    about = json.loads(body[4 : 4 + length])
-    rows, width = about["shape"]
-    positions = np.frombuffer(body, "<i4", rows, 4 + length)
-    quantised = np.frombuffer(body, np.int8, rows * width, 4 + length + 4 * rows).reshape(rows, width).copy()
-    labels = [from_text(text) for text in about["classes"]]
+    try:
+        (length,) = struct.unpack_from("<I", body)
+        about = parse_json(body[4 : 4 + length])
+        rows, width = about["shape"]
+        labels = [from_text(text) for text in about["classes"]]
+        places = 4 + length
+        features = places + 4 * rows
+        if type(rows) is not int or rows < 0 or width != n_features or features + rows * width != len(body):
+            raise ValueError
+        positions = np.frombuffer(body, "<i4", rows, places)
+        quantised = np.frombuffer(body, np.int8, rows * width, features).reshape(rows, width).copy()
+        if (positions < 0).any() or (positions >= len(labels)).any() or (quantised < -_LARGEST).any():
+            raise ValueError
+    except (ValueError, TypeError, KeyError, RecursionError, struct.error, FileRejectedError):
+        raise _impossible(sequence) from None
     return quantised, [labels[position] for position in positions]
 
 
 def read_class(record: bytes, sequence: int) -> str:
-    """Return the class of a record."""
-    return _opened(record, sequence).decode()
+    """Return the class of a record; raise `StoreDamagedError` if it is none."""
+    try:
+        name = _opened(record, sequence).decode()
+        from_text(name)
+    except (UnicodeDecodeError, FileRejectedError):
+        raise _impossible(sequence) from None
+    return name
 
 
 class Gathered(NamedTuple):
@@ -62,7 +79,7 @@ class Gathered(NamedTuple):
     name: str
 
 
-def gathered(records: Iterable[JournalRow]) -> Iterator[Gathered]:
+def gathered(records: Iterable[JournalRow], n_features: int) -> Iterator[Gathered]:
     """Yield the changes of records, many in one: sums do not depend on the order, and a sample takes as long as many.
 
     What is learned comes before what is forgotten, so that all that goes is there. A class that is forgotten parts
@@ -71,7 +88,7 @@ def gathered(records: Iterable[JournalRow]) -> Iterator[Gathered]:
     waiting: dict[str, list[tuple[np.ndarray, list[Label]]]] = {LEARN: [], FORGET: []}
     for record in records:
         if record.kind in waiting:
-            waiting[record.kind].append(read_samples(record.payload, record.sequence))
+            waiting[record.kind].append(read_samples(record.payload, record.sequence, n_features))
             if sum(len(labels) for parts in waiting.values() for _, labels in parts) >= _GATHER:
                 yield from _together(waiting)
         elif record.kind == FORGET_CLASS:
@@ -89,6 +106,13 @@ def _together(waiting: dict[str, list[tuple[np.ndarray, list[Label]]]]) -> Itera
             index = LabelIndex([label for _, labels in parts for label in labels])
             yield Gathered(kind, np.concatenate([quantised for quantised, _ in parts]), index, "")
             parts.clear()
+
+
+def _impossible(sequence: int) -> StoreDamagedError:
+    return StoreDamagedError(
+        f"record {sequence} of the journal is damaged: no samples of this store can have made it. Restore the ledger "
+        "from a copy"
+    )
 
 
 def _sealed(body: bytes) -> bytes:

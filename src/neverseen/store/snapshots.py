@@ -8,7 +8,6 @@ models that hold the same have the same snapshot, byte for byte.
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from neverseen.definiteness import why_impossible
 from neverseen.errors import FileRejectedError, StoreDamagedError
 from neverseen.files import replace_file
 from neverseen.hardware import Hardware
-from neverseen.labels import canonical_json, in_class_order
+from neverseen.labels import canonical_json, in_class_order, parse_json
 from neverseen.statistics import ClassGrams, Statistics, narrowed, pack_triangle, unpack_triangle
 from neverseen.store.arrays import StoredArray, write_array
 
@@ -123,7 +122,7 @@ def _manifest(folder: Path, name: str) -> dict[str, Any]:
     if hashlib.sha256(content).hexdigest() != name:
         raise StoreDamagedError(f"{path} is damaged: it is not what was written. Restore it from a copy")
     try:
-        about: dict[str, Any] = json.loads(content)
+        about: dict[str, Any] = parse_json(content)
         if about["format"] != FORMAT:
             raise StoreDamagedError(f"{path} has the format {about['format']!r}; this version reads {FORMAT!r}")
         if not _is_sound(about):

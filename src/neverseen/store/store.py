@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import warnings
@@ -23,6 +22,8 @@ from neverseen.errors import (
     ConfigurationError,
     KeyMissingError,
     LedgerError,
+    LimitError,
+    NotLearnedError,
     NotPublishedError,
     ReceiptRejectedError,
     StoreDamagedError,
@@ -30,7 +31,7 @@ from neverseen.errors import (
 from neverseen.forgetting import Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
 from neverseen.keys import Key, Keyring, tidy
-from neverseen.labels import LabelIndex, normalise, text
+from neverseen.labels import LabelIndex, normalise, parse_json, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
 from neverseen.receipts import commitment
 from neverseen.register import number_for
@@ -419,8 +420,10 @@ class Store:
         noted = self._open_ledger().meta(AUDIT)
         number = self.published_number
         try:
-            found = [] if noted is None else [AuditHead(**json.loads(noted))]
-        except (ValueError, TypeError):
+            found = [] if noted is None else [AuditHead(**parse_json(noted))]
+            if not all(head.is_sound() for head in found):
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
             raise StoreDamagedError(f"the ledger of {self.folder} is damaged: its note {AUDIT!r} is none") from None
         certified = self.certificate(number).audit if number else None
         return max(found + ([] if certified is None else [certified]), key=lambda head: head.lines, default=None)
@@ -779,13 +782,25 @@ class Store:
                 stored._recorded(record.sequence, record.payload)
                 yield record
 
-        for kind, quantised, index, name in gathered(noted()):
-            if kind == FORGET_CLASS:
-                stored.statistics.remove_class(name)
-                continue
-            batch, _ = stored._batch(quantised, index)
-            change = stored.statistics.merge if kind == LEARN else stored.statistics.subtract
-            change(batch)
+        sums, why, gone = stored.statistics, None, False
+        try:
+            for kind, quantised, index, name in gathered(noted(), stored.n_features):
+                gone |= kind != LEARN
+                if kind == FORGET_CLASS:
+                    sums.remove_class(name)
+                    continue
+                batch, _ = stored._batch(quantised, index)
+                change = sums.merge if kind == LEARN else sums.subtract
+                change(batch)
+        except (NotLearnedError, LimitError, ConfigurationError) as error:
+            why = str(error)
+        if why is None and gone:  # what only adds samples cannot make impossible sums of possible ones
+            packed = pack_triangle(sums.hardware.numpy(sums.gram))
+            why = why_impossible(packed, sums.cross().T, [sums.counts[each] for each in sums.classes])
+        if why is not None:
+            raise StoreDamagedError(
+                f"the journal of {self.folder} cannot have followed on its sums: {why}. Restore both from one copy"
+            )
 
     def _fold_if_due(self) -> None:
         stored = self._exact()
