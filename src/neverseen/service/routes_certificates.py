@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from neverseen.service.core import Service, client_of, number
 from neverseen.service.documented import SENT, answers, body
 from neverseen.service.errors import Refusal
 from neverseen.service.schemas import CertificatesAnswer, PublicKeyAnswer, VerifyAnswer, VerifyBody
+from neverseen.service.turns import Turns
 
 _PUBLIC = ("rate_limited", "unavailable")
 _PIECE = 2**18
@@ -84,8 +84,7 @@ class Certificates:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._weights = asyncio.Lock()
-        self._weighing = 0
+        self._weights = Turns(1, service.settings.verify_waiting - 1)
 
     async def listed(self, request: Request) -> Response:
         """List certificates."""
@@ -140,22 +139,17 @@ class Certificates:
             audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
             question = {"published": service.writer.published.number, "audit": audit}
             found, _ = await service.checker.ask(client_of(request), question, content)
-        made = [check if len(check) > 1 else await self._check_weights(found) for check in found["checks"]]
+        client = client_of(request)
+        made = [check if len(check) > 1 else await self._check_weights(client, found) for check in found["checks"]]
         return answer({"checks": made})
 
-    async def _check_weights(self, about: dict[str, Any]) -> dict[str, Any]:
+    async def _check_weights(self, client: str, about: dict[str, Any]) -> dict[str, Any]:
         """Check the weights: one at a time, and not for many, since everything else waits for the writer meanwhile."""
         number, after = about["number"], State(**about["after"])
-        if self._weighing >= self._service.settings.verify_waiting:
-            raise Refusal("busy", "too many wait to have weights checked: try again in a moment", wait=5)
-        self._weighing += 1
-        try:
-            async with self._weights:
-                found: dict[str, Any] = await self._service.writer.ask(
-                    lambda opened: checks.timed("weights", lambda: checks.weights(opened, number, after))
-                )
-        finally:
-            self._weighing -= 1
+        async with self._weights.turn(client):
+            found: dict[str, Any] = await self._service.writer.ask(
+                lambda opened: checks.timed("weights", lambda: checks.weights(opened, number, after)), client
+            )
         return found
 
 
