@@ -75,14 +75,14 @@ def test_others_come_between_the_parts_of_a_long_request(service: Running, monke
         assert held.begun.wait(60)
         short = pool.submit(predict, service, 2)
         eventually(lambda: len(predictor._jobs) == 1)
-        assert predictor._samples == MANY - 512 + 2  # what is being predicted does not wait
+        assert predictor._room.held("admin 0") == MANY - 512 + 2  # what is being predicted does not wait
         held.gate.set()
         assert short.result().json()["predictions"] == expected[:2]
         found = long.result().json()
     assert held.calls == [512, 2, 512, MANY - 1024]
     assert found["version"] == 100  # one version for all parts, although there were others meanwhile
     assert found["predictions"] == [expected[row] for row in rows(MANY)]
-    assert predictor._samples == 0
+    assert predictor._room.held("admin 0") == 0
 
 
 def test_a_long_request_that_nobody_waits_for_is_given_up(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_a_long_request_that_nobody_waits_for_is_given_up(service: Running, monk
         held.gate.set()
 
     asyncio.run(left())
-    eventually(lambda: predictor._samples == 0)
+    eventually(lambda: not predictor._room.held(""))
     assert held.calls == [512]
 
 
@@ -116,21 +116,17 @@ def test_a_long_request_fails_as_a_whole(service: Running, monkeypatch: pytest.M
         answer = predict(service, MANY)
     assert answer.status_code == 422
     assert answer.json()["error"]["message"] == "in a part of the request, with 512 samples: sample 3 cannot be used"
-    assert (calls, service.service.predictor._samples) == ([512, 512], 0)
+    assert (calls, service.service.predictor._room.held("admin 0")) == ([512, 512], 0)
     assert predict(service, 3).status_code == 200
-
-
-class Texts:
-    """What a backbone for texts has, as far as a service looks at it."""
 
 
 class Letters:
     """A backbone: the features of a text are those of the row that it names. Notes the lengths of each call."""
 
-    name, n_features = "letters", SIZE
+    name, n_features, takes = "letters", SIZE, "texts"
 
     def __init__(self) -> None:
-        self.preprocess, self.calls = Texts(), list[list[int]]()
+        self.calls = list[list[int]]()
 
     def extract(self, samples: list[str]) -> np.ndarray:
         self.calls.append([len(text) for text in samples])
@@ -231,7 +227,8 @@ def test_a_network_that_takes_long_holds_up_nothing_but_learning(
         monkeypatch.setattr(core, "_prepared", slow)
         with ThreadPoolExecutor(6) as pool:
             learning = [pool.submit(service.learn, [row]) for row in range(6)]
-            eventually(lambda: service.service.preparing._work_queue.qsize() == 2)
+            turns = service.service._network_threads._turns
+            eventually(lambda: len(turns._waiting.get("admin 0", ())) == 2)
             request = service.client.get("/v1/requests", headers=service.admin)
             gate.set()
             assert request.status_code == 200

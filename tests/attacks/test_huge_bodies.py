@@ -272,12 +272,12 @@ def test_what_waits_for_the_writer_counts(tmp_path: Path, name: str, query: str)
                 assert sender.is_alive(), f"the request does not come: {answers}"
                 assert time.monotonic() < end, "the request does not come"
                 time.sleep(0.01)
-            assert (room.held("admin 0"), writer._samples) == (len(json_sent(body)), count)
+            assert (room.held("admin 0"), writer._others[1].held("admin 0")) == (len(json_sent(body)), count)
         finally:
             gate.set()
             sender.join(60)
         assert answers == [404]
-        assert (room.held("admin 0"), writer._samples) == (0, 0)
+        assert (room.held("admin 0"), writer._others[1].held("admin 0")) == (0, 0)
 
 
 def json_sent(body: object) -> bytes:

@@ -44,6 +44,8 @@ from neverseen.ledger.tables import (
 
 PATIENCE = 10.0
 """Seconds to wait for another writer, and in `Ledger.scrub` for readers, before giving up."""
+RECENT = 20_000
+"""Requests among which those of one client are looked for."""
 PAYLOAD_LIMIT = 2**29
 """Bytes of a journal row, below what either database takes."""
 _RESERVED = ("format", "sequence", "certificate")  # keys of meta that are ours
@@ -351,15 +353,17 @@ class Ledger:
         before : str, optional
             Those before the request of this id. None if there is no such request.
         client : str, optional
-            Those of this client, as long as its name is there: `scrub` clears it.
+            Those of this client, as long as its name is there (`scrub` clears it), among the `RECENT` before that: a
+            client that made few of many does not have all of them looked at.
         """
         self._require_current()
         question = sa.select(*_REQUEST).order_by(requests.c.place.desc()).limit(limit)
-        if client is not None:
-            question = question.where(requests.c.client == client)
+        end = sa.select(sa.func.max(requests.c.place) + 1).scalar_subquery()
         if before is not None:
-            place = sa.select(requests.c.place).where(requests.c.id == before).scalar_subquery()
-            question = question.where(requests.c.place < place)
+            end = sa.select(requests.c.place).where(requests.c.id == before).scalar_subquery()
+            question = question.where(requests.c.place < end)
+        if client is not None:
+            question = question.where(requests.c.client == client, requests.c.place >= end - RECENT)
         with self._reading() as transaction:
             return [_request(row) for row in transaction.rows(question)]
 

@@ -3,7 +3,7 @@
 Python runs one thread at a time. A large JSON text that is parsed in a thread holds up everybody, and how much memory
 an image or a certificate takes is found out too late. So this happens elsewhere: a process of low priority reads a
 body, or checks a certificate, and hands back what it found. One that takes too much memory or time ends, its request is
-refused, and the next request gets a new one.
+refused, and the next request gets a new one. The same goes for one that hangs: it is ended after a while.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import os
 import queue
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +30,7 @@ from neverseen.service.turns import Turns
 
 Answer = tuple[dict[str, Any], list[memoryview]]
 _NICE = 10  # set from here: a process that starts has much to import, and would do that at full priority
+_PATIENCE = 6  # times the processor time of a question: whoever takes longer, by the clock on the wall, hangs
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -50,7 +53,8 @@ class Apart:
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
         for _ in range(processes):
             self._idle.put(None)
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._patience = _PATIENCE * float(about["seconds"])
+        self._running: dict[subprocess.Popen[bytes], float] = {}  # since when
         self._stopping = False
 
     async def ask(
@@ -75,6 +79,11 @@ class Apart:
         async with self._turns.turn(client):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._pool, self._exchange, question, content, room)
+
+    def stalled(self) -> bool:
+        """Return whether a process has used up half of its time, by the clock on the wall."""
+        late = time.monotonic() - self._patience / 2
+        return any(since < late for since in list(self._running.values()))
 
     def stop(self) -> None:
         """End the processes."""
@@ -123,7 +132,10 @@ class Apart:
         there, back = process.stdin, process.stdout
         if not isinstance(there, io.RawIOBase) or not isinstance(back, io.RawIOBase):
             raise TypeError("the process has no pipes")
-        self._running.add(process)
+        self._running[process] = since = time.monotonic()
+        clock = threading.Timer(self._patience, process.kill)  # its own counts processor time: one that hangs has none
+        clock.daemon = True
+        clock.start()
         try:
             if self._stopping:
                 raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
@@ -135,8 +147,11 @@ class Apart:
         except BrokenPipeError:
             found = None
         finally:
-            self._running.discard(process)
-        if found is None and process.wait() < 0:  # by the system, or by its own clock
+            clock.cancel()
+            del self._running[process]
+        if found is None and process.wait() < 0:  # by the system, or by a clock
+            if time.monotonic() - since >= self._patience:
+                raise Refusal("busy", "this was not read in time: try again in a moment", wait=5)
             raise too_much()
         return found
 

@@ -10,8 +10,8 @@ import secrets
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -22,6 +22,7 @@ from starlette.responses import Response
 
 from neverseen import store
 from neverseen.backbones import Backbone
+from neverseen.backbones.reading import Prepared
 from neverseen.errors import InputError
 from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
@@ -39,7 +40,7 @@ from neverseen.service.idempotency import Repetitions
 from neverseen.service.jobs import FORGET, FORGET_SAMPLES, Job
 from neverseen.service.limits import Buckets, origin
 from neverseen.service.metrics import Metrics
-from neverseen.service.predicting import Predictor
+from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.publishing import Publisher
 from neverseen.service.queue import Writer, lines_to_make_up
 from neverseen.service.refusals import Refusals
@@ -47,6 +48,7 @@ from neverseen.service.room import PIXEL, Room, fitted, memory_for_store, texts_
 from neverseen.service.samples import bounds_of
 from neverseen.service.settings import Settings, service_folder
 from neverseen.service.shares import Shares
+from neverseen.service.threads import Threads
 from neverseen.store import Store
 
 Result = TypeVar("Result")
@@ -60,6 +62,9 @@ _TICK = 0.05  # seconds; answers that must not tell anything come at multiples o
 _HEALTH = frozenset(["/healthz", "/readyz"])
 _KEYED = ("/v1/", "/metrics")
 _IDEMPOTENCY = re.compile(r"[!-~]{1,200}")
+_THREADS = 4  # for each kind of work
+ANSWERED: ContextVar[Request | None] = ContextVar("neverseen_answered", default=None)
+"""The request that is being answered."""
 
 
 class Service:
@@ -109,8 +114,9 @@ class Service:
         self.readers: Apart
         self.checker: Apart
         self.predictor: Predictor
-        self.pool: ThreadPoolExecutor
-        self.preparing: ThreadPoolExecutor
+        self._threads: Threads
+        self._ledger_threads: Threads
+        self._network_threads: Threads
         self.started = False
 
     def start(self) -> None:
@@ -145,7 +151,9 @@ class Service:
             self.predictor = Predictor(
                 opened.backbone, lambda: self.writer.published, self.settings, self.metrics, self.history
             )
-            self.pool, self.preparing = ThreadPoolExecutor(4, "service"), ThreadPoolExecutor(4, "prepare")
+            self._threads, self._ledger_threads, self._network_threads = (
+                Threads(name, _THREADS, self.settings.max_connections) for name in ("service", "ledger", "prepare")
+            )
             self.writer.start(self.audit)
             undone.pop_all()
         self.started = True
@@ -158,8 +166,8 @@ class Service:
         self.refusals.write()
         self.audit.soon({"action": "stop", "finished": done})
         self.audit.close()
-        for pool in (self.pool, self.preparing):
-            pool.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._ledger_threads, self._network_threads):
+            threads.stop()
         self.readers.stop()
         self.checker.stop()
         return done
@@ -186,28 +194,51 @@ class Service:
         found = []
         if not self.writer.alive:
             found.append("the store cannot be written now")
+        if self.access.fault() is not None:
+            found.append("the API keys cannot be read now")
         if not self.audit.healthy:
             found.append("the audit log cannot be written now")
         if self.writer.policy.overdue() is not None:
             unpublished = self.writer.policy.unpublished
             late = "a publication is later than max_delay" if unpublished else "a seal is later than seal_after"
             found.append(f"{late}: see the service's log")
+        for stalled, words in (
+            (self.readers.stalled(), "a process that reads bodies does not answer"),
+            (self.checker.stalled(), "the process that checks certificates does not answer"),
+            (self.predictor.stalled(), "predictions do not come"),
+        ):
+            found += [words] if stalled else []
         return found
 
     def _open(self) -> Store:
         return store.open(self.folder, backbone=self._backbone, keys=self._keys, hardware=self._hardware)
 
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Do what takes long, or reads the disk, beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.pool, work, *arguments)
+        """Do what takes long, or reads a file, beside the event loop; those who ask take turns."""
+        return await self._threads.do(_client(), work, *arguments)
+
+    async def from_ledger(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Read the ledger, in threads of its own: a database may be slow, or locked while it is cleared."""
+        return await self._ledger_threads.do(_client(), work, *arguments)
 
     async def for_many(self, count: int, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do work on so many samples: at once if they are few, and else beside the event loop."""
         return work(*arguments) if count <= _FEW else await self.in_thread(work, *arguments)
 
-    async def prepared(self, samples: list[Any]) -> Any:
-        """Return the features of samples and what goes with them; a network may take long, and has its own threads."""
-        return await asyncio.get_running_loop().run_in_executor(self.preparing, _prepared, self.opened(), samples)
+    async def prepared(self, samples: list[Any]) -> Prepared:
+        """Return the features of samples and what goes with them.
+
+        A network takes long, and has threads of its own. Many samples go through it in parts, and after each part
+        others have their turn.
+        """
+        if self.bounds.kind == "features" or len(samples) <= THROUGH_NETWORK:
+            return await self._network_threads.do(_client(), _prepared, self.opened(), samples)
+        order, parts = order_of(samples), list[Prepared]()
+        for first in range(0, len(order), THROUGH_NETWORK):
+            part = [samples[place] for place in order[first : first + THROUGH_NETWORK]]
+            where = f"in a part of the request, with {len(part)} samples: "
+            parts.append(await self._network_threads.do(_client(), _prepared, self.opened(), part, where))
+        return await self.in_thread(_joined, parts, order)
 
     async def answer(self, content: Any, status: int = 200) -> Response:
         """Return a JSON answer; a long one is written beside the event loop."""
@@ -432,14 +463,26 @@ class Service:
         }
 
 
-def _prepared(opened: Store, samples: list[Any]) -> Any:
+def _prepared(opened: Store, samples: list[Any], where: str = "") -> Prepared:
     try:
         return opened.prepare(samples)
     except Exception as error:
         refusal = refusal_of(error, None)
         if refusal is None:
             raise
+        refusal.message = where + refusal.message
         raise refusal from None
+
+
+def _joined(parts: list[Prepared], order: list[int]) -> Prepared:
+    """Return samples that were prepared in parts, in the order in which they were sent."""
+    return Prepared.joined(parts).only(sorted(range(len(order)), key=order.__getitem__))
+
+
+def _client() -> str:
+    """Return whom the request counts as that is being answered."""
+    request = ANSWERED.get()
+    return "" if request is None else client_of(request)
 
 
 def _reads_fast(content: bytearray, content_type: str) -> bool:

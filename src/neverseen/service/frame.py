@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neverseen.service.connections import KEY
-from neverseen.service.core import Service, new_id
+from neverseen.service.core import ANSWERED, Service, new_id
 from neverseen.service.errors import Refusal
 
 CSP = (
@@ -72,6 +72,7 @@ class Frame:
             return
         request_id = new_id()
         scope["neverseen.id"] = request_id
+        ANSWERED.set(Request(scope))
         started = time.monotonic()
         status = 0
 

@@ -91,6 +91,7 @@ class Policy:
         if samples and not self._changes:
             self._first = self._last = self._clock()
         self._changes = samples
+        self._failing = self._failing and self._is_due()
 
     def wait(self) -> float | None:
         """Return the seconds until something may be due; None if nothing is."""
@@ -124,8 +125,11 @@ class Policy:
             self._unsealed = self._clock()
 
     def failed(self, retry: float = _RETRY) -> None:
-        """Note that it did not work, and should be tried again after a while."""
-        self._not_before, self._failing = self._clock() + retry, True
+        """Note that nothing can be published or sealed now, and that it should be tried again after a while.
+
+        If nothing was due yet, nothing has failed: what comes later has as much time as ever.
+        """
+        self._not_before, self._failing = self._clock() + retry, self._is_due()
 
     def put_off_seal(self) -> None:
         """Note that sealing has to wait for somebody who reads; publications go on."""
@@ -149,6 +153,9 @@ class Policy:
         return self._changes > 0 and (
             self._changes >= self._settings.min_batch or self._settings.publish_below_min_batch
         )
+
+    def _is_due(self) -> bool:
+        return self._clock() >= min(self._due_to_publish(), max(self._no_seal_before, self._due_to_seal()))
 
     def _due_to_publish(self) -> float:
         if not self.enough():

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,11 +20,16 @@ from neverseen.encoding import quantise
 from neverseen.errors import NeverseenError
 from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.history import History
+from neverseen.service.line import Line
 from neverseen.service.metrics import Metrics
 from neverseen.service.publishing import Published
 from neverseen.service.settings import Settings
+from neverseen.service.shares import Shares
 
-_TOGETHER, _THROUGH_NETWORK = 512, 64  # samples that are predicted at a time: rows of features, and others
+_TOGETHER = 512  # rows of features that are predicted at a time
+_LATE = 60.0  # seconds after which a part that is being predicted is called late
+THROUGH_NETWORK = 64
+"""Samples that go through a network at a time; then others have their turn."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +39,7 @@ class _Waiting:
     samples: list[Any]
     future: asyncio.Future[dict[str, Any]]
     since: float
+    client: str
     counted: int  # samples that count as waiting
     published: Published | None = None
     order: list[int] = field(default_factory=list)
@@ -43,9 +48,7 @@ class _Waiting:
     def part(self, size: int) -> list[int]:
         """Return the places of the samples that are next."""
         if not self.order:
-            self.order = list(range(len(self.samples)))
-            if isinstance(self.samples[0], str):  # a network takes texts of one length together
-                self.order.sort(key=lambda place: len(self.samples[place]))
+            self.order = order_of(self.samples)
         return self.order[len(self.rows) : len(self.rows) + size]
 
 
@@ -53,6 +56,7 @@ class Predictor:
     """Threads that predict; what waits together goes through the network and the weights together.
 
     A request of many samples is done in parts. After each part it is put behind the others: nobody waits for all of it.
+    Keys take turns, and each has a share of what may wait.
 
     Parameters
     ----------
@@ -74,11 +78,12 @@ class Predictor:
     ) -> None:
         self._backbone, self._published = backbone, published
         self._settings, self._metrics, self._history = settings, metrics, history
-        self._together = _TOGETHER if kind_of(backbone) == "features" else _THROUGH_NETWORK
-        self._jobs: deque[_Waiting] = deque()
-        self._samples = 0
+        self._together = _TOGETHER if kind_of(backbone) == "features" else THROUGH_NETWORK
+        self._jobs: Line[_Waiting] = Line()
+        self._room = Shares(settings.predict_waiting)
         self._wake = threading.Condition()
         self._stopping = False
+        self._begun: dict[str, float] = {}  # when each thread began what it is doing
         self._threads = [
             threading.Thread(target=self._run, name=f"predictor-{number}", daemon=True)
             for number in range(settings.predict_threads)
@@ -86,18 +91,19 @@ class Predictor:
         for thread in self._threads:
             thread.start()
 
-    async def predict(self, samples: list[Any]) -> dict[str, Any]:
+    async def predict(self, samples: list[Any], client: str = "") -> dict[str, Any]:
         """Return the answer for samples that `Reader` made."""
         if self._settings.output == "scores":
             self._require_few_scores(len(samples))
-        job = _Waiting(samples, asyncio.get_running_loop().create_future(), time.monotonic(), len(samples))
+        counted = min(len(samples), self._room.share)  # a request is taken, however small a share is
+        job = _Waiting(samples, asyncio.get_running_loop().create_future(), time.monotonic(), client, counted)
         with self._wake:
             if self._stopping:
                 raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
-            if self._jobs and self._samples + len(samples) > self._settings.predict_waiting:
-                raise Refusal("busy", "too many predictions wait already: try again in a moment", wait=1)
-            self._jobs.append(job)
-            self._samples += len(samples)
+            if not self._room.take(client, counted):
+                words = "too many predictions wait already, of this key or of all (predict_waiting)"
+                raise Refusal("busy", f"{words}: try again in a moment", wait=1)
+            self._jobs.put(client, job)
             self._wake.notify()
         return await job.future
 
@@ -110,6 +116,13 @@ class Predictor:
                 f"send at most {max(1, most // classes)} at a time",
             )
 
+    def stalled(self) -> bool:
+        """Return whether a thread has ended, or has been at one part for longer than a network takes."""
+        late = time.monotonic() - _LATE
+        return any(begun < late for begun in list(self._begun.values())) or not all(
+            thread.is_alive() for thread in self._threads
+        )
+
     def stop(self) -> None:
         """Finish what waits, and end the threads."""
         with self._wake:
@@ -119,26 +132,29 @@ class Predictor:
             thread.join(self._settings.stop_timeout)
 
     def _run(self) -> None:
+        name = threading.current_thread().name
         while True:
+            self._begun.pop(name, None)
             with self._wake:
                 while not self._jobs and not self._stopping:
                     self._wake.wait()
                 if not self._jobs:
                     return
-                jobs = [self._jobs.popleft()]
+                jobs = [self._jobs.take()]
                 count = len(jobs[0].samples)
-                while self._jobs and count + len(self._jobs[0].samples) <= self._together:
-                    jobs.append(self._jobs.popleft())
+                while self._jobs and count + len(self._jobs.first().samples) <= self._together:
+                    jobs.append(self._jobs.take())
                     count += len(jobs[-1].samples)
                 for job in jobs:
                     self._uncount(job, self._together)
+            self._begun[name] = time.monotonic()
             if count <= self._together:
                 outcomes = self._outcomes(jobs)
             else:
                 outcome = self._continued(jobs[0])
                 if outcome is None:
                     with self._wake:
-                        self._jobs.append(jobs[0])
+                        self._jobs.put(jobs[0].client, jobs[0])
                     continue
                 outcomes = [outcome]
             with self._wake:
@@ -152,7 +168,7 @@ class Predictor:
     def _uncount(self, job: _Waiting, most: int) -> None:
         samples = min(job.counted, most)
         job.counted -= samples
-        self._samples -= samples
+        self._room.give(job.client, samples)
 
     def _outcomes(self, jobs: list[_Waiting]) -> list[dict[str, Any] | Exception]:
         try:
@@ -191,6 +207,14 @@ class Predictor:
         scores = version.scores(quantised)  # (n, C)
         labels = labels_of(tuple(version.classes))
         return predictions(scores, labels, version.configuration.grid_bits, self._settings)
+
+
+def order_of(samples: list[Any]) -> list[int]:
+    """Return the places of samples in the order in which parts of them are done."""
+    order = list(range(len(samples)))
+    if isinstance(samples[0], str):  # a network takes texts of one length together
+        order.sort(key=lambda place: len(samples[place]))
+    return order
 
 
 def _blamed(error: Exception, where: str = "") -> Exception:

@@ -1,4 +1,4 @@
-"""The one writer: a thread that owns the store, and takes what waits in order."""
+"""The one writer: a thread that owns the store, and takes what waits; keys take turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
@@ -17,11 +16,13 @@ from neverseen.service.applying import apply
 from neverseen.service.audit import AuditLog
 from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.jobs import ASK, LEARN, Job, new_future, settle
+from neverseen.service.line import Line
 from neverseen.service.metrics import Metrics
 from neverseen.service.policy import Policy
 from neverseen.service.publishing import Published, Publisher, passes
 from neverseen.service.room import Room
 from neverseen.service.settings import Settings
+from neverseen.service.shares import Shares
 from neverseen.store import Store
 
 Settled = list[tuple[Job, Any]]
@@ -31,7 +32,10 @@ _SAMPLES = 20_000  # that are changed at a time
 
 
 class Writer:
-    """Applies requests in order; those that wait together are one change, and share one publication.
+    """Applies requests; those that wait together are one change, and share one publication.
+
+    The requests of a key are applied in order, and keys take turns. One key may have a share of what waits. Learning
+    has room of its own: however much waits to be learned, what is to be forgotten is taken.
 
     Parameters
     ----------
@@ -65,9 +69,11 @@ class Writer:
         self._audit: AuditLog
         self.policy = Policy(settings, clock)
         self.store: Store | None = None
-        self._jobs: deque[Job] = deque()
+        self._jobs: Line[Job] = Line()
         self._running: list[Job] = []
-        self._samples = 0
+        self._learning, self._others = (
+            (Shares(settings.queue_requests), Shares(settings.queue_samples)) for _ in range(2)
+        )
         self._wake = threading.Condition()
         self._idle = self._poked = self._stopping = self._abandoned = False
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
@@ -95,7 +101,7 @@ class Writer:
         return self._publisher.published
 
     def submit(self, job: Job) -> Any:
-        """Put a job at the end of the queue, and return its future."""
+        """Have a job wait, behind all others of its client, and return its future."""
         with self._wake:
             if self._stopping:
                 raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
@@ -103,11 +109,10 @@ class Writer:
                 raise Refusal("unavailable", "the store cannot be written now: try again in a moment", wait=5)
             if job.kind != ASK and not self._audit.healthy:
                 raise _unlogged("nothing was done")
-            full = len(self._jobs) >= self._settings.queue_requests
-            if full or (self._jobs and self._samples + job.samples > self._settings.queue_samples):
-                raise Refusal("queue_full", "too much waits already: try again in a moment", wait=1)
-            self._jobs.append(job)
-            self._samples += job.samples
+            if not self._takes(job):
+                words = "too much waits already, of this key or of all (queue_requests, queue_samples)"
+                raise Refusal("queue_full", f"{words}: try again in a moment", wait=1)
+            self._jobs.put(job.client, job)
             if self._idle:
                 self._wake.notify()
         return job.future
@@ -156,11 +161,27 @@ class Writer:
             words = f"certificate {self.published.number} is published, and not sealed, as somebody reads the ledger: "
             raise Refusal("unavailable", words + "try again once that has ended", wait=30) from error
 
-    def waiting(self) -> list[Job]:
-        """Return what is not applied yet, newest first."""
+    def _takes(self, job: Job) -> bool:
+        """Take room for a job; return whether there was enough. One that is larger than a share counts as the share."""
+        requests, samples = self._learning if job.kind == LEARN else self._others
+        if not requests.take(job.client, 1):
+            return False
+        enough = samples.take(job.client, min(job.samples, samples.share))
+        if not enough:
+            requests.give(job.client, 1)
+        return enough
+
+    def _gives(self, job: Job) -> None:
+        requests, samples = self._learning if job.kind == LEARN else self._others
+        requests.give(job.client, 1)
+        samples.give(job.client, min(job.samples, samples.share))
+
+    def waiting(self, client: str | None = None) -> list[Job]:
+        """Return what is not applied yet, of a client or of all, newest first."""
         with self._wake:
-            jobs = [*self._running, *self._jobs]
-        return [job for job in reversed(jobs) if job.kind != ASK]
+            jobs = [job for job in self._running if client in (None, job.client)]
+            jobs += self._jobs if client is None else self._jobs.of(client)
+        return sorted((job for job in jobs if job.kind != ASK), key=lambda job: job.queued, reverse=True)
 
     def __len__(self) -> int:
         return len(self._jobs) + len(self._running)
@@ -184,7 +205,7 @@ class Writer:
         if not done:
             self._abandoned = True
             with self._wake:
-                left, self._jobs = list(self._jobs), deque()
+                left, self._jobs = list(self._jobs), Line()
             settle([(job, _stopped()) for job in left])
             self._thread.join(timeout)
         return done
@@ -222,10 +243,11 @@ class Writer:
         with self._wake:
             jobs: list[Job] = []
             samples = 0
-            while self._jobs and (not jobs or samples + self._jobs[0].samples <= _SAMPLES):
-                jobs.append(self._jobs.popleft())
-                samples += jobs[-1].samples
-            self._samples -= samples
+            while self._jobs and (not jobs or samples + self._jobs.first().samples <= _SAMPLES):
+                job = self._jobs.take()
+                self._gives(job)
+                jobs.append(job)
+                samples += job.samples
             self._running = jobs
             return jobs
 

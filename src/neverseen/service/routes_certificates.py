@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from neverseen.service.core import Service, client_of, number
 from neverseen.service.documented import SENT, answers, body
 from neverseen.service.errors import Refusal
 from neverseen.service.schemas import CertificatesAnswer, PublicKeyAnswer, VerifyAnswer, VerifyBody
+from neverseen.service.turns import Turns
 
 _PUBLIC = ("rate_limited", "unavailable")
 _PIECE = 2**18
@@ -83,8 +84,7 @@ class Certificates:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._weights = asyncio.Lock()
-        self._weighing = 0
+        self._weights = Turns(1, service.settings.verify_waiting - 1)
 
     async def listed(self, request: Request) -> Response:
         """List certificates."""
@@ -112,7 +112,9 @@ class Certificates:
         if not 1 <= wanted <= service.writer.published.number:
             raise Refusal("not_found", "there is no such certificate")
         path = checks.certificate_path(service.opened().folder / "certificates", wanted)
-        size = (await service.in_thread(path.stat)).st_size
+        size = await service.in_thread(_size, path)
+        if size is None:
+            raise Refusal("unavailable", f"certificate {wanted} cannot be read now", wait=60)
         return StreamingResponse(self._pieces(path), headers={"content-length": str(size)}, media_type=JSON)
 
     async def _pieces(self, path: Path) -> AsyncIterator[bytes]:
@@ -137,23 +139,27 @@ class Certificates:
             audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
             question = {"published": service.writer.published.number, "audit": audit}
             found, _ = await service.checker.ask(client_of(request), question, content)
-        made = [check if len(check) > 1 else await self._check_weights(found) for check in found["checks"]]
+        client = client_of(request)
+        made = [check if len(check) > 1 else await self._check_weights(client, found) for check in found["checks"]]
         return answer({"checks": made})
 
-    async def _check_weights(self, about: dict[str, Any]) -> dict[str, Any]:
+    async def _check_weights(self, client: str, about: dict[str, Any]) -> dict[str, Any]:
         """Check the weights: one at a time, and not for many, since everything else waits for the writer meanwhile."""
         number, after = about["number"], State(**about["after"])
-        if self._weighing >= self._service.settings.verify_waiting:
-            raise Refusal("busy", "too many wait to have weights checked: try again in a moment", wait=5)
-        self._weighing += 1
-        try:
-            async with self._weights:
-                found: dict[str, Any] = await self._service.writer.ask(
-                    lambda opened: checks.timed("weights", lambda: checks.weights(opened, number, after))
-                )
-        finally:
-            self._weighing -= 1
+        async with self._weights.turn(client):
+            found: dict[str, Any] = await self._service.writer.ask(
+                lambda opened: checks.timed("weights", lambda: checks.weights(opened, number, after)), client
+            )
         return found
+
+
+def _size(path: Path) -> int | None:
+    """Return the bytes of a file; None if it cannot be opened."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return os.fstat(file.fileno()).st_size
+    except OSError:
+        return None
 
 
 def _piece(path: Path, place: int) -> bytes:

@@ -150,7 +150,7 @@ class Changing:
         async with service.received(request, "learn", key) as (content, given):
             labels, ids, owner = given.labels, given.ids, _owner(key, given.owner)
             service.count_samples(key, len(labels))
-            if tag is None or not await service.in_thread(is_known, service.opened(), tag):
+            if tag is None or not await service.from_ledger(is_known, service.opened(), tag):
                 await service.require_room(key, labels)  # what was learned already has its room
             digest = await service.digest_of("learn", content, given)
 

@@ -88,7 +88,7 @@ class Reading:
         key = service.require(request, "predict")
         async with service.received(request, "predict", key) as (_, given):
             service.count_samples(key, len(given))
-            found = await service.predictor.predict(given.samples)
+            found = await service.predictor.predict(given.samples, key.name)
         return await service.answer(found)
 
     async def model(self, request: Request) -> Response:
@@ -116,7 +116,7 @@ class Reading:
                 "unpublished": service.writer.policy.unpublished,
                 "sealed": published.clean,
             }
-            counts = await service.in_thread(opened.ledger.counts)
+            counts = await service.from_ledger(opened.ledger.counts)
             names = in_class_order(counts)
             labels = labels_of(tuple(names))
             found["class_counts"] = [
@@ -141,13 +141,13 @@ class Reading:
         client = None if key.may("audit") else key.name
         ledger = service.opened().ledger
         if before:
-            row = await service.in_thread(ledger.request, before[0])
+            row = await service.from_ledger(ledger.request, before[0])
             if row is None or not service.may_see(request, key, row):
                 raise Refusal("not_found", "there is no such request")
-        waiting = [] if before else service.writer.waiting()
-        found = [waiting_view(job) for job in waiting if client in (None, job.client)][:limit]
+        waiting = [] if before else service.writer.waiting(client)
+        found = [waiting_view(job) for job in waiting[:limit]]
         queued = {entry["id"] for entry in found}
-        rows = await service.in_thread(ledger.requests, limit, before[0] if before else None, client)
+        rows = await service.from_ledger(ledger.requests, limit, before[0] if before else None, client)
         found += [service.view(row) for row in rows if row.id not in queued]
         return await service.answer({"requests": found[:limit]})
 
@@ -158,10 +158,10 @@ class Reading:
         wanted = str(request.path_params["request_id"])
         client = None if key.may("audit") else key.name
         if _ID.fullmatch(wanted):
-            for job in service.writer.waiting():
-                if job.id == wanted and client in (None, job.client):
+            for job in service.writer.waiting(client):
+                if job.id == wanted:
                     return answer({"request": waiting_view(job)})
-            row = await service.in_thread(service.opened().ledger.request, wanted)
+            row = await service.from_ledger(service.opened().ledger.request, wanted)
             if row is not None and service.may_see(request, key, row):
                 return answer({"request": service.view(row)})
         raise Refusal("not_found", "there is no such request")

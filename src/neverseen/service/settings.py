@@ -56,9 +56,9 @@ class Settings:
     verify_waiting : int
         Requests that may wait to have certificates checked.
     queue_requests, queue_samples : int
-        What may wait for the writer.
+        What may wait for the writer to be learned, and as much of everything else; a quarter may be one key's.
     predict_waiting, predict_threads : int
-        Samples that may wait for a prediction, and threads that predict.
+        Samples that may wait for a prediction, a quarter of them one key's, and threads that predict.
     requests_per_second, request_burst, samples_per_second, sample_burst : float
         Token buckets of each key.
     bytes_per_second, bytes_burst : int

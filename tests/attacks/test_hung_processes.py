@@ -1,0 +1,154 @@
+"""Promise: what hangs is ended after a while, and readyz names it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from neverseen.service import Settings, predicting
+from neverseen.service.apart import Apart
+from neverseen.service.contents import Bounds
+from neverseen.service.errors import Refusal
+from neverseen.service.policy import Policy
+from tests.service import ROWS, Running, running
+
+QUESTION = {"action": "predict", "content_type": "application/json"}
+LONG = 600.0
+
+
+def eventually(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < end, "it does not come about"
+        time.sleep(0.005)
+
+
+def stopped(apart: Apart) -> subprocess.Popen[bytes]:
+    """Return the process of `apart`, which is idle, after it was stopped: it lives, and does nothing."""
+    process = apart._idle.get()
+    apart._idle.put(process)
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    return process
+
+
+def test_a_process_that_hangs_is_replaced() -> None:
+    async def asked() -> None:
+        bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
+        apart = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 1, 8)
+        body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
+        try:
+            await apart.ask("ada", QUESTION, body)
+            process = stopped(apart)
+            apart._patience = 0.2
+            with pytest.raises(Refusal, match="not read in time") as refused:
+                await asyncio.wait_for(apart.ask("ada", QUESTION, body), 60)
+            assert refused.value.code == "busy"
+            assert process.poll() == -signal.SIGKILL
+            apart._patience = LONG
+            await asyncio.wait_for(apart.ask("bob", QUESTION, body), 60)
+            assert not apart.stalled()
+        finally:
+            apart.stop()
+
+    asyncio.run(asked())
+
+
+def predict(service: Running, count: int = 200) -> httpx.Response:
+    body = {"samples": [{"features": row.tolist()} for row in ROWS[:count]]}
+    return service.client.post("/v1/predict", json=body, headers=service.admin, timeout=120)
+
+
+def ready(service: Running) -> str:
+    answer = service.client.get("/readyz")
+    return "" if answer.status_code == 200 else str(answer.json()["error"]["message"])
+
+
+def test_readyz_names_a_process_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s", Settings(reading_processes=1, quiet=0, max_delay=0)) as service:
+        service.learn(range(40))
+        service.client.post("/v1/publish", headers=service.admin)
+        readers, checker = service.service.readers, service.service.checker
+        assert predict(service).status_code == 200
+        assert service.client.get("/v1/certificates").status_code == 200
+        monkeypatch.setattr(threading, "Timer", NoTimer)
+        for apart, words, ask in (
+            (readers, "a process that reads bodies does not answer", lambda: predict(service)),
+            (checker, "the process that checks certificates", lambda: service.client.get("/v1/certificates")),
+        ):
+            process = stopped(apart)
+            apart._patience = 0.0
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(ask)
+                eventually(lambda words=words: words in ready(service))  # type: ignore[misc]
+                os.kill(process.pid, signal.SIGCONT)
+                assert asked.result().status_code == 200
+            assert ready(service) == ""
+
+
+class NoTimer:
+    """A clock that never comes to its end."""
+
+    daemon = False
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    def start(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+def test_readyz_names_predictions_that_do_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s", Settings(quiet=0, max_delay=0)) as service:
+        service.learn(range(40))
+        service.client.post("/v1/publish", headers=service.admin)
+        gate, predictor = threading.Event(), service.service.predictor
+        real = predictor._published
+
+        def held_up() -> Any:
+            assert gate.wait(120)
+            return real()
+
+        monkeypatch.setattr(predictor, "_published", held_up)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(predict, service, 1)
+            eventually(lambda: bool(predictor._begun))
+            assert ready(service) == ""
+            monkeypatch.setattr(predicting, "_LATE", 0.0)
+            assert ready(service) == "predictions do not come"
+            gate.set()
+            assert asked.result().status_code == 200
+        eventually(lambda: not predictor._begun)
+        assert ready(service) == ""
+
+
+def test_a_log_that_failed_while_nothing_was_due_takes_no_time_from_later_publications() -> None:
+    now = [0.0]
+    policy = Policy(Settings(max_delay=5, seal_after=7200), lambda: now[0])
+    policy.takes(8.0)  # seconds that a publication takes
+    policy.unsealed()
+    policy.failed()  # the audit log cannot be written
+    now[0] = 3600.0
+    policy.changed(1)
+    now[0] += 9.0  # it is being published for four seconds
+    assert policy.overdue() is None
+    policy.failed()
+    assert policy.overdue() == 4.0  # what was due has failed
+    policy.found(0)  # but it was on disk: the store was opened again
+    now[0] += 3600.0 - 9.0 - 5.0
+    policy.changed(1)
+    now[0] += 9.0
+    assert policy.overdue() is None

@@ -1,0 +1,253 @@
+"""Promise: one key that has a great deal to do does not keep others from what they have to do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from starlette.requests import Request
+
+from neverseen.backbones.reading import Prepared
+from neverseen.ledger import Ledger, RequestRow, in_file
+from neverseen.ledger import ledger as ledgers
+from neverseen.service import Settings, core, queue
+from neverseen.service.connections import KEY
+from tests.service import ROWS, Running, bearer, running, samples, token
+
+QUICK = Settings(quiet=0, max_delay=0)
+
+
+def eventually(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < end, "it does not come about"
+        time.sleep(0.005)
+
+
+def key(service: Running, name: str, *scopes: str) -> dict[str, str]:
+    return bearer(token(service.folder, name, *scopes))
+
+
+# -- the network ---------------------------------------------------------------------------------------
+
+
+def as_texts(service: Running, monkeypatch: pytest.MonkeyPatch, work: Callable[..., Prepared]) -> core.Service:
+    """Have samples prepared by something, two at a time, as if the service took texts."""
+    found = service.service
+    monkeypatch.setattr(found, "bounds", replace(found.bounds, kind="texts"))
+    monkeypatch.setattr(core, "THROUGH_NETWORK", 2)
+    monkeypatch.setattr(core, "_prepared", work)
+    return found
+
+
+def noted(texts: list[str]) -> Prepared:
+    return Prepared(np.array([[len(text)] for text in texts], np.int8), [text.encode() for text in texts])
+
+
+def test_many_samples_of_one_key_go_through_the_network_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[list[str]] = []
+    gate = threading.Event()
+
+    def work(opened: Any, texts: list[str], where: str = "") -> Prepared:
+        assert gate.wait(120)
+        parts.append(texts)
+        return noted(texts)
+
+    async def learn(service: core.Service, client: str, texts: list[str]) -> Prepared:
+        core.ANSWERED.set(Request({"type": "http", KEY: client}))
+        return await service.prepared(texts)
+
+    async def both(service: core.Service) -> list[Prepared]:
+        eve = [asyncio.ensure_future(learn(service, "eve", ["eve"] * 20)) for _ in range(8)]
+        await asyncio.sleep(0)
+        ada = asyncio.ensure_future(learn(service, "ada", ["ada"]))
+        await asyncio.sleep(0)
+        gate.set()
+        return await asyncio.wait_for(asyncio.gather(ada, *eve), 60)
+
+    with running(tmp_path / "s", QUICK) as service:
+        found = asyncio.run(both(as_texts(service, monkeypatch, work)))
+    assert [len(each) for each in found] == [1, *[20] * 8]
+    assert len(parts) == 81
+    assert parts.index(["ada"]) <= 8  # four were being done, and perhaps four more before the loop knew
+
+
+def test_samples_that_are_prepared_in_parts_stay_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def work(opened: Any, texts: list[str], where: str = "") -> Prepared:
+        calls.append(len(texts))
+        return noted(texts)
+
+    texts = ["ccc", "a", "bb", "e", "dddddd", "ff", "g"]
+    with running(tmp_path / "s", QUICK) as service:
+        found = asyncio.run(as_texts(service, monkeypatch, work).prepared(texts))
+    assert found.prints == [text.encode() for text in texts]
+    assert found.quantised[:, 0].tolist() == [len(text) for text in texts]
+    assert calls == [2, 2, 2, 1]
+
+
+# -- the ledger ----------------------------------------------------------------------------------------
+
+
+def test_a_slow_ledger_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, real = threading.Event(), Ledger.requests
+    begun: list[int] = []
+
+    def slow(self: Ledger, *given: Any) -> Any:
+        begun.append(1)
+        assert gate.wait(120)
+        return real(self, *given)
+
+    with running(tmp_path / "s", QUICK) as service:
+        eve, ada = key(service, "eve", "learn"), key(service, "ada", "learn", "predict")
+        answer = service.client.post("/v1/samples", json={"samples": samples(range(40))}, headers=ada)
+        request = f"/v1/requests/{answer.json()['request']['id']}"
+        service.client.post("/v1/publish", headers=service.admin)
+        assert service.client.get(request, headers=ada).status_code == 200  # she is here
+        monkeypatch.setattr(Ledger, "requests", slow)
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(service.client.get, "/v1/requests", headers=eve) for _ in range(8)]
+            try:
+                eventually(lambda: len(begun) == 3)
+                body = {"samples": [{"features": row.tolist()} for row in ROWS]}
+                assert service.client.get("/v1/certificates/1").status_code == 200
+                assert service.client.get(request, headers=ada).status_code == 200
+                assert service.client.post("/v1/predict", json=body, headers=ada).status_code == 200
+                assert len(begun) == 3
+            finally:
+                gate.set()
+            assert {each.result().status_code for each in asked} == {200}
+
+
+def test_the_requests_of_a_client_are_looked_for_among_recent_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a client that made none has every request of the ledger read, as often as it asks."""
+    monkeypatch.setattr(ledgers, "RECENT", 10)
+    clients = ["eve", "ada", *["bob"] * 8, "eve", "bob", "eve"]
+    with Ledger(in_file(tmp_path / "ledger.sqlite"), create=True) as ledger:
+        with ledger.writing() as writing:
+            writing.note_requests(
+                [RequestRow(f"r{row}", None, client, "learn", 1, None, 1) for row, client in enumerate(clients)]
+            )
+
+        def found(*given: Any) -> list[str]:
+            return [row.id for row in ledger.requests(*given)]
+
+        assert found(100, None, "eve") == ["r12", "r10"]
+        assert found(1, None, "eve") == ["r12"]
+        assert found(100, None, "ada") == []
+        assert found(100, "r10", "eve") == ["r0"]  # each page goes as far back from where it begins
+        assert found(100, "r11", "ada") == ["r1"]
+        assert found(100) == [f"r{row}" for row in reversed(range(13))]
+
+
+# -- the queues ----------------------------------------------------------------------------------------
+
+
+def busy(service: Running, gate: threading.Event) -> None:
+    """Keep the writer busy until the gate opens."""
+    begun = threading.Event()
+
+    def wait(_: object) -> None:
+        begun.set()
+        assert gate.wait(120)
+
+    service.service.writer.ask(wait)
+    assert begun.wait(60)
+
+
+def test_one_key_has_a_share_of_the_queue_and_learning_leaves_room_to_forget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(QUICK, queue_requests=8, queue_samples=40)
+    with running(tmp_path / "s", settings) as service, ThreadPoolExecutor(16) as pool:
+        receipts = service.learn(range(5))
+        gate, writer = threading.Event(), service.service.writer
+        names = ["eve", "bob", "cleo", "dora", "fay"]
+        keys = {name: key(service, name, "learn") for name in names}
+        ada = key(service, "ada", "forget")
+        monkeypatch.setattr(queue, "_SAMPLES", 1)  # one request at a time
+        free = iter(range(10, 200))
+
+        def learn(name: str, count: int = 1) -> Future[httpx.Response]:
+            body = {"samples": samples([next(free) for _ in range(count)])}
+            return pool.submit(service.client.post, "/v1/samples", json=body, headers=keys[name], timeout=120)
+
+        busy(service, gate)
+        try:
+            waiting = [learn("eve", 50)]  # counts as a share: a key that has nothing waiting can always have something
+            eventually(lambda: len(writer.waiting()) == 1)
+            refused = learn("eve").result()
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+            for name in names[1:4]:
+                waiting += [learn(name), learn(name)]
+                eventually(lambda name=name: len(writer.waiting(name)) == 2)  # type: ignore[misc]
+                refused = learn(name).result()
+                assert refused.json()["error"]["code"] == "queue_full"
+            waiting += [learn("fay")]
+            eventually(lambda: len(writer.waiting()) == 8)
+            assert learn("fay").result().status_code == 429  # all of it is taken
+            forgotten = pool.submit(service.forget, receipts[:1], ada)
+            eventually(lambda: len(writer) == 10)
+            rehearsed = pool.submit(service.forget, receipts[1:2], ada, dry_run="true")
+            eventually(lambda: len(writer) == 11)
+            assert [job.client for job in writer.waiting("ada")] == ["ada"]
+        finally:
+            gate.set()
+        assert (forgotten.result().status_code, rehearsed.result().status_code) == (202, 200)
+        assert {each.result().status_code for each in waiting} == {201}
+        done = [row.client for row in reversed(service.service.opened().ledger.requests(9))]
+        assert done == ["eve", "bob", "cleo", "dora", "fay", "ada", "bob", "cleo", "dora"]
+        assert not any(share._held for share in (*writer._learning, *writer._others))
+
+
+def test_one_key_has_a_share_of_the_predictions_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(QUICK, predict_waiting=8)
+    with running(tmp_path / "s", settings) as service, ThreadPoolExecutor(8) as pool:
+        service.learn(range(40))
+        service.client.post("/v1/publish", headers=service.admin)
+        predictor, gate, order = service.service.predictor, threading.Event(), list[str]()
+        real = predictor._outcomes
+
+        def outcomes(jobs: list[Any]) -> Any:
+            assert gate.wait(120)
+            order.extend(job.client for job in jobs)
+            return real(jobs)
+
+        monkeypatch.setattr(predictor, "_outcomes", outcomes)
+        monkeypatch.setattr(predictor, "_together", 1)
+        eve, ada = key(service, "eve", "predict"), key(service, "ada", "predict")
+
+        def predict(headers: dict[str, str], count: int = 1) -> httpx.Response:
+            body = {"samples": [{"features": row.tolist()} for row in ROWS[:count]]}
+            return service.client.post("/v1/predict", json=body, headers=headers, timeout=120)
+
+        try:
+            asked = [pool.submit(predict, eve)]
+            eventually(lambda: bool(predictor._begun))
+            for count in (1, 2):
+                asked.append(pool.submit(predict, eve))
+                eventually(lambda count=count: len(predictor._jobs) == count)  # type: ignore[misc]
+            refused = predict(eve)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+            asked.append(pool.submit(predict, ada))
+            eventually(lambda: len(predictor._jobs) == 3)
+        finally:
+            gate.set()
+        assert {each.result().status_code for each in asked} == {200}
+        assert order == ["eve", "eve", "ada", "eve"]
+        assert predict(ada, 5).status_code == 200  # more than a share, which counts as one
+        assert not predictor._room._held
