@@ -29,7 +29,6 @@ from neverseen.cli.printing import (
     by_class,
     class_rows,
     counted,
-    plain,
     print_json,
     print_table,
     published_words,
@@ -48,7 +47,7 @@ from neverseen.errors import (
     ReceiptRejectedError,
 )
 from neverseen.keys import Keyring
-from neverseen.labels import from_text, normalise, require_classes, text
+from neverseen.labels import from_text, normalise, plain, require_classes, text
 
 if TYPE_CHECKING:
     from neverseen.intake import Shown

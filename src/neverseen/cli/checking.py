@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neverseen.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
-from neverseen.cli.opening import backbone_for, described, keys_of, opened, require_file, require_published, taken_by
+from neverseen.cli.opening import backbone_for, described, keys_of, opened, require_published, taken_by
 from neverseen.cli.options import (
     Backbone,
     Folder,
@@ -28,6 +28,7 @@ from neverseen.cli.printing import counted, print_json, skipped_view, tell_skipp
 from neverseen.cli.receipt_files import placed_receipts
 from neverseen.cli.sources import Columns, read_source
 from neverseen.errors import CertificateRejectedError
+from neverseen.files import require_file
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex
 

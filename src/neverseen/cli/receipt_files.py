@@ -13,11 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neverseen.cli.opening import require_file
-from neverseen.cli.printing import plain
 from neverseen.errors import FileRejectedError
-from neverseen.files import sync_folder
-from neverseen.labels import canonical_json, parse_json
+from neverseen.files import require_file, sync_folder
+from neverseen.labels import canonical_json, parse_json, plain
 from neverseen.receipts import PREFIXES
 
 LINE_LIMIT = 2**25
