@@ -12,7 +12,7 @@ import typer
 
 from neverseen.certificates import Certificate
 from neverseen.cli.tables import Samples
-from neverseen.labels import from_text, in_class_order, plain
+from neverseen.labels import Label, from_text, in_class_order, normalise, plain, text
 
 
 def print_json(document: Any) -> None:
