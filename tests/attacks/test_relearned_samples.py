@@ -257,10 +257,14 @@ def test_json_says_what_was_found(tmp_path: Path) -> None:
     mine, place = tmp_path / "mine.jsonl", str(tmp_path / "shop")
     code, words, _ = verify(place, "--receipt", mine, "--json")
     assert code == 0
+    with store.open(place, write=False) as model:
+        public_key = model.description.public_key
     assert json.loads(words) == {
         "certificates": [2],
         "check": "mine",
         "held": [None],
+        "key_known": True,
+        "keys": [public_key],
         "passed": True,
         "store": place,
     }
