@@ -21,7 +21,7 @@ import numpy as np
 
 from neverseen import AnalyticClassifier, ForgettingModel, Key, Keyring, RandomProjection, store
 from neverseen.backbones import Precomputed
-from neverseen.certificates import check_chain
+from neverseen.proof.certificates import check_chain
 from neverseen.store import Store
 from neverseen.store import store as store_module
 

@@ -38,12 +38,12 @@ from sklearn.linear_model import RidgeClassifier
 
 from benchmarks.provenance import provenance, write_json
 from neverseen.encoding import Identity
+from neverseen.engine.solver import Solution, solve
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.holdings import FORGET, LEARN, Change
-from neverseen.keys import Key
 from neverseen.labels import LabelIndex
-from neverseen.model import Configuration, ExactModel
-from neverseen.solver import Solution, solve
+from neverseen.model.exact import Configuration, ExactModel
+from neverseen.proof.keys import Key
 
 REQUESTS = {1: 9, 20: 7, 400: 3}  # samples a request -> requests measured
 GAMMA = 2**16

@@ -20,9 +20,9 @@ from benchmarks.images import digits
 from neverseen import AnalyticClassifier, NeverseenError, store
 from neverseen.backbones import efficientnet_lite0
 from neverseen.cli.opening import recipe_of
-from neverseen.cli.receipt_files import ReceiptFile
 from neverseen.service import KeyFile, Settings, serve
-from neverseen.service.settings import service_folder
+from neverseen.service.operations.settings import service_folder
+from neverseen.sources.receipts import ReceiptFile
 
 
 def make(folder: Path, samples: int | None) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 
 from neverseen import AnalyticClassifier, ForgettingModel, RandomProjection, store
 from neverseen.backbones import Precomputed
-from neverseen.service.access import KeyFile
-from neverseen.service.settings import NAME, service_folder
+from neverseen.service.edge.access import KeyFile
+from neverseen.service.operations.settings import NAME, service_folder
 
 GAMMA = 2**13
 _UNLIMITED = {  # the benchmark asks for more than one client may

@@ -23,8 +23,8 @@ import httpx
 import numpy as np
 
 from benchmarks.service_process import Samples, Served
-from neverseen.certificates import Certificate, check_chain, is_mine
 from neverseen.client import Client, ReceiptRefusedError, ServiceError, UnreachableError
+from neverseen.proof.certificates import Certificate, check_chain, is_mine
 
 T = TypeVar("T")
 _STOPPED = 120.0  # seconds that a request is tried again: the service comes back sooner

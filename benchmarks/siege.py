@@ -41,8 +41,8 @@ from benchmarks import siege_service
 from benchmarks.provenance import provenance, write_json
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Precomputed
-from neverseen.service.access import KeyFile
-from neverseen.service.settings import NAME, service_folder
+from neverseen.service.edge.access import KeyFile
+from neverseen.service.operations.settings import NAME, service_folder
 
 PERIOD = 0.02
 WIDTH = 64

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Precomputed
-from neverseen.service.settings import service_folder
+from neverseen.service.operations.settings import service_folder
 from tests import chromium
 from tests.test_console import Running, call, go, opened, running
 

@@ -23,9 +23,9 @@ from neverseen import AnalyticClassifier, ForgettingModel, Key, Keyring, RandomP
 from neverseen.backbones import Precomputed
 from neverseen.service import KeyFile, Settings, create_app
 from neverseen.service.core import Service
-from neverseen.service.protocol import LimitedProtocol
-from neverseen.service.run import Server, connections_of
-from neverseen.service.settings import service_folder
+from neverseen.service.edge.protocol import LimitedProtocol
+from neverseen.service.operations.run import Server, connections_of
+from neverseen.service.operations.settings import service_folder
 from tests.samples import clustered
 
 SIZE = 6

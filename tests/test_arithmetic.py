@@ -5,7 +5,7 @@ import pytest
 
 from neverseen import HardwareError, LimitError
 from neverseen import hardware as hardware_module
-from neverseen.arithmetic import CodeMatrix, GridWeights, IntegerSystem, exact_matmul, gram
+from neverseen.engine.arithmetic import CodeMatrix, GridWeights, IntegerSystem, exact_matmul, gram
 from neverseen.hardware import FLOAT32_ROWS, INT8_PRODUCT, INT32_ROWS, Array, Hardware
 from tests.samples import codes, uniform_bytes
 

@@ -25,7 +25,10 @@ from neverseen import (
     MissingPackageError,
     certificates,
 )
-from neverseen.certificates import (
+from neverseen.engine.statistics import Statistics
+from neverseen.labels import canonical_json
+from neverseen.model.exact import Configuration, empty_digest
+from neverseen.proof.certificates import (
     FORMATS,
     AuditHead,
     Certificate,
@@ -36,11 +39,8 @@ from neverseen.certificates import (
     is_mine,
     issue,
 )
-from neverseen.labels import canonical_json
-from neverseen.model import Configuration, empty_digest
-from neverseen.receipts import commitment
-from neverseen.signing import SigningKey
-from neverseen.statistics import Statistics
+from neverseen.proof.receipts import commitment
+from neverseen.proof.signing import SigningKey
 
 SETTINGS = Configuration(Identity(), 2**16, 40)
 CONFIGURATION = SETTINGS.digest().hex()
@@ -717,5 +717,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cryptography_is_imported_when_it_is_used() -> None:
-    script = "import neverseen.certificates, sys; assert not any(m.startswith('cryptography') for m in sys.modules)"
+    script = (
+        "import neverseen.proof.certificates, sys; assert not any(m.startswith('cryptography') for m in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": "src"})

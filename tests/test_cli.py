@@ -25,12 +25,13 @@ from typer.testing import CliRunner
 import neverseen
 from neverseen import AnalyticClassifier, GaussianKernel, Identity, RandomProjection, store
 from neverseen.backbones import Precomputed, efficientnet_lite0, minilm
-from neverseen.cli import app, printing, receipt_files
-from neverseen.cli.onnx_graph import graph_of
+from neverseen.cli import app, printing
 from neverseen.cli.opening import opened
-from neverseen.cli.sources import Columns, read_source
 from neverseen.encoding import quantise
 from neverseen.errors import FileRejectedError, InputError
+from neverseen.model.onnx_graph import graph_of
+from neverseen.sources import receipts as receipt_files
+from neverseen.sources.samples import Columns, read_source
 from tests.samples import clustered, features, uniform_bytes
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "commands.md"
@@ -488,12 +489,12 @@ def test_unusable_sources(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, (content, why) in wrong.items():
         Path(name).write_text(content, "utf-8")
         assert why in run("learn", shop, name, code=1), name
-    monkeypatch.setattr("neverseen.cli.tables.LINE_LIMIT", 8)
+    monkeypatch.setattr("neverseen.sources.tables.LINE_LIMIT", 8)
     for name in ("long.txt", "long.csv", "long.jsonl"):
         Path(name).write_text("cat\t1234567\n", "utf-8")
         with pytest.raises(InputError, match="line 1 is longer than 8 letters"):
             read_source(Path(name), Columns())
-    monkeypatch.setattr("neverseen.cli.tables.LINE_LIMIT", 2**24)
+    monkeypatch.setattr("neverseen.sources.tables.LINE_LIMIT", 2**24)
     for name in ("latin.txt", "latin.csv", "latin.jsonl"):
         Path(name).write_bytes(b"cat\t\xe9\n")
         with pytest.raises(InputError, match="UTF-8"):
@@ -533,8 +534,8 @@ def test_texts_and_loose_images_are_listed() -> None:
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     write_csv("a.csv", ROWS, NAMES)
     np.savez("a.npz", X=ROWS, y=NUMBERS)
-    monkeypatch.setattr("neverseen.cli.tables.ROW_LIMIT", 10)
-    monkeypatch.setattr("neverseen.cli.tables.BYTE_LIMIT", 1000)
+    monkeypatch.setattr("neverseen.sources.tables.ROW_LIMIT", 10)
+    monkeypatch.setattr("neverseen.sources.tables.BYTE_LIMIT", 1000)
     for name, why in (("a.csv", "more than 10 rows"), ("a.npz", "at most 1,000 are read")):
         with pytest.raises(InputError, match=why):
             read_source(Path(name), Columns())

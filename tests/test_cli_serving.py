@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from neverseen import AnalyticClassifier, RandomProjection, store
-from neverseen.service.run import bound
+from neverseen.service.operations.run import bound
 from tests.networks_for_stores import Letters
 from tests.test_cli import INIT, _here, run
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from neverseen.backbones import Precomputed, minilm, recipes
-from neverseen.cli import receipt_files
-from neverseen.cli.sources import Columns, read_source
 from neverseen.errors import InputError
+from neverseen.sources import receipts as receipt_files
+from neverseen.sources.samples import Columns, read_source
 from tests.samples import uniform_bytes
 from tests.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
 

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neverseen.certificates import Certificate, State, issue
 from neverseen.errors import (
     AlreadyForgottenError,
     CertificateRejectedError,
@@ -30,8 +29,9 @@ from neverseen.errors import (
     NotLearnedError,
     ReceiptRejectedError,
 )
-from neverseen.receipts import commitment
-from neverseen.signing import SigningKey
+from neverseen.proof.certificates import Certificate, State, issue
+from neverseen.proof.receipts import commitment
+from neverseen.proof.signing import SigningKey
 
 httpx = pytest.importorskip("httpx")
 

@@ -255,8 +255,8 @@ def test_against_a_service_that_is_killed(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_guide_has_everything() -> None:
     service = pytest.importorskip("neverseen.service", exc_type=ImportError)
-    from neverseen.service.errors import CODES
-    from neverseen.service.metrics import Metrics
+    from neverseen.service.edge.errors import CODES
+    from neverseen.service.operations.metrics import Metrics
 
     guide = GUIDE.read_text("utf-8")
     for code, (status, _) in CODES.items():

@@ -28,8 +28,8 @@ pytest.importorskip("uvicorn", reason="the console is served by the service: pip
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.labels import canonical_json
-from neverseen.service.access import KeyFile
-from neverseen.service.settings import service_folder
+from neverseen.service.edge.access import KeyFile
+from neverseen.service.operations.settings import service_folder
 from tests import chromium
 from tests.test_certificates import ALONE, CHAIN, CHAINS, certificate_after, of_format_1
 

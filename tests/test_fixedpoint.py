@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neverseen.fixedpoint import LIMB, FixedPoint
+from neverseen.engine.fixedpoint import LIMB, FixedPoint
 from neverseen.hardware import choose
 from tests.samples import codes
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from neverseen import HardwareError
-from neverseen import following as following_module
-from neverseen.following import Following
+from neverseen.engine import following as following_module
+from neverseen.engine.following import Following
+from neverseen.engine.preconditioning import ApproximateInverse, Corrected
+from neverseen.engine.solver import solve
 from neverseen.hardware import Hardware, choose
-from neverseen.preconditioning import ApproximateInverse, Corrected
-from neverseen.solver import solve
 from tests.test_solver import CLASSES, CODES, LABELS, SIZE, sums, weights_of
 
 NUMPY = choose("numpy")

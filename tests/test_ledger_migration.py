@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from neverseen import AlreadyForgottenError, KeyMissingError, LedgerError, ReceiptRejectedError, store
 from neverseen.cli import app
 from neverseen.holdings import tickets_of
-from neverseen.intake import Intake
 from neverseen.ledger import FORMAT, Ledger, Notes, RequestRow
 from neverseen.ledger.tables import OLD_FORMAT, check_of, meta, old_requests, old_samples, old_tables, requests, samples
+from neverseen.model.intake import Intake
 from neverseen.store import Store
 from tests import oracle
 from tests.service import BACKBONE, KEYS, LABELS, ROWS, classifier, never

@@ -24,11 +24,11 @@ from neverseen import (
     RandomProjection,
 )
 from neverseen import encoding as encoding_module
-from neverseen import model as model_module
-from neverseen import preconditioning as preconditioning_module
-from neverseen.arithmetic import IntegerSystem
+from neverseen.engine import preconditioning as preconditioning_module
+from neverseen.engine.arithmetic import IntegerSystem
+from neverseen.engine.solver import Solution, solve
 from neverseen.hardware import Hardware
-from neverseen.solver import Solution, solve
+from neverseen.model import exact as model_module
 from tests import oracle
 from tests.conftest import hardware_here
 from tests.samples import clustered, features

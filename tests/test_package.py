@@ -17,9 +17,9 @@ from sklearn.base import clone
 
 import neverseen
 from neverseen import AnalyticClassifier, ConfigurationError, GaussianKernel, Identity, Key, RandomProjection
-from neverseen import classifier as classifier_module
 from neverseen import hardware as hardware_module
 from neverseen.hardware import Hardware
+from neverseen.model import classifier as classifier_module
 from tests.samples import clustered, features
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +41,7 @@ def test_public_face() -> None:
     ("module", "unwanted"),
     [
         ("neverseen", [*OPTIONAL, "scipy", "sklearn"]),
-        ("neverseen.forgetting", OPTIONAL),
+        ("neverseen.model.forgetting", OPTIONAL),
         ("neverseen.tracking", ["torch", "scipy", "sklearn"]),
     ],
 )

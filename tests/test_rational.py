@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neverseen.rational import block_values, eliminated, exact_solution, simplest_between
+from neverseen.engine.rational import block_values, eliminated, exact_solution, simplest_between
 from tests import oracle
 from tests.samples import codes
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neverseen import Key, ReceiptRejectedError
-from neverseen.receipts import Receipt, commitment, seal, unseal
+from neverseen.proof.receipts import Receipt, commitment, seal, unseal
 from tests.samples import codes
 
 KEY, OLDER, OTHER = (Key(bytes([number] * 32)) for number in (1, 2, 3))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from neverseen.cli import serving
 from neverseen.errors import ConfigurationError, InputError
 from neverseen.service import KeyFile
-from neverseen.service.settings import service_folder
+from neverseen.service.operations.settings import service_folder
 from tests.service import LABELS, ROWS, Running, bearer, coded, new_store, running, samples, token
 
 

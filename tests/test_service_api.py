@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from neverseen.certificates import Certificate, check_chain
+from neverseen.proof.certificates import Certificate, check_chain
 from neverseen.service import Settings
-from neverseen.service.bundling import bundle
-from neverseen.service.console_files import read_console
+from neverseen.service.edge.bundling import bundle
+from neverseen.service.edge.console_files import read_console
 from tests.service import LABELS, QUICK, ROWS, Running, never, running, samples
 
 

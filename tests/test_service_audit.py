@@ -15,7 +15,7 @@ import pytest
 
 from neverseen import store
 from neverseen.service import Settings, audit_key, check_audit
-from neverseen.service.audit import AuditLog
+from neverseen.service.operations.audit import AuditLog
 from tests.service import KEYS, Running, running
 
 KEY = audit_key(KEYS)

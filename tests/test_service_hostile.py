@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from neverseen.service import Settings
-from neverseen.service.contents import Bounds, images_of
-from neverseen.service.errors import Refusal
-from neverseen.service.limits import Buckets
+from neverseen.service.edge.contents import Bounds, images_of
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.limits import Buckets
 from tests.service import Running, bearer, new_store, running, samples, token
 
 LIMITED = Settings(max_body=200_000, max_batch=100, body_timeout=2, quiet=0, max_delay=0)

@@ -14,8 +14,8 @@ import pytest
 
 from neverseen import store
 from neverseen.service import Settings
-from neverseen.service.applying import apply
-from neverseen.service.jobs import FORGET, LEARN, Applied, Job, LearnSamples
+from neverseen.service.writer.applying import apply
+from neverseen.service.writer.jobs import FORGET, LEARN, Applied, Job, LearnSamples
 from tests.service import BACKBONE, KEYS, LABELS, ROWS, Running, bearer, never, new_store, running, samples, token
 
 STILL = Settings(quiet=10**6, max_delay=10**6)

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from neverseen.errors import InputError
-from neverseen.service import Settings, core, messages, predicting, routes_changing
-from neverseen.service.answers import is_long, written
+from neverseen.service import Settings, core, predicting
+from neverseen.service.edge import messages, routes_changing
+from neverseen.service.edge.answers import is_long, written
 from neverseen.service.predicting import Predictor
 from tests.service import BACKBONE, ROWS, SIZE, Running, coded, running
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from neverseen import StoreLockedError, store
-from neverseen.certificates import check_chain
+from neverseen.proof.certificates import check_chain
 from neverseen.service import Settings, audit_key, check_audit, serve
 from tests.service import BACKBONE, KEYS, Process, bearer, never, new_store, running, samples, token
 from tests.tls import certificate

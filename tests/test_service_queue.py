@@ -20,10 +20,10 @@ from neverseen.errors import ConfigurationError, LedgerError
 from neverseen.ledger import Ledger
 from neverseen.ledger import ledger as ledger_module
 from neverseen.service import Settings
-from neverseen.service.applying import apply
-from neverseen.service.errors import Refusal
-from neverseen.service.jobs import FORGET, LEARN, Applied, Job, LearnSamples
-from neverseen.service.policy import Policy
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.writer.applying import apply
+from neverseen.service.writer.jobs import FORGET, LEARN, Applied, Job, LearnSamples
+from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
 from tests.service import BACKBONE, KEYS, LABELS, ROWS, never, new_store, running, samples
 

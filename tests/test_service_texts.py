@@ -12,7 +12,7 @@ import uvicorn
 
 from neverseen import AnalyticClassifier, Identity, store
 from neverseen.service import KeyFile, Settings, create_app
-from neverseen.service.settings import service_folder
+from neverseen.service.operations.settings import service_folder
 from tests.service import bearer
 
 TEXTS = ["a fine day", "what a lovely gift", "it broke at once", "a sad story", "so good", "never again"]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from neverseen import HardwareError, IllConditionedError, InputError, LimitError
-from neverseen import refinement as refinement_module
-from neverseen.arithmetic import IntegerSystem
+from neverseen.engine import refinement as refinement_module
+from neverseen.engine.arithmetic import IntegerSystem
+from neverseen.engine.preconditioning import ApproximateInverse, CholeskyFactor, Corrected, NoProgressError, corrected
+from neverseen.engine.rational import eliminated
+from neverseen.engine.refinement import Refinement
+from neverseen.engine.solver import solve
 from neverseen.hardware import Array, Hardware, choose
-from neverseen.preconditioning import ApproximateInverse, CholeskyFactor, Corrected, NoProgressError, corrected
-from neverseen.rational import eliminated
-from neverseen.refinement import Refinement
-from neverseen.solver import solve
 from tests.samples import clustered
 from tests.samples import codes as sample_codes
 

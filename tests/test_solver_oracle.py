@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neverseen.solver import Solution, solve
+from neverseen.engine.solver import Solution, solve
 from tests import oracle
 from tests.oracle import Matrix, Row
 

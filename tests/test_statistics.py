@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neverseen import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError
-from neverseen import statistics as statistics_module
-from neverseen.arithmetic import MAX_SAMPLES
+from neverseen.engine import statistics as statistics_module
+from neverseen.engine.arithmetic import MAX_SAMPLES
+from neverseen.engine.statistics import ClassSums, Statistics, narrowed, pack_triangle, unpack_triangle
 from neverseen.hardware import Hardware, choose
-from neverseen.statistics import ClassSums, Statistics, narrowed, pack_triangle, unpack_triangle
 from tests import oracle
 from tests.samples import codes, uniform_bytes
 

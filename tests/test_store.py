@@ -35,9 +35,9 @@ from neverseen import (
     store,
 )
 from neverseen.backbones import Precomputed
-from neverseen.certificates import check_chain, is_mine
 from neverseen.encoding import quantise
 from neverseen.ledger import ledger as ledger_module
+from neverseen.proof.certificates import check_chain, is_mine
 from neverseen.store import Store
 from neverseen.store import store as store_module
 from tests import oracle

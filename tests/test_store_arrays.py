@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neverseen import StoreDamagedError
+from neverseen.engine.statistics import Statistics
 from neverseen.hardware import choose
-from neverseen.statistics import Statistics
 from neverseen.store.arrays import BLOCK, StoredArray, write_array
 from neverseen.store.snapshots import StoredClassGrams, files_of, read_snapshot, write_snapshot
 from tests.samples import codes, uniform_bytes

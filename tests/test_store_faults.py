@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from neverseen import LedgerError, NeverseenError
-from neverseen.certificates import check_chain
+from neverseen.proof.certificates import check_chain
 from neverseen.store import Store
 from neverseen.store import store as store_module
 from tests.test_store import IDS, LABELS, ROWS, never, new, opened

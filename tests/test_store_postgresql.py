@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from neverseen import AlreadyForgottenError, LedgerError, StoreDamagedError, StoreLockedError, store
-from neverseen.certificates import check_chain, is_mine
+from neverseen.proof.certificates import check_chain, is_mine
 from neverseen.store import Store
 from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, contents, never, opened, traces
 

@@ -166,8 +166,8 @@ def test_the_library_knows_the_labels() -> None:
 
 
 def test_the_library_settles_the_tie() -> None:
-    from neverseen.solver import solve
-    from neverseen.witness import check_weights, make_witness
+    from neverseen.engine.solver import solve
+    from neverseen.proof.witness import check_weights, make_witness
 
     gram, cross = (np.array(TIE[name], np.int64) for name in ("gram", "cross"))
     solution = solve(gram, cross, TIE["gamma"], TIE["grid_bits"])
@@ -182,7 +182,7 @@ def test_the_library_makes_the_same_model_receipts_and_files(tmp_path: Path) -> 
     from neverseen import AnalyticClassifier, ForgettingModel, Key, Keyring, RandomProjection
     from neverseen.backbones import Precomputed
     from neverseen.labels import from_text
-    from neverseen.versions import Version, write_version
+    from neverseen.model.versions import Version, write_version
 
     keys = Keyring(Key(bytes.fromhex(STORE["keys"]["membership"])), [Key(bytes.fromhex(STORE["keys"]["receipts"]))])
     settings = json.loads(STORE["configuration_text"])
@@ -216,8 +216,8 @@ def test_the_library_makes_the_same_model_receipts_and_files(tmp_path: Path) -> 
 
 
 def test_the_library_reads_the_certificates_and_the_receipts() -> None:
-    from neverseen.certificates import Certificate, check_chain, is_mine
-    from neverseen.cli.receipt_files import _receipt
+    from neverseen.proof.certificates import Certificate, check_chain, is_mine
+    from neverseen.sources.receipts import _receipt
 
     certificates = [Certificate.from_json(state["certificate"].encode()) for state in STORE["states"]]
     check_chain(certificates, certificates[0].key)
@@ -233,11 +233,11 @@ def test_a_store_gives_the_same_receipts_numbers_and_certificates(
 ) -> None:
     from neverseen import AnalyticClassifier, Key, Keyring, RandomProjection
     from neverseen.backbones import Precomputed
-    from neverseen.certificates import AuditHead, Certificate, check_chain, issue
-    from neverseen.intake import Intake
     from neverseen.labels import from_text
+    from neverseen.model.intake import Intake
+    from neverseen.proof.certificates import AuditHead, Certificate, check_chain, issue
+    from neverseen.proof.signing import SigningKey
     from neverseen.service import audit_key, check_audit
-    from neverseen.signing import SigningKey
     from neverseen.store import create
 
     keys = Keyring(Key(bytes.fromhex(STORE["keys"]["membership"])), [Key(bytes.fromhex(STORE["keys"]["receipts"]))])
@@ -289,8 +289,8 @@ def test_a_store_gives_the_same_receipts_numbers_and_certificates(
 @pytest.mark.parametrize("seed", range(6))
 def test_the_library_makes_the_witness_of_the_specification(seed: int) -> None:
     """Bits, rests and unproved columns of systems of many kinds, as section 10.1 settles them."""
-    from neverseen.solver import solve
-    from neverseen.witness import make_witness
+    from neverseen.engine.solver import solve
+    from neverseen.proof.witness import make_witness
 
     generator = np.random.default_rng(seed)
     for size, samples, gamma, grid_bits, scale in (
@@ -313,8 +313,8 @@ def test_the_library_makes_the_witness_of_the_specification(seed: int) -> None:
 
 
 def test_a_weight_too_large_for_one_piece_is_unproved_as_the_specification_says() -> None:
-    from neverseen.solver import solve
-    from neverseen.witness import make_witness
+    from neverseen.engine.solver import solve
+    from neverseen.proof.witness import make_witness
 
     gram = np.diag([2**57, 0, 0]).astype(np.int64)
     cross = np.array([[2**56, 1], [2**19, 3], [0, 1]], np.int64)

@@ -30,7 +30,15 @@ from neverseen import (
 )
 from neverseen import encoding as encoding_module
 from neverseen.backbones import Precomputed
-from neverseen.certificates import (
+from neverseen.encoding import Encoder
+from neverseen.engine.statistics import Statistics
+from neverseen.hardware import Hardware, choose
+from neverseen.holdings import FORGET, LEARN, Change
+from neverseen.io.tensorfile import _checksum
+from neverseen.labels import LabelIndex, canonical_json, from_text
+from neverseen.model.exact import Configuration, ExactModel, empty_digest
+from neverseen.model.versions import Version, read_version, write_version
+from neverseen.proof.certificates import (
     Certificate,
     State,
     check_chain,
@@ -38,16 +46,8 @@ from neverseen.certificates import (
     is_mine,
     issue,
 )
-from neverseen.encoding import Encoder
-from neverseen.hardware import Hardware, choose
-from neverseen.holdings import FORGET, LEARN, Change
-from neverseen.labels import LabelIndex, canonical_json, from_text
-from neverseen.model import Configuration, ExactModel, empty_digest
-from neverseen.receipts import commitment
-from neverseen.signing import SigningKey
-from neverseen.statistics import Statistics
-from neverseen.tensorfile import _checksum
-from neverseen.versions import Version, read_version, write_version
+from neverseen.proof.receipts import commitment
+from neverseen.proof.signing import SigningKey
 from tests.samples import clustered, features
 
 X, Y = clustered("versions", 60, 6, 3)

@@ -33,13 +33,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(module, name, counted)
 
-    import neverseen.intake
-    import neverseen.model
+    import neverseen.model.exact
+    import neverseen.model.intake
 
     counting(contents, "_decoded_file", lambda *_: 1)
-    counting(neverseen.intake, "unseal", lambda *_: 1)
+    counting(neverseen.model.intake, "unseal", lambda *_: 1)
     counting(deciding, "require_new", lambda holdings, tickets: len(tickets))
-    counting(neverseen.model, "require_new", lambda holdings, tickets: len(tickets))
+    counting(neverseen.model.exact, "require_new", lambda holdings, tickets: len(tickets))
     return counts
 
 

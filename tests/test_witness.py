@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neverseen import CertificateRejectedError, HardwareError, InputError
-from neverseen import witness as witness_module
-from neverseen.arithmetic import IntegerSystem
-from neverseen.following import Following
+from neverseen.engine.arithmetic import IntegerSystem
+from neverseen.engine.following import Following
+from neverseen.engine.solver import Solution, solve
 from neverseen.hardware import Hardware, choose
-from neverseen.solver import Solution, solve
-from neverseen.witness import MAX_BITS, Witness, _pieces, check_weights, make_witness
+from neverseen.proof import witness as witness_module
+from neverseen.proof.witness import MAX_BITS, Witness, _pieces, check_weights, make_witness
 from tests import oracle
 from tests.test_following import follow, start
 from tests.test_solver import CLASSES, SIZE, sums

@@ -29,7 +29,7 @@ from neverseen.errors import (
     StoreDamagedError,
     StoreLockedError,
 )
-from neverseen.keys import Key, Keyring
+from neverseen.proof.keys import Key, Keyring
 
 __version__ = "0.1.0"
 
@@ -69,18 +69,18 @@ __all__ = [
 # What needs SciPy or scikit-learn is imported when it is first asked for: they take a second, and errors, the client
 # and a command's help do without. Type checkers see plain imports, and so know every name, and no others.
 _LATE = {
-    "AnalyticClassifier": "classifier",
+    "AnalyticClassifier": "model.classifier",
     "Encoder": "encoding",
-    "ForgettingModel": "forgetting",
+    "ForgettingModel": "model.forgetting",
     "GaussianKernel": "encoding",
     "Identity": "encoding",
     "RandomProjection": "encoding",
 }
 
 if TYPE_CHECKING:
-    from neverseen.classifier import AnalyticClassifier
     from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
-    from neverseen.forgetting import ForgettingModel
+    from neverseen.model.classifier import AnalyticClassifier
+    from neverseen.model.forgetting import ForgettingModel
 else:
 
     def __getattr__(name: str) -> object:

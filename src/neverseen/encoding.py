@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.arithmetic import CodeMatrix
+from neverseen.engine.arithmetic import CodeMatrix
 from neverseen.errors import ConfigurationError, InputError
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import canonical_json

@@ -12,7 +12,7 @@ cuda      GPU memory           int8 tensor cores
 ========  ===================  ==========================================================
 
 `choose` picks by what is there. The choice changes the time a model takes, never a bit of it:
-`neverseen.arithmetic` bounds every product before and checks it after.
+`neverseen.engine.arithmetic` bounds every product before and checks it after.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Hardware:
 
     name = "numpy"
     cholesky_keeps = False  # whether `cholesky` leaves its argument as it was
-    follows = 2**6  # samples up to which following a change (`neverseen.following`) is faster than to solve anew
+    follows = 2**6  # samples up to which following a change (`neverseen.engine.following`) is faster than to solve anew
 
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)

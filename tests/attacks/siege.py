@@ -21,8 +21,8 @@ import psutil
 
 import neverseen
 from benchmarks import siege_service
-from neverseen.service.access import KeyFile
-from neverseen.service.settings import NAME, service_folder
+from neverseen.service.edge.access import KeyFile
+from neverseen.service.operations.settings import NAME, service_folder
 from tests.service import ROWS, SCRIPT
 
 ROOT = Path(__file__).parents[2]

@@ -29,12 +29,12 @@ from neverseen import (
     StoreDamagedError,
     store,
 )
-from neverseen.certificates import check_chain
 from neverseen.cli import app
 from neverseen.cli.archive import read_archive, write_archive
+from neverseen.engine.statistics import Statistics
 from neverseen.hardware import choose
 from neverseen.labels import canonical_json
-from neverseen.statistics import Statistics
+from neverseen.proof.certificates import check_chain
 from neverseen.store.description import Description
 from neverseen.store.snapshots import read_snapshot, write_snapshot
 from tests.attacks.test_rollback import contents, refused

@@ -25,18 +25,18 @@ import pytest
 from typer.testing import CliRunner
 
 from neverseen import Key, store
-from neverseen.certificates import AuditHead
 from neverseen.cli.program import app
 from neverseen.errors import FileRejectedError, LedgerError
 from neverseen.labels import canonical_json
 from neverseen.ledger.database import Database
+from neverseen.proof.certificates import AuditHead
 from neverseen.service import AuditReport, Settings, audit_key, check_audit
-from neverseen.service import audit as audit_module
-from neverseen.service import queue as queue_module
-from neverseen.service.audit import AuditLog
-from neverseen.service.errors import Refusal
-from neverseen.service.jobs import FORGET, Job
-from neverseen.service.queue import Writer
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.operations import audit as audit_module
+from neverseen.service.operations.audit import AuditLog
+from neverseen.service.writer import queue as queue_module
+from neverseen.service.writer.jobs import FORGET, Job
+from neverseen.service.writer.queue import Writer
 from tests.service import KEYS, Running, never, running, samples
 
 KEY = audit_key(KEYS)

@@ -17,9 +17,9 @@ import pytest
 
 from neverseen import AnalyticClassifier, store
 from neverseen.encoding import RandomProjection
+from neverseen.engine.statistics import Statistics
 from neverseen.errors import NotLearnedError, StoreDamagedError
 from neverseen.labels import LabelIndex
-from neverseen.statistics import Statistics
 from neverseen.store.journal import class_record, samples_record
 from tests.service import BACKBONE, KEYS, ROWS, new_store
 

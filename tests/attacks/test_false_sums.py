@@ -17,19 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neverseen import AnalyticClassifier, CertificateRejectedError, FileRejectedError, Identity, Key
-from neverseen import witness as witness_module
-from neverseen.arithmetic import IntegerSystem
-from neverseen.definiteness import _square_exceeds, least_eigenvalue, why_impossible
+from neverseen.engine.arithmetic import IntegerSystem
+from neverseen.engine.definiteness import _square_exceeds, least_eigenvalue, why_impossible
+from neverseen.engine.rational import is_positive_definite
+from neverseen.engine.statistics import Statistics, pack_triangle, unpack_triangle
 from neverseen.errors import HardwareError, StoreDamagedError
-from neverseen.files import replace_file
 from neverseen.hardware import Hardware, choose
-from neverseen.model import Configuration
-from neverseen.rational import is_positive_definite
-from neverseen.statistics import Statistics, pack_triangle, unpack_triangle
+from neverseen.io.files import replace_file
+from neverseen.io.tensorfile import pack, unpack
+from neverseen.model.exact import Configuration
+from neverseen.model.versions import Version, read_version, write_version
+from neverseen.proof import witness as witness_module
+from neverseen.proof.witness import Witness, check_weights
 from neverseen.store.snapshots import read_snapshot, write_snapshot
-from neverseen.tensorfile import pack, unpack
-from neverseen.versions import Version, read_version, write_version
-from neverseen.witness import Witness, check_weights
 from tests import oracle
 
 NUMPY = choose("numpy")
@@ -206,7 +206,7 @@ def test_a_column_between_the_two_bounds_is_solved_for(monkeypatch: pytest.Monke
         solved.append(given[5])
         by_solving(*given)
 
-    monkeypatch.setattr("neverseen.definiteness._SHARES", ())
+    monkeypatch.setattr("neverseen.engine.definiteness._SHARES", ())
     monkeypatch.setattr(witness_module, "_check_by_solving", noted)
     gram, gamma = np.array([[0]], np.int64), 2**20
     cross = np.array([[11 * gamma // 16]], np.int64)  # on a grid of 1/2 that is 1.375 steps: N = 1, and the rest 3/8

@@ -22,9 +22,9 @@ import pytest
 from neverseen import AnalyticClassifier, InputError, RandomProjection, store
 from neverseen.backbones import Images, OnnxBackbone, Precomputed
 from neverseen.backbones.recipes import FILE
-from neverseen.cli import tables
-from neverseen.cli.sources import read_source
-from neverseen.cli.tables import Columns
+from neverseen.sources import tables
+from neverseen.sources.samples import read_source
+from neverseen.sources.tables import Columns
 from tests.networks_for_stores import Letters, linear_network
 from tests.samples import uniform_bytes
 from tests.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv

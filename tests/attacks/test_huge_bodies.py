@@ -16,10 +16,11 @@ import httpx
 import pytest
 
 from benchmarks.siege_attacks import BOUNDARY, FORM, form, head, many_receipts, many_samples, post
-from neverseen.service import Settings, contents
-from neverseen.service.contents import Bounds
-from neverseen.service.errors import Refusal
-from neverseen.service.schemas import ForgetBody, PredictBody
+from neverseen.service import Settings
+from neverseen.service.edge import contents
+from neverseen.service.edge.contents import Bounds
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.schemas import ForgetBody, PredictBody
 from tests.attacks.siege import Besieged, besieged, call, features
 from tests.service import Running, bearer, never, running, samples, token
 
@@ -104,7 +105,7 @@ def test_counts_come_before_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     for action, body in many.items():
         with pytest.raises(Refusal, match="at most 100 at a time"):
             contents.READERS[action](body.encode(), "application/json", BOUNDS, lambda pixels: None)
-    monkeypatch.setattr("neverseen.service.contents.parse_json", None)
+    monkeypatch.setattr("neverseen.service.edge.contents.parse_json", None)
     with pytest.raises(Refusal, match="too many lines"):
         contents.receipts_in(b'{"receipt":"AA"}\n' * 101, BOUNDS)
 

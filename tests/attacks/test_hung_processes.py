@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from neverseen.service import Settings, predicting
-from neverseen.service.apart import Apart
-from neverseen.service.contents import Bounds
-from neverseen.service.errors import Refusal
-from neverseen.service.policy import Policy
+from neverseen.service.edge.apart import Apart
+from neverseen.service.edge.contents import Bounds
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.writer.policy import Policy
 from tests.service import ROWS, Running, running
 
 QUESTION = {"action": "predict", "content_type": "application/json"}

@@ -27,13 +27,13 @@ import pytest
 
 from neverseen import store
 from neverseen.client import Client, ServiceError
-from neverseen.keys import Key, Keyring
 from neverseen.ledger import LASTING, RequestRow
+from neverseen.proof.keys import Key, Keyring
 from neverseen.service import Settings
-from neverseen.service.applying import apply
-from neverseen.service.errors import Refusal
-from neverseen.service.idempotency import Repetitions, to_keep, told_apart
-from neverseen.service.jobs import FORGET, Applied, Job
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.writer.applying import apply
+from neverseen.service.writer.idempotency import Repetitions, to_keep, told_apart
+from neverseen.service.writer.jobs import FORGET, Applied, Job
 from tests.service import (
     BACKBONE,
     KEYS,

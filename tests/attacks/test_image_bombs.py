@@ -30,11 +30,12 @@ from benchmarks.siege_service import Thumbnails
 from neverseen import AnalyticClassifier, ForgettingModel, Identity, InputError, store
 from neverseen.backbones import Cached, Images, fingerprint
 from neverseen.backbones.contents import Reduced, decoded
-from neverseen.service import Settings, contents, messages
-from neverseen.service.contents import Bounds
-from neverseen.service.errors import Refusal
-from neverseen.service.samples import bounds_of
-from neverseen.service.shares import Shares
+from neverseen.service import Settings
+from neverseen.service.edge import contents, messages
+from neverseen.service.edge.contents import Bounds
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.samples import bounds_of
+from neverseen.service.edge.shares import Shares
 from tests.attacks.siege import Besieged, besieged, call
 
 SIDE = 2000  # of the largest image that is taken

@@ -14,14 +14,14 @@ import pytest
 from benchmarks import siege_service
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones.reading import Prepared
+from neverseen.engine.statistics import Statistics
 from neverseen.ledger import Ledger
 from neverseen.service import Settings
-from neverseen.service.applying import apply
 from neverseen.service.core import Service
-from neverseen.service.errors import Refusal
-from neverseen.service.jobs import LEARN, Job, LearnSamples
-from neverseen.service.room import PIXEL, Room, fitted, memory_for_store, memory_left, needed, per_class
-from neverseen.statistics import Statistics
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.writer.applying import apply
+from neverseen.service.writer.jobs import LEARN, Job, LearnSamples
+from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, memory_left, needed, per_class
 from tests.service import BACKBONE, KEYS, QUICK, ROWS, Process, Running, bearer, new_store, running, samples, token
 
 GIB = 2**30
@@ -189,14 +189,14 @@ def test_memory_is_what_the_smallest_limit_leaves(monkeypatch: pytest.MonkeyPatc
     limit = resource.getrlimit(resource.RLIMIT_AS)
     monkeypatch.setattr("resource.getrlimit", lambda kind: (2**40, 2**40) if kind == resource.RLIMIT_AS else limit)
     assert memory_left(2**50) < 2**40
-    monkeypatch.setattr("neverseen.service.room._container_limits", lambda: [2**31])
+    monkeypatch.setattr("neverseen.service.writer.room._container_limits", lambda: [2**31])
     assert memory_left(2**50) < 2**31
 
 
 @pytest.mark.parametrize("memory", [9 * GIB // 8, 2 * GIB, 3 * GIB, 8 * GIB, 64 * GIB])
 def test_memory_is_not_given_away_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
-    monkeypatch.setattr("neverseen.service.room._container_limits", list)
-    monkeypatch.setattr("neverseen.service.room._used", lambda: {"VmRSS": 2**27})
+    monkeypatch.setattr("neverseen.service.writer.room._container_limits", list)
+    monkeypatch.setattr("neverseen.service.writer.room._used", lambda: {"VmRSS": 2**27})
     with running(tmp_path / "s", Settings(memory=memory)) as service:
         settings, left = service.service.settings, service.service.room._memory
     apart = (settings.reading_processes + 1) * settings.reading_memory
@@ -207,7 +207,7 @@ def test_memory_is_not_given_away_twice(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("megabytes", [300, 600, 1200, 8000])
 def test_a_small_service_takes_small_requests(monkeypatch: pytest.MonkeyPatch, megabytes: int) -> None:
-    monkeypatch.setattr("neverseen.service.room.memory_left", lambda setting, apart=0: megabytes * 10**6 - apart)
+    monkeypatch.setattr("neverseen.service.writer.room.memory_left", lambda setting, apart=0: megabytes * 10**6 - apart)
     small = fitted(Settings())
     apart = (small.reading_processes + 1) * small.reading_memory
     pixels = PIXEL * small.max_waiting_pixels
@@ -218,8 +218,8 @@ def test_a_small_service_takes_small_requests(monkeypatch: pytest.MonkeyPatch, m
 
 def test_a_small_service_still_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest memory that the documentation names: only stores of images leave room for pixels."""
-    monkeypatch.setattr("neverseen.service.room._container_limits", list)
-    monkeypatch.setattr("neverseen.service.room._used", lambda: {"VmRSS": 2**27})
+    monkeypatch.setattr("neverseen.service.writer.room._container_limits", list)
+    monkeypatch.setattr("neverseen.service.writer.room._used", lambda: {"VmRSS": 2**27})
     with running(tmp_path / "s", Settings(memory=700 * 2**20, quiet=0, max_delay=0)) as service:
         answer = learn(service, 0, 10)
         assert answer.status_code == 201, answer.text
@@ -230,8 +230,8 @@ def test_a_small_service_still_learns(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_service_without_room_for_a_class_says_so_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], memory: int, warned: bool
 ) -> None:
-    monkeypatch.setattr("neverseen.service.room._container_limits", list)
-    monkeypatch.setattr("neverseen.service.room._used", lambda: {"VmRSS": 2**27})
+    monkeypatch.setattr("neverseen.service.writer.room._container_limits", list)
+    monkeypatch.setattr("neverseen.service.writer.room._used", lambda: {"VmRSS": 2**27})
     with running(tmp_path / "s", Settings(memory=memory)) as service:
         assert learn(service, 0, 1).status_code == (507 if warned else 201)
     assert ("warning: new classes will be refused" in capsys.readouterr().err) is warned
@@ -249,7 +249,7 @@ def test_pixels_take_room_only_where_there_are_images(tmp_path: Path, monkeypatc
 
 
 WIDE = """
-import neverseen.service.applying
+import neverseen.service.writer.applying
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
 """
 

@@ -21,7 +21,7 @@ import pytest
 
 from neverseen.errors import ConfigurationError
 from neverseen.service import Settings
-from neverseen.service.connections import Connections, allowed
+from neverseen.service.edge.connections import Connections, allowed
 from tests.service import Process, bearer, new_store, running, samples, token
 from tests.tls import certificate
 

@@ -24,10 +24,10 @@ from scipy.stats import mannwhitneyu
 from neverseen import AnalyticClassifier, Identity, Key, Keyring, NeverseenError, store
 from neverseen.backbones import Precomputed
 from neverseen.holdings import Found, Member
-from neverseen.receipts import Receipt, seal
-from neverseen.service.errors import Refusal
-from neverseen.service.jobs import SampleList
-from neverseen.service.rehearsing import effect_of_receipts, effect_of_samples
+from neverseen.proof.receipts import Receipt, seal
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.writer.jobs import SampleList
+from neverseen.service.writer.rehearsing import effect_of_receipts, effect_of_samples
 from neverseen.store import Store
 from neverseen.store.held import LedgerHoldings
 from tests.samples import clustered

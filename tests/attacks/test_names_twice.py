@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from neverseen import store
-from neverseen.cli.receipt_files import read_receipts
 from neverseen.errors import ConfigurationError, FileRejectedError, StoreDamagedError
 from neverseen.labels import parse_json
 from neverseen.service import Settings
-from neverseen.service.access import NAME, KeyFile
-from neverseen.service.contents import parsed
-from neverseen.service.errors import Refusal
-from neverseen.service.schemas import Body, ClassBody, ForgetBody, LearnBody, PredictBody, VerifyBody
+from neverseen.service.edge.access import NAME, KeyFile
+from neverseen.service.edge.contents import parsed
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.schemas import Body, ClassBody, ForgetBody, LearnBody, PredictBody, VerifyBody
+from neverseen.sources.receipts import read_receipts
 from tests.service import BACKBONE, KEYS, never, new_store, running
 
 STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)

@@ -19,8 +19,9 @@ from starlette.requests import Request
 from neverseen.backbones.reading import Prepared
 from neverseen.ledger import Ledger, RequestRow, in_file
 from neverseen.ledger import ledger as ledgers
-from neverseen.service import Settings, core, queue
-from neverseen.service.connections import KEY
+from neverseen.service import Settings, core
+from neverseen.service.edge.connections import KEY
+from neverseen.service.writer import queue
 from tests.service import ROWS, Running, bearer, running, samples, token
 
 QUICK = Settings(quiet=0, max_delay=0)

@@ -11,7 +11,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from neverseen.service import Settings
-from neverseen.service.protocol import HEADERS, WAITING
+from neverseen.service.edge.protocol import HEADERS, WAITING
 from tests.service import Running, running
 
 ASKED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from neverseen import AnalyticClassifier, Keyring, RandomProjection, store
 from neverseen.backbones import Precomputed
-from neverseen.certificates import Certificate, is_mine
 from neverseen.cli import app
-from neverseen.cli.receipt_files import ReceiptFile, read_receipts
 from neverseen.client import Client
 from neverseen.ledger import Ledger
+from neverseen.proof.certificates import Certificate, is_mine
+from neverseen.sources.receipts import ReceiptFile, read_receipts
 from neverseen.store import Store
 from tests.samples import clustered
 from tests.service import running

@@ -23,10 +23,10 @@ import pytest
 import sqlalchemy as sa
 
 from neverseen import LedgerError, StoreDamagedError
-from neverseen.certificates import Certificate, check_chain, issue
 from neverseen.ledger.database import Database
 from neverseen.ledger.tables import tables
-from neverseen.signing import SigningKey
+from neverseen.proof.certificates import Certificate, check_chain, issue
+from neverseen.proof.signing import SigningKey
 from neverseen.store import Store, create
 from neverseen.store.publications import Publications
 from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, never, new, opened

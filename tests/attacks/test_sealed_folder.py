@@ -20,11 +20,11 @@ import pytest
 import sqlalchemy as sa
 
 from neverseen import AlreadyForgottenError, ReceiptRejectedError, store
-from neverseen.certificates import Certificate
 from neverseen.encoding import quantise
 from neverseen.ledger import SampleRow
 from neverseen.ledger.tables import LASTING, tables
-from neverseen.receipts import Receipt, commitment, seal
+from neverseen.proof.certificates import Certificate
+from neverseen.proof.receipts import Receipt, commitment, seal
 from neverseen.store import Store
 from tests.service import BACKBONE, KEYS, LABELS, QUICK, ROWS, bearer, classifier, running, samples, token
 
@@ -217,7 +217,7 @@ def test_no_byte_of_any_file_is_of_what_went(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_that_of_a_store_that_never_learned_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from neverseen.intake import Intake
+    from neverseen.model.intake import Intake
 
     left = []
     for name in ("forgot", "never"):

@@ -27,14 +27,14 @@ from neverseen import (
     RandomProjection,
 )
 from neverseen.backbones import Precomputed
-from neverseen.cli.receipt_files import read_receipts
 from neverseen.client.samples import receipt_bytes
+from neverseen.engine.statistics import Statistics
 from neverseen.hardware import choose
 from neverseen.holdings import LEARN, Change
 from neverseen.labels import LabelIndex, canonical_json, require_classes
-from neverseen.model import Configuration, ExactModel
-from neverseen.service.contents import from_base64
-from neverseen.statistics import Statistics
+from neverseen.model.exact import Configuration, ExactModel
+from neverseen.service.edge.contents import from_base64
+from neverseen.sources.receipts import read_receipts
 from neverseen.store import create
 from tests import oracle
 from tests.chromium import browser

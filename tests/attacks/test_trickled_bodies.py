@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.siege_attacks import head, post, trickle
 from neverseen.service import Settings
-from neverseen.service.bodies import Deadlines
+from neverseen.service.edge.bodies import Deadlines
 from tests.attacks.siege import besieged, call, features
 from tests.service import Running, bearer, running, samples, token
 

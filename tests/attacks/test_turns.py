@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from neverseen.service import Settings
-from neverseen.service.apart import Apart
-from neverseen.service.errors import Refusal
-from neverseen.service.turns import Turns
+from neverseen.service.edge.apart import Apart
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.turns import Turns
 from tests.service import bearer, running, token
 
 

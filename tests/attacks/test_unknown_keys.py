@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from neverseen import store
-from neverseen.certificates import State, issue
 from neverseen.cli.program import app
-from neverseen.receipts import commitment
-from neverseen.signing import SigningKey
+from neverseen.proof.certificates import State, issue
+from neverseen.proof.receipts import commitment
+from neverseen.proof.signing import SigningKey
 from tests.service import BACKBONE, KEYS, LABELS, ROWS, new_store
 
 OTHER = SigningKey.generate()

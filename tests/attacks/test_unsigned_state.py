@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from neverseen import StoreDamagedError
-from neverseen.certificates import Certificate, check_chain, issue
 from neverseen.labels import canonical_json
-from neverseen.signing import SigningKey
-from neverseen.versions import Version, read_version, write_version
-from neverseen.witness import Witness
+from neverseen.model.versions import Version, read_version, write_version
+from neverseen.proof.certificates import Certificate, check_chain, issue
+from neverseen.proof.signing import SigningKey
+from neverseen.proof.witness import Witness
 from tests.attacks.test_rollback import contents, refused
 from tests.test_store import IDS, LABELS, ROWS, never, new, opened
 

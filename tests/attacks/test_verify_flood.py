@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from benchmarks.siege_attacks import head, long_certificate, odd_certificate, post, together
-from neverseen.service import Settings, checks
-from neverseen.service.apart import Apart
-from neverseen.service.errors import Refusal
+from neverseen.service import Settings
+from neverseen.service.edge.apart import Apart
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.operations import checks
 from tests.attacks.siege import Besieged, besieged, call, features
 from tests.service import Running, running, samples
 

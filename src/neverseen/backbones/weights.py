@@ -15,7 +15,7 @@ from neverseen.backbones.base_set import BaseSet
 from neverseen.backbones.contents import FINGERPRINT_SIZE
 from neverseen.backbones.protocol import description_digest
 from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
-from neverseen.files import replace_file
+from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, parse_json
 
 if TYPE_CHECKING:

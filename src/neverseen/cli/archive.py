@@ -18,7 +18,7 @@ from pathlib import Path
 
 from neverseen.cli.opening import described, opened
 from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError
-from neverseen.files import sync_folder
+from neverseen.io.files import sync_folder
 
 LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")

@@ -35,8 +35,6 @@ from neverseen.cli.printing import (
     skipped_view,
     tell_skipped,
 )
-from neverseen.cli.receipt_files import ReceiptFile, placed_receipts
-from neverseen.cli.sources import Columns, Samples, read_source
 from neverseen.errors import (
     AmbiguousError,
     ConfigurationError,
@@ -46,11 +44,13 @@ from neverseen.errors import (
     NotLearnedError,
     ReceiptRejectedError,
 )
-from neverseen.keys import Keyring
 from neverseen.labels import from_text, normalise, plain, require_classes, text
+from neverseen.proof.keys import Keyring
+from neverseen.sources.receipts import ReceiptFile, placed_receipts
+from neverseen.sources.samples import Columns, Samples, read_source
 
 if TYPE_CHECKING:
-    from neverseen.intake import Shown
+    from neverseen.model.intake import Shown
     from neverseen.store import Store
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from neverseen.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
 from neverseen.cli.opening import backbone_for, described, keys_of, opened, require_published, taken_by
 from neverseen.cli.options import (
     Backbone,
@@ -25,12 +24,13 @@ from neverseen.cli.options import (
     Texts,
 )
 from neverseen.cli.printing import counted, print_json, skipped_view, tell_skipped
-from neverseen.cli.receipt_files import placed_receipts
-from neverseen.cli.sources import Columns, read_source
 from neverseen.errors import CertificateRejectedError
-from neverseen.files import require_file
-from neverseen.keys import Key
+from neverseen.io.files import require_file
 from neverseen.labels import LabelIndex
+from neverseen.proof.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
+from neverseen.proof.keys import Key
+from neverseen.sources.receipts import placed_receipts
+from neverseen.sources.samples import Columns, read_source
 
 ROWS = 256
 """Samples learned at a time from scratch. Any number ends in the same sums."""
@@ -193,7 +193,7 @@ def weights(
 
     Example: `neverseen verify weights shop`
     """
-    from neverseen.versions import read_version
+    from neverseen.model.versions import read_version
 
     if exported is not None:
         require_file(exported, "what export wrote as .safetensors")
@@ -240,7 +240,7 @@ def retrain(
     from neverseen.encoding import quantise
     from neverseen.hardware import choose
     from neverseen.holdings import LEARN, Change
-    from neverseen.model import ExactModel
+    from neverseen.model.exact import ExactModel
 
     description = described(folder)
     takes, made = taken_by(folder, backbone)
@@ -283,7 +283,7 @@ def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     Example: `neverseen verify audit shop`
     """
     from neverseen.service import audit_key, check_audit
-    from neverseen.service.settings import FOLDER
+    from neverseen.service.operations.settings import FOLDER
 
     description = described(folder)
     known = keys_of(folder, keys)

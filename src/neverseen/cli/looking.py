@@ -21,9 +21,9 @@ from neverseen.cli.printing import (
     tell_skipped,
     written,
 )
-from neverseen.cli.sources import Columns, read_source
-from neverseen.files import replace_file
+from neverseen.io.files import replace_file
 from neverseen.labels import normalise, plain, text
+from neverseen.sources.samples import Columns, read_source
 
 HEADS = ("number", "time", "learned", "forgotten", "samples", "classes", "model")
 

@@ -12,7 +12,7 @@ from neverseen.cli.opening import opened, require_place, require_published
 from neverseen.cli.options import Folder, Json, Keys
 from neverseen.cli.printing import print_json, shown
 from neverseen.errors import InputError
-from neverseen.files import replace_file, require_file
+from neverseen.io.files import replace_file, require_file
 
 
 def register(app: typer.Typer) -> None:
@@ -35,8 +35,8 @@ def export(
 
     Example: `neverseen export shop shop.safetensors`
     """
-    from neverseen.cli.onnx_graph import graph_of
-    from neverseen.versions import write_version
+    from neverseen.model.onnx_graph import graph_of
+    from neverseen.model.versions import write_version
 
     if file.exists():
         raise FileExistsError(f"{file} is there already: choose another name")

@@ -14,10 +14,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neverseen.cli.tables import Takes
 from neverseen.errors import ConfigurationError, KeyMissingError, NotPublishedError
-from neverseen.files import require_file
-from neverseen.keys import Keyring
+from neverseen.io.files import require_file
+from neverseen.proof.keys import Keyring
+from neverseen.sources.tables import Takes
 
 if TYPE_CHECKING:
     from neverseen.backbones import Backbone

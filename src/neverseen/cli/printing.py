@@ -10,9 +10,9 @@ from typing import Any
 
 import typer
 
-from neverseen.certificates import Certificate
-from neverseen.cli.tables import Samples
 from neverseen.labels import Label, from_text, in_class_order, normalise, plain, text
+from neverseen.proof.certificates import Certificate
+from neverseen.sources.tables import Samples
 
 
 def print_json(document: Any) -> None:

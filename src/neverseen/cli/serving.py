@@ -71,7 +71,7 @@ def serve(
     """
     from neverseen.service import KeyFile, Settings
     from neverseen.service import serve as run
-    from neverseen.service.settings import service_folder
+    from neverseen.service.operations.settings import service_folder
 
     chosen = Settings.load(
         folder,
@@ -166,7 +166,7 @@ def revoke(folder: Folder, name: Name, as_json: Json = False) -> None:
 def _file(folder: Path) -> Any:
     """Return the file of keys of a store."""
     from neverseen.service import KeyFile
-    from neverseen.service.settings import service_folder
+    from neverseen.service.operations.settings import service_folder
 
     described(folder)
     return KeyFile(service_folder(folder))

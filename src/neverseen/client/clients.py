@@ -17,7 +17,7 @@ from neverseen.client.connection import Connected, request_of, trust
 from neverseen.client.conversations import Conversation, Pause
 
 if TYPE_CHECKING:
-    from neverseen.certificates import Certificate
+    from neverseen.proof.certificates import Certificate
 
 T = TypeVar("T")
 _CHECKS = ("signature", "chain")

@@ -14,7 +14,7 @@ from neverseen.client.conversations import Retries, Send
 from neverseen.errors import CertificateRejectedError, ConfigurationError
 
 if TYPE_CHECKING:
-    from neverseen.certificates import Certificate
+    from neverseen.proof.certificates import Certificate
 
 
 class _Bearer(httpx.Auth):
@@ -64,7 +64,7 @@ class Connected:
             Require that the certificate lists this receipt as forgotten. The receipt stays here. A later certificate
             may have learned the sample again: none tells.
         """
-        from neverseen.certificates import Certificate, check_signature, is_mine
+        from neverseen.proof.certificates import Certificate, check_signature, is_mine
 
         found = Certificate.from_json(certificate) if isinstance(certificate, bytes) else certificate
         check_signature(found, public_key)

@@ -32,7 +32,7 @@ from neverseen.client.samples import plain_label, receipt_list, sample_list
 from neverseen.errors import InputError
 
 if TYPE_CHECKING:
-    from neverseen.certificates import Certificate
+    from neverseen.proof.certificates import Certificate
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ def requests(retries: Retries, limit: int, before: str | None) -> Conversation[l
 
 def certificate(retries: Retries, number: int) -> Conversation[Certificate]:
     """Get a certificate."""
-    from neverseen.certificates import Certificate
+    from neverseen.proof.certificates import Certificate
 
     said = yield from _exchange(Send("GET", f"/v1/certificates/{int(number)}"), retries)
     return Certificate.from_json(said.content, f"certificate {int(number)} of the service")

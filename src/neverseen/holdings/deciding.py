@@ -12,8 +12,8 @@ from neverseen.errors import AmbiguousError, IdTakenError, KeyMissingError, NotL
 from neverseen.holdings.change import FORGET_CLASS, LEARN, Change
 from neverseen.holdings.digests import Member, Ticket, member_digests
 from neverseen.holdings.protocol import Holdings
-from neverseen.keys import Key
 from neverseen.labels import LabelIndex
+from neverseen.proof.keys import Key
 
 
 class Decision(NamedTuple):

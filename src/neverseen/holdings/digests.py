@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neverseen.keys import Key
 from neverseen.labels import LabelIndex
+from neverseen.proof.keys import Key
 
 DIGEST_SIZE = 16
 

@@ -16,8 +16,8 @@ from neverseen.holdings.change import FORGET_CLASS, LEARN
 from neverseen.holdings.deciding import Decision
 from neverseen.holdings.digests import DIGEST_SIZE, Member
 from neverseen.holdings.protocol import Found
-from neverseen.keys import Key
 from neverseen.labels import in_class_order
+from neverseen.proof.keys import Key
 
 
 class _Ticket(NamedTuple):

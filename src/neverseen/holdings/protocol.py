@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from neverseen.holdings.digests import Member
-from neverseen.keys import Key
+from neverseen.proof.keys import Key
 
 if TYPE_CHECKING:
     from neverseen.holdings.deciding import Decision

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
 from neverseen.errors import ConfigurationError, LedgerError, MissingPackageError
-from neverseen.files import sync_folder
+from neverseen.io.files import sync_folder
 from neverseen.ledger.schema import require_postgresql, require_sqlite
 from neverseen.ledger.tables import SCHEMAS, meta, samples, tables
 

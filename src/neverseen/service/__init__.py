@@ -28,12 +28,12 @@ _LATE = {
 }
 
 if TYPE_CHECKING:
-    from neverseen.service.access import ApiKey, KeyFile
-    from neverseen.service.app import create_app
-    from neverseen.service.audit import audit_key
-    from neverseen.service.audit_check import AuditReport, check_audit
-    from neverseen.service.run import serve
-    from neverseen.service.settings import Settings
+    from neverseen.service.edge.access import ApiKey, KeyFile
+    from neverseen.service.edge.app import create_app
+    from neverseen.service.operations.audit import audit_key
+    from neverseen.service.operations.audit_check import AuditReport, check_audit
+    from neverseen.service.operations.run import serve
+    from neverseen.service.operations.settings import Settings
 else:
 
     def __getattr__(name: str) -> object:

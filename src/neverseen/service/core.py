@@ -24,31 +24,31 @@ from neverseen import store
 from neverseen.backbones import Backbone
 from neverseen.backbones.reading import Prepared
 from neverseen.errors import InputError
-from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
-from neverseen.service import messages
-from neverseen.service.access import ApiKey, KeyFile, maker_of
-from neverseen.service.answers import answer, is_long, written
-from neverseen.service.apart import Apart
-from neverseen.service.audit import AuditLog, audit_key
-from neverseen.service.bodies import Bodies, content_type, declared
-from neverseen.service.connections import KEY
-from neverseen.service.contents import FORM, JSON, READERS, Bounds, Given
-from neverseen.service.errors import Refusal, refusal_of
-from neverseen.service.history import History, Probe
-from neverseen.service.idempotency import Repetitions
-from neverseen.service.jobs import FORGET, FORGET_SAMPLES, Job
-from neverseen.service.limits import Buckets, origin
-from neverseen.service.metrics import Metrics
+from neverseen.proof.keys import Keyring
+from neverseen.service.edge import messages
+from neverseen.service.edge.access import ApiKey, KeyFile, maker_of
+from neverseen.service.edge.answers import answer, is_long, written
+from neverseen.service.edge.apart import Apart
+from neverseen.service.edge.bodies import Bodies, content_type, declared
+from neverseen.service.edge.connections import KEY
+from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given
+from neverseen.service.edge.errors import Refusal, refusal_of
+from neverseen.service.edge.limits import Buckets, origin
+from neverseen.service.edge.refusals import Refusals
+from neverseen.service.edge.samples import bounds_of
+from neverseen.service.edge.shares import Shares
+from neverseen.service.edge.threads import Threads
+from neverseen.service.operations.audit import AuditLog, audit_key
+from neverseen.service.operations.history import History, Probe
+from neverseen.service.operations.metrics import Metrics
+from neverseen.service.operations.settings import Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
-from neverseen.service.publishing import Publisher
-from neverseen.service.queue import Writer, lines_to_make_up
-from neverseen.service.refusals import Refusals
-from neverseen.service.room import PIXEL, Room, fitted, memory_for_store, texts_of
-from neverseen.service.samples import bounds_of
-from neverseen.service.settings import Settings, service_folder
-from neverseen.service.shares import Shares
-from neverseen.service.threads import Threads
+from neverseen.service.writer.idempotency import Repetitions
+from neverseen.service.writer.jobs import FORGET, FORGET_SAMPLES, Job
+from neverseen.service.writer.publishing import Publisher
+from neverseen.service.writer.queue import Writer, lines_to_make_up
+from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, texts_of
 from neverseen.store import Store
 
 Result = TypeVar("Result")

@@ -18,13 +18,13 @@ from neverseen.backbones.reading import features_of
 from neverseen.backbones.recipes import kind_of
 from neverseen.encoding import quantise
 from neverseen.errors import NeverseenError
-from neverseen.service.errors import Refusal, refusal_of
-from neverseen.service.history import History
-from neverseen.service.line import Line
-from neverseen.service.metrics import Metrics
-from neverseen.service.publishing import Published
-from neverseen.service.settings import Settings
-from neverseen.service.shares import Shares
+from neverseen.service.edge.errors import Refusal, refusal_of
+from neverseen.service.edge.line import Line
+from neverseen.service.edge.shares import Shares
+from neverseen.service.operations.history import History
+from neverseen.service.operations.metrics import Metrics
+from neverseen.service.operations.settings import Settings
+from neverseen.service.writer.publishing import Published
 
 _TOGETHER = 512  # rows of features that are predicted at a time
 _LATE = 60.0  # seconds after which a part that is being predicted is called late

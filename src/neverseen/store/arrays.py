@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.errors import StoreDamagedError
-from neverseen.files import replace_file
+from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, parse_json
 
 MAGIC = b"NSARRAY1"

@@ -10,14 +10,14 @@ from typing import Any
 
 from neverseen.backbones import Backbone
 from neverseen.backbones.recipes import recipe_of, require_recipe
-from neverseen.classifier import AnalyticClassifier
-from neverseen.files import sync_folder
-from neverseen.forgetting import ForgettingModel
+from neverseen.engine.statistics import Statistics
 from neverseen.hardware import Hardware, choose
-from neverseen.keys import Keyring
+from neverseen.io.files import sync_folder
 from neverseen.ledger import Ledger, in_file
-from neverseen.signing import SigningKey
-from neverseen.statistics import Statistics
+from neverseen.model.classifier import AnalyticClassifier
+from neverseen.model.forgetting import ForgettingModel
+from neverseen.proof.keys import Keyring
+from neverseen.proof.signing import SigningKey
 from neverseen.store.description import Description
 from neverseen.store.publications import CERTIFICATES, VERSIONS
 from neverseen.store.snapshots import StoredClassGrams, write_snapshot

@@ -10,9 +10,9 @@ from typing import Any
 
 from neverseen.encoding import GaussianKernel, require_storable
 from neverseen.errors import ConfigurationError, FileRejectedError, StoreDamagedError
-from neverseen.files import replace_file
+from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, parse_json
-from neverseen.model import Configuration
+from neverseen.model.exact import Configuration
 from neverseen.store.arrays import StoredArray, write_array
 
 NAME = "store.json"

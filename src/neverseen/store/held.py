@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from neverseen.holdings import FORGET_CLASS, LEARN, Decision, Found, Member
-from neverseen.keys import Key
 from neverseen.ledger import JournalRow, Ledger, SampleRow
+from neverseen.proof.keys import Key
 from neverseen.store.journal import class_record, samples_record
 
 

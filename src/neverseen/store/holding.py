@@ -13,11 +13,11 @@ import numpy as np
 
 from neverseen.errors import ReceiptRejectedError
 from neverseen.holdings import member_digests, owned_number, tickets_of
-from neverseen.keys import Key, Keyring
 from neverseen.labels import LabelIndex, from_text
 from neverseen.ledger import Ledger
 from neverseen.ledger.tables import chunks
-from neverseen.receipts import Receipt, commitment, unseal
+from neverseen.proof.keys import Key, Keyring
+from neverseen.proof.receipts import Receipt, commitment, unseal
 
 _TOGETHER = 2**16
 """Pairs of a receipt and a class that are looked up at a time: their digests are in memory."""

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from neverseen.certificates import Certificate, check_next, check_signature
 from neverseen.errors import CertificateRejectedError, FileRejectedError, StoreDamagedError
-from neverseen.files import create_file
 from neverseen.hardware import Hardware
+from neverseen.io.files import create_file
+from neverseen.model.versions import Version, read_version, write_version
+from neverseen.proof.certificates import Certificate, check_next, check_signature
 from neverseen.store.description import NAME, Description
-from neverseen.versions import Version, read_version, write_version
 
 VERSIONS, CERTIFICATES = "versions", "certificates"
 _NAME = re.compile(r"([0-9]{8}|[1-9][0-9]{8,15})\.json", re.ASCII)

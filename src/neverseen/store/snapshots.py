@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.definiteness import why_impossible
+from neverseen.engine.definiteness import why_impossible
+from neverseen.engine.statistics import ClassGrams, Statistics, narrowed, pack_triangle, unpack_triangle
 from neverseen.errors import FileRejectedError, StoreDamagedError
-from neverseen.files import replace_file
 from neverseen.hardware import Hardware
+from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, in_class_order, parse_json
-from neverseen.statistics import ClassGrams, Statistics, narrowed, pack_triangle, unpack_triangle
 from neverseen.store.arrays import StoredArray, write_array
 
 FORMAT = "neverseen-snapshot-1"

@@ -15,9 +15,9 @@ import numpy as np
 
 from neverseen.backbones import Backbone
 from neverseen.backbones.reading import Prepared, features_of
-from neverseen.certificates import AuditHead, Certificate, State, check_chain, issue
-from neverseen.definiteness import why_impossible
 from neverseen.encoding import quantise
+from neverseen.engine.definiteness import why_impossible
+from neverseen.engine.statistics import Statistics, pack_triangle
 from neverseen.errors import (
     AlreadyForgottenError,
     ConfigurationError,
@@ -31,14 +31,15 @@ from neverseen.errors import (
 )
 from neverseen.hardware import Hardware, choose
 from neverseen.holdings import LEARN, Change, owned_number
-from neverseen.intake import Intake, Shown, Verdict
-from neverseen.keys import Key, Keyring, tidy
 from neverseen.labels import LabelIndex, normalise, parse_json, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
-from neverseen.model import ExactModel
-from neverseen.receipts import Receipt, commitment, seal
-from neverseen.signing import SigningKey
-from neverseen.statistics import Statistics, pack_triangle
+from neverseen.model.exact import ExactModel
+from neverseen.model.intake import Intake, Shown, Verdict
+from neverseen.model.versions import Version
+from neverseen.proof.certificates import AuditHead, Certificate, State, check_chain, issue
+from neverseen.proof.keys import Key, Keyring, tidy
+from neverseen.proof.receipts import Receipt, commitment, seal
+from neverseen.proof.signing import SigningKey
 from neverseen.store.absent import checked
 from neverseen.store.description import NAME, Description
 from neverseen.store.held import LedgerHoldings
@@ -47,7 +48,6 @@ from neverseen.store.journal import gathered
 from neverseen.store.lock import WriterLock
 from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications, files_in, note_of
 from neverseen.store.snapshots import files_of, read_snapshot, release_classes, write_snapshot
-from neverseen.versions import Version
 
 KEYS, SIGNING_KEY, LOCK, LEDGER = "keys.json", "signing.json", "lock", "ledger.sqlite"
 SUMS = "sums"

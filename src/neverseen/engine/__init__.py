@@ -1,0 +1,1 @@
+"""Exact sums and the certified solve: integers in, correctly rounded weights out."""

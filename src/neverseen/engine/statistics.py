@@ -1,0 +1,494 @@
+"""Sums over samples: the whole of what a model knows.
+
+For codes c and one-hot labels y the statistics are ``G = Σ c'c``, one sum ``Σ c`` per class (the columns of ``B = Σ
+c'y``) and one count per class, all integers. Integer sums have no rounding: adding and taking away in any order,
+batching or grouping gives the same bits as adding what is left. Nothing derived from the sums is ever mixed into
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import struct
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neverseen.engine.arithmetic import MAX_SAMPLES, class_sums, gram
+from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError
+from neverseen.hardware import Array, Hardware, choose, contiguous
+from neverseen.labels import LabelIndex, in_class_order
+
+_TILE = 64  # rows mirrored at a time
+
+
+class ClassGrams:
+    """One Gram matrix per class: the upper triangle, packed row by row, in the narrowest integers that hold it.
+
+    **A sum over one sample is that sample.** Keep these only where class forgetting without data is worth it, and
+    guard them as you would the data.
+
+    Parameters
+    ----------
+    size : int
+        Number of codes d.
+    folder : path, optional
+        Keep the sums in files there instead of memory. A folder of its own is made inside, and removed with
+        this object.
+    """
+
+    def __init__(self, size: int, folder: str | os.PathLike[str] | None = None) -> None:
+        self.size = size
+        self.folder = folder
+        self._packed: dict[str, np.ndarray | Path] = {}
+        self._spill: Path | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._packed
+
+    def packed(self, name: str) -> np.ndarray:
+        """Return the packed triangle of a class."""
+        kept = self._packed[name]
+        return np.load(kept, mmap_mode="r", allow_pickle=False) if isinstance(kept, Path) else kept
+
+    def put(self, name: str, packed: np.ndarray | None) -> None:
+        """Set the packed triangle of a class, narrowed; None drops the class."""
+        kept = self._packed.pop(name, None)
+        if packed is None:
+            if isinstance(kept, Path):
+                kept.unlink(missing_ok=True)
+            return
+        narrow = narrowed(packed)
+        self._packed[name] = narrow if self.folder is None else self._write(name, narrow)
+
+    def _write(self, name: str, packed: np.ndarray) -> Path:
+        if self._spill is None:
+            assert self.folder is not None
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
+            self._spill = Path(tempfile.mkdtemp(prefix="class-sums-", dir=self.folder))  # mode 700
+            weakref.finalize(self, shutil.rmtree, str(self._spill), ignore_errors=True)
+        path = self._spill / f"{hashlib.sha256(name.encode()).hexdigest()}.npy"
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            np.save(file, packed, allow_pickle=False)
+        partial.replace(path)
+        return path
+
+    def change(self, other: ClassGrams, sign: int) -> None:
+        """Add or take away the sums of another."""
+        for name in other:
+            delta = other.packed(name).astype(np.int64)
+            if name in self:
+                delta *= sign
+                delta += self.packed(name)
+            elif sign < 0:
+                raise NotLearnedError(f"no sums are kept for class {name}")
+            self.put(name, delta)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "folder": self.folder,
+            "packed": {name: np.array(self.packed(name)) for name in self},
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["size"], state["folder"])  # type: ignore[misc]
+        for name, packed in state["packed"].items():
+            self.put(name, packed)
+
+
+def narrowed(values: np.ndarray) -> np.ndarray:
+    """Return integers in the narrowest signed type that holds them all: a function of the values alone."""
+    least, most = int(values.min(initial=0)), int(values.max(initial=0))
+    for dtype in (np.int8, np.int16, np.int32):
+        bounds = np.iinfo(dtype)
+        if bounds.min <= least and most <= bounds.max:
+            return values.astype(dtype)
+    return values.astype(np.int64)
+
+
+def pack_triangle(matrix: np.ndarray) -> np.ndarray:
+    """Return the upper triangle of a square matrix, row by row."""
+    size = len(matrix)
+    packed = np.empty(size * (size + 1) // 2, matrix.dtype)
+    place = 0
+    for row in range(size):
+        packed[place : place + size - row] = matrix[row, row:]
+        place += size - row
+    return packed
+
+
+def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:
+    """Return the symmetric int64 matrix whose upper triangle is given."""
+    matrix = np.empty((size, size), np.int64)
+    place = 0
+    for row in range(size):
+        matrix[row, row:] = packed[place : place + size - row]
+        place += size - row
+    for start in range(0, size, _TILE):  # a column at a time would miss the cache with every entry
+        stop = min(start + _TILE, size)
+        matrix[stop:, start:stop] = matrix[start:stop, stop:].T
+        corner = matrix[start:stop, start:stop]
+        lower = np.tril_indices(stop - start, -1)
+        corner[lower] = corner.T[lower]
+    return matrix
+
+
+_FEW_ROWS = 512
+"""Batches of fewer samples wait, to be added up together: a pass over the matrix takes as long for one as for many."""
+_MANY_ROWS = 2048
+"""When so many wait, they are added up."""
+
+
+class ClassSums:
+    """The sum of the codes of each class: one row each of an int64 array where the hardware computes.
+
+    Rows that no class has are zero: of a class that is gone nothing stays.
+
+    Parameters
+    ----------
+    size : int
+        Number of codes d.
+    hardware : Hardware
+    """
+
+    def __init__(self, size: int, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._names: list[str] = []  # of the rows
+        self._rows: dict[str, int] = {}
+        self._table: Array = hardware.zeros(0, size)  # at least as many rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def row(self, name: str) -> np.ndarray:
+        """Return the sum of a class."""
+        return self._hardware.numpy(self._table[self._rows[name]])
+
+    def of(self, names: list[str]) -> Array:
+        """Return the sums of some classes, int64 of shape (C, d), as a copy."""
+        return self._table[[self._rows[name] for name in names]]
+
+    def change(self, names: list[str], sums: Array, sign: int) -> None:
+        """Add `sign` times sums, int64 of shape (C, d), to those of the classes named, new ones among them."""
+        new = [name for name in names if name not in self._rows]
+        short = len(self._names) + len(new) - len(self._table)
+        if short > 0:  # twice as many rows as there were, so that they are seldom copied
+            more = self._hardware.zeros(max(short, len(self._table)), self._table.shape[1])
+            self._table = self._hardware.concatenate([self._table, more], 0)
+        for name in new:
+            self._rows[name] = len(self._names)
+            self._names.append(name)
+        self._hardware.add_to_rows(self._table, [self._rows[name] for name in names], sums, sign)
+
+    def remove(self, name: str) -> None:
+        """Let a class go: the last row takes its place."""
+        row, moved = self._rows.pop(name), self._names.pop()
+        last = len(self._names)
+        if row != last:
+            self._table[row] = self._table[last]
+            self._rows[moved], self._names[row] = row, moved
+        self._table[last] = 0
+
+
+class Waiting(NamedTuple):
+    """Samples that came or went and are not added up yet."""
+
+    codes: Array  # int8, (n, d)
+    labels: LabelIndex
+    sign: int
+
+
+class Statistics:
+    """Gram matrix, class sums and class counts of a multiset of samples.
+
+    Small changes wait, as codes, until the sums are looked at or `settle` is called. Sums of integers do not depend on
+    when they are made.
+
+    Parameters
+    ----------
+    size : int
+        Number of codes d.
+    hardware : Hardware, optional
+        Where the Gram matrix lives.
+    track_classes : bool
+        Also keep a Gram matrix for each class, so that a class can be taken away without its samples.
+    class_folder : path, optional
+        Keep those in files there.
+
+    Attributes
+    ----------
+    gram : int64 array of shape (d, d)
+    sums : dict of str to int64 ndarray of shape (d,)
+        By canonical label text.
+    counts : dict of str to int
+
+    Examples
+    --------
+    >>> all_of_it = Statistics.of(np.array([[1, 2], [3, 4]], np.int8), ["a", "b"])
+    >>> rest = Statistics.of(np.array([[3, 4]], np.int8), ["b"])
+    >>> all_of_it.subtract(Statistics.of(np.array([[1, 2]], np.int8), ["a"]))
+    >>> all_of_it == rest, all_of_it.digest() == rest.digest()
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        size: int,
+        hardware: Hardware | None = None,
+        track_classes: bool = False,
+        class_folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.size = size
+        self.hardware = choose("numpy") if hardware is None else hardware
+        self._gram: Array = self.hardware.zeros(size, size)
+        self._sums = ClassSums(size, self.hardware)
+        self._waiting: list[Waiting] = []
+        self.counts: dict[str, int] = {}
+        self.class_grams = ClassGrams(size, class_folder) if track_classes else None
+
+    @classmethod
+    def of(cls, codes: Array, labels: Any, hardware: Hardware | None = None, track_classes: bool = False) -> Statistics:
+        """Return the statistics of a batch.
+
+        Parameters
+        ----------
+        codes : int8 array of shape (n, d), entries in -127..127
+        labels : sequence of n labels, or LabelIndex
+        """
+        hardware = choose("numpy") if hardware is None else hardware
+        index = labels if isinstance(labels, LabelIndex) else LabelIndex(labels)
+        if codes.ndim != 2 or str(codes.dtype).rpartition(".")[2] != "int8":
+            raise InputError(f"codes must be an int8 matrix; got dtype {codes.dtype}, shape {tuple(codes.shape)}")
+        if len(codes) != len(index.positions):
+            raise InputError(f"there are {len(codes)} codes and {len(index.positions)} labels")
+        if len(codes) and int(codes.min()) < -127:
+            raise InputError("codes must lie in -127..127; got -128")
+        batch = cls.__new__(cls)
+        batch.size, batch.hardware = codes.shape[1], hardware
+        batch._gram, batch._sums, batch._waiting = None, ClassSums(batch.size, hardware), []
+        counts = np.bincount(index.positions, minlength=len(index.texts)).tolist()
+        batch.counts = {name: count for name, count in zip(index.texts, counts, strict=True) if count}
+        batch.class_grams = ClassGrams(batch.size) if track_classes else None
+        if batch.class_grams is None and len(codes) < _FEW_ROWS:
+            batch._waiting = [Waiting(codes, index, 1)]
+            return batch
+        batch._sums.change(index.texts, class_sums(codes, index.positions, len(index.texts), hardware), 1)
+        batch._forget_empty()
+        if batch.class_grams is None:
+            batch._gram = gram(codes, hardware)
+        else:  # the whole is the sum of the classes: one Gram matrix each, and no more work in all
+            batch._gram = hardware.zeros(batch.size, batch.size)
+            for name in batch.counts:
+                position = index.texts.index(name)
+                part = gram(codes[np.flatnonzero(index.positions == position)], hardware)
+                hardware.add_in_place(batch._gram, part, 1)
+                batch.class_grams.put(name, pack_triangle(hardware.numpy(part)))
+        return batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.settle()  # a copy may be read-only
+        return vars(self).copy()
+
+    @property
+    def gram(self) -> Array:
+        """The Gram matrix."""
+        self.settle()
+        return self._gram
+
+    @gram.setter
+    def gram(self, matrix: Array) -> None:
+        self._gram = matrix
+
+    @property
+    def sums(self) -> dict[str, np.ndarray]:
+        """The sum of the codes of each class, as a copy."""
+        self.settle()
+        names = list(self._sums)
+        return dict(zip(names, self.hardware.numpy(self._sums.of(names)), strict=True))
+
+    @sums.setter
+    def sums(self, sums: dict[str, np.ndarray]) -> None:
+        self._sums = ClassSums(self.size, self.hardware)
+        if sums:
+            self._sums.change(list(sums), self.hardware.array(np.stack(list(sums.values()))), 1)
+
+    def settle(self) -> None:
+        """Add up what waits. If a check fails, all of it goes on waiting."""
+        if self._gram is None and not self._waiting:
+            self._gram = self.hardware.zeros(self.size, self.size)
+        if not self._waiting:
+            return
+        parts = []
+        for sign in (1, -1):
+            some = [waiting for waiting in self._waiting if waiting.sign == sign]
+            if some:
+                codes = self.hardware.concatenate([waiting.codes for waiting in some], 0)
+                index = LabelIndex.joined([waiting.labels for waiting in some])
+                sums = class_sums(codes, index.positions, len(index.texts), self.hardware)
+                parts.append((gram(codes, self.hardware), index.texts, sums, sign))
+        self._waiting = []
+        for part in parts:
+            self._add(*part)
+        self._forget_empty()
+
+    def _forget_empty(self) -> None:
+        for name in [name for name in self._sums if name not in self.counts]:
+            self._sums.remove(name)
+
+    def _add(self, matrix: Array, names: list[str], sums: Array, sign: int) -> None:
+        if self._gram is None and sign > 0:
+            self._gram = matrix
+        else:
+            zeros = self.hardware.zeros
+            # That of a batch may be narrower.
+            self._gram = zeros(self.size, self.size) if self._gram is None else self.hardware.int64(self._gram)
+            self.hardware.add_in_place(self._gram, matrix, sign)
+        self._sums.change(names, sums, sign)
+
+    @property
+    def total(self) -> int:
+        """Number of samples."""
+        return sum(self.counts.values())
+
+    @property
+    def classes(self) -> list[str]:
+        """Canonical texts of the classes with samples, in class order."""
+        return in_class_order(self.counts)
+
+    def cross(self) -> np.ndarray:
+        """Return B: int64 of shape (d, C), classes in class order; a transposed view, quick to make."""
+        self.settle()
+        return self.hardware.numpy(self._sums.of(self.classes)).T
+
+    def cross_here(self) -> Array:
+        """Return `cross` where the sums are, laid out row by row."""
+        self.settle()
+        return contiguous(self._sums.of(self.classes).T)
+
+    def add(self, codes: Array, labels: Any) -> None:
+        """Add samples."""
+        self.merge(Statistics.of(codes, labels, self.hardware, self.class_grams is not None))
+
+    def remove(self, codes: Array, labels: Any) -> None:
+        """Take samples away that were added before."""
+        self.subtract(Statistics.of(codes, labels, self.hardware, self.class_grams is not None))
+
+    def merge(self, other: Statistics) -> None:
+        """Add the statistics of other samples."""
+        self.require_room(other)
+        self._change(other, 1)
+
+    def require_room(self, other: Statistics) -> None:
+        """Raise what `merge` would raise."""
+        self._require_like(other)
+        if self.total + other.total > MAX_SAMPLES:
+            raise LimitError(f"{self.total} + {other.total} samples exceed the {MAX_SAMPLES} whose sums fit 64 bits")
+
+    def subtract(self, other: Statistics) -> None:
+        """Take away the statistics of samples that are part of these.
+
+        Refused, with nothing changed, when counts or sums show that they are not. That is a necessary test, not a
+        sufficient one: only membership (`neverseen.membership`) knows which samples are there.
+        """
+        self.require_part(other)
+        self._change(other, -1)
+
+    def require_part(self, other: Statistics) -> None:
+        """Raise what `subtract` would raise."""
+        self._require_like(other)
+        for name, count in other.counts.items():
+            held = self.counts.get(name, 0)
+            if count > held:
+                raise NotLearnedError(f"{held} samples of class {name} are held; {count} were to be taken away")
+            if count == held and not np.array_equal(self._sum(name), other._sum(name)):
+                raise NotLearnedError(f"the samples of class {name} to be taken away are not those that are held")
+
+    def remove_class(self, name: str) -> None:
+        """Take a whole class away by its own sums; needs `track_classes`."""
+        if self.class_grams is None:
+            raise ConfigurationError(
+                "class sums are not kept; set track_classes=True before learning, or forget by sample"
+            )
+        if name not in self.counts:
+            raise NotLearnedError(f"class {name} is not held")
+        matrix = self.hardware.array(unpack_triangle(self.class_grams.packed(name), self.size))
+        self.hardware.add_in_place(self.gram, matrix, -1)
+        self.class_grams.put(name, None)
+        self._sums.remove(name)
+        del self.counts[name]
+
+    def _require_like(self, other: Statistics) -> None:
+        if self.size != other.size:
+            raise ConfigurationError(f"statistics over {self.size} and {other.size} codes cannot be combined")
+        if (self.class_grams is None) != (other.class_grams is None):
+            raise ConfigurationError("one of the statistics keeps class sums and the other does not")
+        if other._gram is not None or self.class_grams is not None:
+            other.settle()  # `_change` will want its sums: a check that fails must do so before anything is changed
+
+    def _change(self, other: Statistics, sign: int) -> None:
+        if self.class_grams is not None and other.class_grams is not None:
+            self.class_grams.change(other.class_grams, sign)
+        for name, count in list(other.counts.items()):  # which may be these very ones
+            self.counts[name] = self.counts.get(name, 0) + sign * count
+            if self.counts[name] == 0:
+                del self.counts[name]
+                if self.class_grams is not None:
+                    self.class_grams.put(name, None)
+        if other._gram is None and self.class_grams is None:
+            self._waiting += [
+                Waiting(self._here(codes, other.hardware), index, sign * its_sign)
+                for codes, index, its_sign in other._waiting
+            ]
+            if sum(len(waiting.codes) for waiting in self._waiting) >= _MANY_ROWS:
+                with contextlib.suppress(HardwareError):  # they go on waiting, and who looks at the sums is told
+                    self.settle()
+        else:
+            if self._gram is None:  # not the other's own
+                self._gram = self.hardware.zeros(self.size, self.size)
+            names = list(other._sums)
+            matrix, sums = other.gram, other._sums.of(names)
+            self._add(self._here(matrix, other.hardware), names, self._here(sums, other.hardware), sign)
+            if not self._waiting:
+                self._forget_empty()
+
+    def _sum(self, name: str) -> np.ndarray:
+        self.settle()
+        return self._sums.row(name)
+
+    def _here(self, array: Array, hardware: Hardware) -> Array:
+        return array if hardware is self.hardware else self.hardware.array(hardware.numpy(array))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        return (
+            self.size == other.size
+            and self.counts == other.counts
+            and np.array_equal(self.cross(), other.cross())
+            and np.array_equal(self.hardware.numpy(self.gram), other.hardware.numpy(other.gram))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the sums, in hex: equal exactly when the statistics are."""
+        hasher = hashlib.sha256(b"neverseen:statistics:1" + struct.pack("<Q", self.size))
+        for name, row in zip(self.classes, self.cross().T, strict=True):
+            hasher.update(struct.pack("<Q", len(name)) + name.encode() + struct.pack("<Q", self.counts[name]))
+            hasher.update(row.astype("<i8").tobytes())
+        matrix = self.hardware.numpy(self.gram)
+        for row in range(self.size):
+            hasher.update(matrix[row, row:].astype("<i8").tobytes())
+        return hasher.hexdigest()

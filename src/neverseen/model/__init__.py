@@ -1,0 +1,1 @@
+"""The exact model and what people use it through: `AnalyticClassifier` and `ForgettingModel`."""

@@ -1,0 +1,402 @@
+"""`AnalyticClassifier`: exact learning and forgetting behind scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.validation import validate_data
+
+from neverseen.encoding import Encoder, RandomProjection, quantise
+from neverseen.errors import ConfigurationError, InputError, NotLearnedError
+from neverseen.hardware import choose
+from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
+from neverseen.labels import LabelIndex, as_array, from_text, normalise, require_classes, text
+from neverseen.model import saving
+from neverseen.model.exact import Configuration, ExactModel, empty_digest
+from neverseen.proof.keys import Key
+
+_SEEN = ("n_features_in_", "feature_names_in_")  # what scikit-learn's validation notes about the first batch
+
+
+class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A ridge classifier that forgets exactly.
+
+    Learn a stream with `partial_fit`; `forget` samples or classes in any order. The model left is bit for bit
+    the one that learned only what remains: same `digest`, same saved file. No sample is kept, only sums of
+    small integers and a keyed digest of each sample, so that what was never learned is refused.
+
+    Parameters
+    ----------
+    encoder : Encoder, optional
+        How features become codes: `RandomProjection` (the default, with 2048 codes), `GaussianKernel` or `Identity`.
+    gamma : int
+        Ridge strength, a whole number from 1 to 2**40. Codes have a spread of about 18, so a sample adds about
+        300 to each diagonal entry.
+    grid_bits : int
+        Weights are multiples of ``2**-grid_bits``.
+    track_classes : bool
+        Keep each class's own sums, so that `forget_class` works. Costs d**2 / 2 integers per class. **A sum
+        over one sample is that sample**: guard a model that tracks small classes as you would the data.
+    class_folder : path, optional
+        Keep those sums in files there instead of memory.
+    key : Key, optional
+        Secret for the sample digests; models to be merged or compared byte for byte need the same. By default a
+        new one is made.
+    hardware : {"auto", "numpy", "torch", "cuda"}
+        Changes the time, never a bit.
+    backbone : str, optional
+        Digest of what makes the features, bound into the model's own digest. `ForgettingModel` sets it.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (C,)
+        Classes held, sorted. Absent while the model holds no sample.
+    n_features_in_ : int
+        Likewise.
+    weights_ : ndarray of shape (d, C)
+        Weights as float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neverseen import AnalyticClassifier, RandomProjection
+    >>> X = np.random.default_rng(0).normal(size=(60, 5)); y = np.where(X[:, 0] > 0, "cat", "dog")
+    >>> model = AnalyticClassifier(RandomProjection(32, seed=0), gamma=2**12).partial_fit(X, y)
+    >>> never = AnalyticClassifier(RandomProjection(32, seed=0), gamma=2**12).partial_fit(X[20:], y[20:])
+    >>> model.forget(X[:20], y[:20]).digest() == never.digest()
+    True
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder | None = None,
+        gamma: int = 2**16,
+        *,
+        grid_bits: int = 40,
+        track_classes: bool = False,
+        class_folder: str | os.PathLike[str] | None = None,
+        key: Key | None = None,
+        hardware: str = "auto",
+        backbone: str | None = None,
+    ) -> None:
+        self.encoder = encoder
+        self.gamma = gamma
+        self.grid_bits = grid_bits
+        self.track_classes = track_classes
+        self.class_folder = class_folder
+        self.key = key
+        self.hardware = hardware
+        self.backbone = backbone
+
+    # -- learning ----------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> AnalyticClassifier:
+        """Start anew and learn these samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features), finite
+        y : sequence of n labels
+        """
+        with self._unchanged_on_error():
+            features, index = self._samples(X, y, reset=True)
+            model = self.new_model(features.shape[1])
+            model.apply(Change(LEARN, quantise(features), index))
+            self.hold(model)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Iterable[Any] | None = None) -> AnalyticClassifier:
+        """Learn more samples; new classes may appear at any time. An empty batch changes nothing.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features), finite
+        y : sequence of n labels
+        classes : iterable of labels, optional
+            If given, labels outside it are refused. A class exists once it has a sample, so it is not needed otherwise.
+        """
+        with self._unchanged_on_error():
+            features, index = self._samples(X, y, reset=self.exact is None, least=0)
+            if classes is not None:
+                unknown = set(index.texts) - {text(normalise(label)) for label in classes}
+                if unknown:
+                    raise InputError(f"y contains labels that are not in classes: {', '.join(sorted(unknown)[:5])}")
+            model = self.exact or self.new_model(features.shape[1])
+            model.apply(Change(LEARN, quantise(features), index))
+            self.hold(model)
+        return self
+
+    def merge(self, other: AnalyticClassifier) -> AnalyticClassifier:
+        """Add all that another model holds. Both need the same encoder, gamma, grid_bits, backbone and key."""
+        if not isinstance(other, AnalyticClassifier):
+            raise InputError(f"merge takes another AnalyticClassifier; got {type(other).__name__}")
+        if self.configuration().digest() != other.configuration().digest():
+            raise ConfigurationError("the models have different configurations (encoder, gamma, grid_bits or backbone)")
+        others = other.exact
+        if others is None:
+            return self
+        model = self.exact or self.new_model(others.n_features, default_key=others.holdings.key)
+        model.merge(others)
+        self.hold(model)
+        return self
+
+    # -- forgetting --------------------------------------------------------------------------------
+
+    def forget(self, X: Any, y: Any) -> AnalyticClassifier:
+        """Forget exactly these samples.
+
+        Refused as a whole (`NotLearnedError`, nothing changed) if the model does not hold one of them with this
+        label, as often as it is listed. Once the last sample is forgotten the model is as new.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            The features as they were learned.
+        y : sequence of n labels
+        """
+        model = self.exact
+        if model is None:
+            raise NotLearnedError("the model holds no samples: nothing was learned, or all of it is forgotten already")
+        features, index = self._samples(X, y, reset=False, least=0, any_label=True)
+        model.apply(Change(FORGET, quantise(features), index))
+        self.hold(model)
+        return self
+
+    def forget_class(self, label: Any) -> AnalyticClassifier:
+        """Forget every sample of a class, without having them. Needs ``track_classes=True``."""
+        model = self.exact
+        name = text(normalise(label))
+        if model is None:
+            raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
+        model.apply(Change(FORGET_CLASS, name=name))
+        self.hold(model)
+        return self
+
+    # -- predicting --------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the class of greatest score for each sample."""
+        scores, names = self._scores(X)
+        predicted: np.ndarray = as_array([from_text(name) for name in names])[scores.argmax(axis=1)]
+        return predicted
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
+        scores, _ = self._scores(X)
+        if scores.shape[1] == 2:
+            scores = scores[:, 1] - scores[:, 0]
+        return np.ldexp(scores.astype(np.float64), -int(self.grid_bits))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return, for each sample, the probability vector nearest to its scores; shape (n, C).
+
+        Least squares on one-hot labels estimates probabilities; the Euclidean projection makes them non-negative
+        and sum to one. Improbable classes get exactly 0.
+        """
+        scores = np.ldexp(self._scores(X)[0].astype(np.float64), -int(self.grid_bits))  # (n, C)
+        ranked = -np.sort(-scores, axis=1)
+        excess = (np.cumsum(ranked, axis=1) - 1) / np.arange(1, scores.shape[1] + 1)
+        support = (ranked > excess).sum(axis=1) - 1
+        nearest: np.ndarray = np.maximum(scores - excess[np.arange(len(scores)), support][:, None], 0)
+        return nearest
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of samples whose class is predicted right."""
+        scores, names = self._scores(X)
+        index = LabelIndex(label_list(y, any_label=True))
+        check_consistent_length(scores, index.positions, sample_weight)
+        held = {name: position for position, name in enumerate(names)}
+        truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
+        return float(np.average(scores.argmax(axis=1) == truth, weights=sample_weight))
+
+    # -- what the model is -------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Classes held, sorted."""
+        model = self.exact
+        if model is None:
+            raise AttributeError("classes_ is there once the model holds samples")
+        return as_array([from_text(name) for name in model.classes])
+
+    @property
+    def weights_(self) -> np.ndarray:
+        """Weights as float64, of shape (d, C)."""
+        steps: np.ndarray = self._require().weights()
+        return steps * 2.0 ** -int(self.grid_bits)  # a power of two: as exact as float64 is
+
+    def digest(self) -> str:
+        """Return the SHA-256, in hex, of what the model is: configuration, classes, weights."""
+        model = self.exact
+        return empty_digest(self.configuration()) if model is None else model.digest()
+
+    def error_bound(self) -> np.ndarray:
+        """Return a proven bound on ``|weights_ - W*|`` in each column; shape (C,).
+
+        W* is the exact ridge solution. Its entries are rounded correctly to the grid, so the bound is half a grid step.
+        """
+        return np.full(self._require().weights().shape[1], np.ldexp(1.0, -int(self.grid_bits) - 1))
+
+    def discard_hints(self) -> None:
+        """Drop the factors and recent codes that are kept in memory to save time. Changes no answer."""
+        model = self.exact
+        if model is not None:
+            model.discard_hints()
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, include_key: bool = True) -> None:
+        """Write the model to one file, replaced as a whole or not at all, readable by its owner alone.
+
+        Parameters
+        ----------
+        path : path
+        include_key : bool
+            Whether the file holds the membership key. Without it the file cannot tell which samples are held, and
+            `load` needs ``key=`` to learn or forget.
+        """
+        model = self.exact
+        saving.write(path, self.configuration(), model, bool(self.track_classes), self.key, include_key=include_key)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        key: Key | None = None,
+        hardware: str = "auto",
+        class_folder: str | os.PathLike[str] | None = None,
+    ) -> AnalyticClassifier:
+        """Read a model that `save` wrote; raise `FileRejectedError` if the file is damaged or is something else."""
+        configuration, model, track_classes, found = saving.read(path, key, choose(hardware), class_folder)
+        classifier = cls(
+            configuration.encoder,
+            configuration.gamma,
+            grid_bits=configuration.grid_bits,
+            track_classes=track_classes,
+            class_folder=class_folder,
+            key=found,
+            hardware=hardware,
+            backbone=configuration.backbone,
+        )
+        if model is not None:
+            classifier.hold(model)
+        return classifier
+
+    # -- for what is built on it ------------------------------------------------------------------
+
+    @property
+    def exact(self) -> ExactModel | None:
+        """The exact model behind this, if it holds samples and the settings are those it was built with."""
+        model: ExactModel | None = getattr(self, "_model", None)
+        if model is not None and self.configuration().digest() != model.configuration_digest:
+            raise ConfigurationError(
+                "encoder, gamma, grid_bits or backbone was changed after samples were learned; set them back, "
+                "or call fit to start anew"
+            )
+        return model
+
+    def hold(self, model: ExactModel) -> None:
+        """Stand for this exact model from now on; while it holds no sample, as new."""
+        if model.statistics.total:
+            self._model, self.n_features_in_ = model, model.n_features
+        else:
+            for name in ("_model", *_SEEN):
+                self.__dict__.pop(name, None)
+
+    def configuration(self) -> Configuration:
+        """Return the settings as they stand, checked."""
+        encoder = RandomProjection() if self.encoder is None else self.encoder
+        if not isinstance(encoder, Encoder):
+            raise ConfigurationError(
+                f"encoder must be an Encoder such as RandomProjection(2048); got {type(encoder).__name__}"
+            )
+        return Configuration(clone(encoder), self.gamma, self.grid_bits, self.backbone)
+
+    def new_model(self, n_features: int, default_key: Key | None = None) -> ExactModel:
+        """Return an exact model with these settings that holds nothing yet."""
+        if self.key is not None and not isinstance(self.key, Key):
+            raise ConfigurationError(
+                f"key must be a neverseen.Key, such as Key.generate(); got {type(self.key).__name__}"
+            )
+        key = self.key or default_key or Key.generate()
+        hardware = choose(self.hardware)
+        return ExactModel.in_memory(
+            self.configuration(), n_features, key, hardware, bool(self.track_classes), self.class_folder
+        )
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.exact is not None
+
+    def _require(self) -> ExactModel:
+        model = self.exact
+        if model is None:
+            raise NotFittedError(f"this {type(self).__name__} holds no samples; call fit or partial_fit first")
+        return model
+
+    @contextmanager
+    def _unchanged_on_error(self) -> Iterator[None]:
+        """Put back what scikit-learn's validation notes about a batch if the batch is refused."""
+        before = {name: self.__dict__[name] for name in _SEEN if name in self.__dict__}
+        try:
+            yield
+        except BaseException:
+            for name in _SEEN:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(before)
+            raise
+
+    def _samples(
+        self, X: Any, y: Any, *, reset: bool, least: int = 1, any_label: bool = False
+    ) -> tuple[np.ndarray, LabelIndex]:
+        plain = not reset and self._is_plain(X, least)
+        features = X if plain else validate_data(self, X, reset=reset, ensure_min_samples=least)
+        index = LabelIndex(label_list(y, any_label))
+        check_consistent_length(features, index.positions)
+        return features, index
+
+    def _is_plain(self, X: Any, least: int) -> bool:
+        """Return whether scikit-learn's validation, slow beside a small request, would hand X back as it is."""
+        return (
+            type(X) is np.ndarray
+            and X.dtype in (np.float32, np.float64)
+            and X.ndim == 2
+            and X.shape[1] == getattr(self, "n_features_in_", None)
+            and len(X) >= least
+            and not hasattr(self, "feature_names_in_")
+            and bool(np.isfinite(X).all())
+        )
+
+    def _scores(self, X: Any) -> tuple[np.ndarray, list[str]]:
+        model = self._require()
+        features = X if self._is_plain(X, 1) else validate_data(self, X, reset=False)
+        scores, names = model.scores(quantise(features))
+        if not names:  # another thread had the last sample forgotten
+            self._require()
+            raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
+        return scores, names
+
+
+def label_list(y: Any, any_label: bool = False) -> list[Any]:
+    """Return labels as a list, refusing what cannot be class labels; any label will do where it is only looked up."""
+    if y is None:
+        raise ValueError("AnalyticClassifier requires y to be passed, but the target y is None")
+    if isinstance(y, list | tuple) and not any(isinstance(label, list | np.ndarray) for label in y):
+        labels = list(y)
+    else:
+        array = np.asarray(y)
+        if array.ndim != 1:
+            array = column_or_1d(array, warn=True)
+        labels = array.tolist() if array.dtype.kind not in "mM" else list(array)
+    if not any_label:
+        require_classes(labels)
+    return labels

@@ -1,0 +1,313 @@
+"""`ForgettingModel`: raw samples in, receipts out, and exact forgetting with either."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from neverseen.backbones import Backbone, efficientnet_lite0
+from neverseen.backbones.reading import Prepared, features_of
+from neverseen.errors import ConfigurationError, NotLearnedError
+from neverseen.holdings import FORGET, Change
+from neverseen.labels import normalise, text
+from neverseen.model.classifier import AnalyticClassifier
+from neverseen.model.exact import ExactModel
+from neverseen.model.intake import Intake, Verdict
+from neverseen.proof.keys import Keyring
+
+
+class ForgettingModel:
+    """A classifier of images or texts that forgets exactly, by receipt or by sample.
+
+    A frozen backbone turns samples into features; an `AnalyticClassifier` learns and forgets them. Each sample learned
+    gives a receipt for its owner. After forgetting, the model is bit for bit the one that never learned the sample:
+    same `digest`, same saved file. A request that is refused changes nothing.
+
+    Parameters
+    ----------
+    backbone : Backbone, optional
+        What makes features of samples. `neverseen.backbones.efficientnet_lite0` by default, for images.
+    classifier : AnalyticClassifier, optional
+        Its settings are used; it is not changed, and must hold no samples.
+    keys : Keyring, optional
+        The model's secrets. New ones by default, in memory: ``model.keys.save(path)`` before you hand out receipts.
+
+    Attributes
+    ----------
+    backbone : Backbone
+    classifier : AnalyticClassifier
+        To look at: weights, scores, settings. What it learns by itself has no receipts.
+    keys : Keyring or None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neverseen import AnalyticClassifier, ForgettingModel, RandomProjection
+    >>> from neverseen.backbones import Precomputed
+    >>> rows = np.random.default_rng(0).normal(size=(60, 5)); labels = np.where(rows[:, 0] > 0, "cat", "dog")
+    >>> def new():
+    ...     return ForgettingModel(Precomputed(5), AnalyticClassifier(RandomProjection(32), gamma=2**12))
+    >>> model, never = new(), new()
+    >>> receipts = model.learn(rows, labels)
+    >>> model.forget(receipts[:20])
+    >>> _ = never.learn(rows[20:], labels[20:])
+    >>> model.digest() == never.digest()
+    True
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone | None = None,
+        classifier: AnalyticClassifier | None = None,
+        keys: Keyring | None = None,
+    ) -> None:
+        self.backbone = _checked(backbone)
+        settings = AnalyticClassifier() if classifier is None else classifier
+        if not isinstance(settings, AnalyticClassifier) or hasattr(settings, "n_features_in_"):
+            raise ConfigurationError(
+                "classifier must be an AnalyticClassifier that holds no samples: what it learned without the backbone "
+                "has no receipts"
+            )
+        if keys is None:
+            keys = Keyring.generate(settings.key)
+        elif not isinstance(keys, Keyring):
+            raise ConfigurationError(f"keys must be a neverseen.Keyring; got {type(keys).__name__}")
+        elif settings.key not in (None, keys.membership):
+            raise ConfigurationError("the classifier's key is another than the keyring's membership key: leave it out")
+        digest = self.backbone.digest()
+        if settings.backbone not in (None, digest):
+            raise ConfigurationError("the classifier was set up for another backbone: leave its backbone= out")
+        self._start(clone(settings).set_params(backbone=digest, key=keys.membership), keys)
+
+    def _start(self, classifier: AnalyticClassifier, keys: Keyring | None) -> None:
+        self.classifier = classifier
+        self._lock = threading.RLock()
+        self._new: ExactModel | None = None
+        self._intake = Intake(self.backbone, classifier.configuration().digest(), keys, owned=False)
+
+    @property
+    def keys(self) -> Keyring | None:
+        """The model's secrets; None if it was loaded without them."""
+        return self._intake.keys
+
+    def __bool__(self) -> bool:
+        return True  # also while it holds no sample
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a ForgettingModel is not pickled or copied, keys and all: use save and load")
+
+    # -- learning ----------------------------------------------------------------------------------
+
+    def learn(
+        self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
+    ) -> list[bytes]:
+        """Learn samples and return a receipt for each, in order. Give them to their owners; the model keeps none.
+
+        Parameters
+        ----------
+        samples : sequence of n samples
+            Images (arrays, PIL images, paths, encoded bytes), texts or feature rows, as the backbone takes them.
+        labels : sequence of n labels
+        ids : iterable of n values, optional
+            What to know each sample by; no two held at one time may be the same. Random ones by default. A sample
+            that is learned again under its old id has its old receipt, which is good again. (In a store ids are an
+            owner's own, and every receipt is new: see `neverseen.store`.)
+        owners : iterable of n values, optional
+            Whose each sample is, noted in its receipt alone.
+
+        Returns
+        -------
+        list of bytes
+            About 115 bytes more than the backbone has features; 130 in a store.
+        """
+        change = self._intake.learning(self._exact(), samples, labels, ids, owners)
+        self._commit(change)
+        return list(change.receipts)
+
+    # -- forgetting --------------------------------------------------------------------------------
+
+    def prepare(self, samples: Any, *, remember: bool = False) -> Prepared:
+        """Return samples with their features taken, to be given to `learn` or `forget` in their place.
+
+        This is the slow part of either, and the only one that needs the backbone. It holds no lock.
+
+        Parameters
+        ----------
+        samples : sequence of n samples
+        remember : bool
+            Whether a cache may keep the features: only for samples that are about to be learned.
+        """
+        return self._intake.prepare(samples, remember=remember)
+
+    def forget(
+        self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None, dry_run: bool = False
+    ) -> None:
+        """Forget exactly these samples, given their receipts, or the samples themselves with their labels.
+
+        All of them or, if one is refused, none. A receipt needs no backbone and cannot miss. A sample goes through the
+        backbone again, and is found if its features are still the same.
+
+        Parameters
+        ----------
+        given : sequence of bytes, or of samples
+            Receipts if `labels` is left out, else samples.
+        labels : sequence of labels, optional
+        ids : iterable, optional
+            The ids of the samples. Needed where the same sample was learned several times and not all are to go.
+        dry_run : bool
+            Raise what would be raised, and change nothing.
+
+        Raises
+        ------
+        ReceiptRejectedError
+            A receipt is altered, cut short, used up, or another model's. Its ``reason`` says which.
+        FeaturesMovedError
+            The model learned this sample, but its features come out differently now. Only the receipt helps.
+        NotLearnedError
+            The model does not hold the sample with this label, or not under this id.
+        """
+        self._commit(self._intake.forgetting(given, labels, ids), dry_run)
+
+    def forget_class(self, label: Any, *, dry_run: bool = False) -> None:
+        """Forget every sample of a class, without receipts. Needs a classifier with ``track_classes=True``.
+
+        A cache of features (`neverseen.backbones.Cached`) is emptied: it does not know which samples were of the class.
+        With `dry_run`, raise what would be raised, and change nothing.
+        """
+        self._commit(self._intake.forgetting_class(label), dry_run)
+
+    def verdicts(self, tokens: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
+        """Return what `forget` would say about each receipt by itself, or about its being listed again; change nothing.
+
+        For many requests at a time: all are looked up together.
+
+        Parameters
+        ----------
+        tokens : sequence of bytes
+        owners : sequence, optional
+            Whose each receipt must be; None for anybody's. One of somebody else is refused as one that cannot be read
+            is, and nothing is looked up for it: how long that takes does not tell what became of its sample.
+        """
+        whose = [None] * len(tokens) if owners is None else owners
+        limits = [None if owner is None else text(normalise(owner)) for owner in whose]
+        with self._lock:
+            return self._intake.verdicts(self._exact(), tokens, limits)
+
+    def read_receipt(self, receipt: bytes) -> dict[str, Any]:
+        """Return id, label and owner of a receipt that this model gave, used or not; change nothing."""
+        return self._intake.opened([receipt])[0].facts()
+
+    # -- predicting --------------------------------------------------------------------------------
+
+    def predict(self, samples: Any) -> np.ndarray:
+        """Return the class of greatest score for each sample."""
+        return self.classifier.predict(features_of(self.backbone, samples))
+
+    def predict_proba(self, samples: Any) -> np.ndarray:
+        """Return a probability for each sample and class; shape (n, C)."""
+        return self.classifier.predict_proba(features_of(self.backbone, samples))
+
+    def score(self, samples: Any, labels: Any) -> float:
+        """Return the share of samples whose class is predicted right."""
+        return self.classifier.score(features_of(self.backbone, samples), labels)
+
+    # -- what the model is -------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Classes held, sorted; empty while the model holds no sample."""
+        return getattr(self.classifier, "classes_", np.empty(0, dtype=object))
+
+    def __len__(self) -> int:
+        """Return the number of samples held."""
+        model = self.classifier.exact
+        return 0 if model is None else model.statistics.total
+
+    def digest(self) -> str:
+        """Return the SHA-256, in hex, of what the model is: backbone, settings, classes, weights."""
+        return self.classifier.digest()
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file. Neither the backbone nor the keys are in it: ``keys.save`` stores those."""
+        self.classifier.save(path, include_key=False)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        backbone: Backbone | None = None,
+        keys: Keyring | None = None,
+        *,
+        hardware: str = "auto",
+        class_folder: str | os.PathLike[str] | None = None,
+    ) -> ForgettingModel:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+        backbone : Backbone, optional
+            The one it was made with, told by its digest. `efficientnet_lite0` by default.
+        keys : Keyring, optional
+            Without them the model can predict, not learn or forget.
+        """
+        found = _checked(backbone)
+        classifier = AnalyticClassifier.load(
+            path, key=None if keys is None else keys.membership, hardware=hardware, class_folder=class_folder
+        )
+        if classifier.backbone != found.digest():
+            made = "features alone: use AnalyticClassifier.load" if classifier.backbone is None else "another backbone"
+            raise ConfigurationError(f"{path} holds a model of {made}; this is {found.name} ({found.digest()[:16]}...)")
+        return cls._of(found, classifier, keys)
+
+    @classmethod
+    def _of(cls, backbone: Backbone, classifier: AnalyticClassifier, keys: Keyring | None) -> ForgettingModel:
+        """Return a model over a classifier that was set up for it, and may hold samples."""
+        model = cls.__new__(cls)
+        model.backbone = backbone
+        model._start(classifier, keys)
+        return model
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _exact(self) -> ExactModel:
+        """Return the exact model; while no sample is held, one that waits for the first."""
+        held = self.classifier.exact
+        if held is not None:
+            return held
+        if self._new is None or self._new.statistics.total:
+            self._new = self.classifier.new_model(self.backbone.n_features)
+        return self._new
+
+    def _commit(self, change: Change, dry_run: bool = False) -> None:
+        with self._lock:
+            model = self._exact()
+            if change.kind == FORGET and not model.statistics.total and len(change) and not change.receipts:
+                raise NotLearnedError(
+                    "the model holds no samples: nothing was learned, or all of it is forgotten already",
+                    tuple(range(len(change))),
+                )
+            if dry_run:
+                self._intake.check(model, change)
+                return
+            self._intake.commit(model, change)
+            self.classifier.hold(model)
+            self._new = None
+
+
+def _checked(backbone: Backbone | None) -> Backbone:
+    if backbone is None:
+        return efficientnet_lite0()
+    if not isinstance(backbone, Backbone):
+        raise ConfigurationError(
+            f"a backbone has a name, n_features, extract and digest; {type(backbone).__name__} has not: "
+            "see neverseen.backbones"
+        )
+    return backbone

@@ -1,0 +1,216 @@
+"""Published versions: the weights of a model as one file, with what proves them.
+
+A version answers and can be checked, and that is all it can do: it holds no sums, no digests of samples and no key.
+It is a function of the samples held, so models with the same settings and samples publish the same bytes, whatever
+their histories.
+
+The file is laid out like a saved model (``docs/specification.md``, section 8): safetensors with a canonical header, a
+description and a checksum. The description has the keys ``bits`` (of the witness), ``classes``, ``configuration``,
+``format`` (``"neverseen-version-1"``), ``n_features``, ``sha256`` and ``unproved``; the tensors are ``centres`` (only
+of a `GaussianKernel`), ``rests`` in the narrowest integers, and ``weights`` in int64. A version without samples has
+``n_features`` 0, no classes, and no tensors but ``centres``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neverseen.encoding import GaussianKernel, require_storable
+from neverseen.engine.arithmetic import GridWeights
+from neverseen.engine.statistics import Statistics, narrowed
+from neverseen.errors import (
+    CertificateRejectedError,
+    FileRejectedError,
+    InputError,
+    NeverseenError,
+    NotLearnedError,
+)
+from neverseen.hardware import Hardware, choose
+from neverseen.io.files import replace_file
+from neverseen.io.tensorfile import demand, pack, unpack
+from neverseen.labels import as_array, from_text, in_class_order
+from neverseen.model.exact import CHUNK_ROWS, Configuration, ExactModel, model_digest
+from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
+
+FORMAT = "neverseen-version-1"
+_FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved"}
+
+
+class Version:
+    """The weights of a model at one moment, ready to predict and to be checked.
+
+    Parameters
+    ----------
+    configuration : Configuration
+    n_features : int
+        Width d0 of the quantised features; 0 if the model held no sample.
+    classes : list of str
+        Canonical texts, in class order: the columns of the weights.
+    weights : int64 ndarray of shape (d, C)
+        In grid steps.
+    witness : Witness
+    hardware : Hardware, optional
+
+    Examples
+    --------
+    >>> from neverseen import Identity
+    >>> version = Version.empty(Configuration(Identity(), gamma=1, grid_bits=40))
+    >>> version.classes, version.digest()[:8]
+    ([], '67597ccd')
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        n_features: int,
+        classes: list[str],
+        weights: np.ndarray,
+        witness: Witness,
+        hardware: Hardware | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.n_features = n_features
+        self.classes = classes
+        self.weights = weights
+        self.witness = witness
+        self.hardware = choose("numpy") if hardware is None else hardware
+        self._scoring: GridWeights | None = None
+
+    @classmethod
+    def of(cls, model: ExactModel) -> Version:
+        """Return what a model is now. A model that holds no sample is the empty version."""
+        with model.locked():
+            statistics = model.statistics
+            if not statistics.counts:
+                return cls.empty(model.configuration, model.hardware)
+            weights = np.array(model.weights())
+            solution = model.solution()
+            cross = statistics.cross_here()
+            witness = make_witness(statistics.gram, cross, solution, model.hardware)
+            return cls(model.configuration, model.n_features, model.classes, weights, witness, model.hardware)
+
+    @classmethod
+    def empty(cls, configuration: Configuration, hardware: Hardware | None = None) -> Version:
+        """Return the version of a model that holds no sample."""
+        nothing = np.zeros((0, 0), np.int64)
+        return cls(configuration, 0, [], nothing, Witness(nothing.astype(np.int8), 1), hardware)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what the model is, in hex: that of the model itself."""
+        return model_digest(self.configuration.digest(), self.n_features, self.classes, self.weights)
+
+    def scores(self, quantised: np.ndarray) -> np.ndarray:
+        """Return exact scores in grid steps, int64 of shape (n, C), for int8 features of shape (n, d0)."""
+        if not self.classes:
+            raise NotLearnedError("this version holds no samples, and so has no classes to choose from")
+        if quantised.ndim != 2 or quantised.shape[1] != self.n_features or quantised.dtype != np.int8:
+            raise InputError(
+                f"samples must be int8 features of shape (n, {self.n_features}); "
+                f"got {quantised.dtype} of shape {quantised.shape}"
+            )
+        if self._scoring is None:
+            self._scoring = GridWeights(self.weights, self.hardware)
+        expand = self.configuration.encoder.expand
+        parts = [
+            self._scoring.scores(expand(quantised[start : start + CHUNK_ROWS], self.hardware))
+            for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
+        ]
+        return np.concatenate(parts)
+
+    def predict(self, quantised: np.ndarray) -> np.ndarray:
+        """Return the class of each sample: the one with the greatest score, the first in class order among equals."""
+        best = self.scores(quantised).argmax(axis=1)
+        labels: np.ndarray = as_array([from_text(name) for name in self.classes])[best]
+        return labels
+
+    def check(self, statistics: Statistics) -> None:
+        """Raise `CertificateRejectedError` unless these are the correctly rounded weights of these sums.
+
+        One exact residual and one factorisation, and no solve: see `neverseen.proof.witness`. The sums may be
+        anybody's: those of no samples are refused.
+        """
+        if self.classes != statistics.classes:
+            raise CertificateRejectedError("the version and the sums are of different classes")
+        if not self.classes:
+            return
+        check_weights(
+            statistics.gram,
+            statistics.cross_here(),
+            self.configuration.gamma,
+            self.configuration.grid_bits,
+            self.weights,
+            self.witness,
+            statistics.hardware,
+        )
+
+
+def write_version(path: str | os.PathLike[str], version: Version) -> None:
+    """Write a version to a file of mode 600, replacing it as a whole or not at all."""
+    encoder = version.configuration.encoder
+    require_storable(encoder)
+    tensors = {"centres": encoder.quantised_centres()} if isinstance(encoder, GaussianKernel) else {}
+    if version.classes:
+        tensors |= {"rests": version.witness.rests, "weights": version.weights}
+    about = {
+        "bits": version.witness.bits,
+        "classes": version.classes,
+        "configuration": version.configuration.as_json(),
+        "format": FORMAT,
+        "n_features": version.n_features,
+        "unproved": list(version.witness.unproved),
+    }
+    replace_file(Path(path), pack(about, tensors))
+
+
+def read_version(path: str | os.PathLike[str], hardware: Hardware | None = None) -> Version:
+    """Return the version that a file holds, or raise `FileRejectedError`.
+
+    That its weights are right is for `Version.check` to say, and that they are the publisher's for the certificate,
+    which has their digest.
+    """
+    try:
+        return _assembled(*unpack(Path(path), FORMAT), hardware)
+    except NeverseenError as error:
+        raise FileRejectedError(f"{path} is not a version that can be used: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise FileRejectedError(
+            f"{path} is not a version that can be used: it is damaged, or something else"
+        ) from error
+
+
+def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: Hardware | None) -> Version:
+    demand(set(about) == _FIELDS, "the list of its fields is another")
+    settings, classes, n_features = about["configuration"], about["classes"], about["n_features"]
+    configuration = Configuration.from_json(settings, tensors.pop("centres", None))
+    demand(isinstance(classes, list) and in_class_order(set(classes)) == classes, "its classes are not in order")
+    if not classes:
+        version = Version.empty(configuration, hardware)
+        demand(not tensors and type(n_features) is int and n_features == 0, "it has no classes, and yet features")
+        demand(
+            type(about["bits"]) is int and about["bits"] == 1 and about["unproved"] == [],
+            "it has no classes, and yet a witness",
+        )
+        return version
+    demand(type(n_features) is int and n_features > 0, "the number of its features is not one")
+    weights, rests = tensors.pop("weights"), tensors.pop("rests")
+    demand(not tensors, "it has a tensor too many")
+    shape = (configuration.encoder.code_size(n_features), len(classes))
+    demand(weights.shape == shape and weights.dtype == np.int64, "its weights are not of the shape of its settings")
+    demand(
+        rests.shape == shape and rests.dtype == narrowed(rests).dtype, "its witness is not of the shape of its settings"
+    )
+    bits, unproved = about["bits"], about["unproved"]
+    demand(type(bits) is int and 1 <= bits <= MAX_BITS, "its witness has an impossible number of bits")
+    demand(
+        all(type(column) is int and 0 <= column < len(classes) for column in unproved)
+        and unproved == sorted(set(unproved)),
+        "its list of unproved columns is not one of columns",
+    )
+    half = 1 << (bits - 1)
+    demand(-half <= int(rests.min()) and int(rests.max()) <= half, "its witness has a rest greater than any can be")
+    demand(not rests[:, unproved].any(), "its witness has rests in columns that it leaves unproved")
+    return Version(configuration, n_features, classes, weights, Witness(rests, bits, tuple(unproved)), hardware)

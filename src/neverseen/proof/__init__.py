@@ -1,0 +1,1 @@
+"""What strangers can check: keys, receipts, signatures, certificates and the proof of weights."""

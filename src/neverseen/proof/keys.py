@@ -1,0 +1,243 @@
+"""The secrets of a model, and the file they are kept in.
+
+A model has one *membership* key, under which it knows its samples, for as long as it lives: what it keeps are digests,
+and they cannot be moved to another key without the samples. It has one or more *receipt* keys: receipts are sealed
+under the newest and opened under any, so this key can be changed as often as wanted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+from neverseen.errors import ConfigurationError, FileRejectedError
+from neverseen.io.files import create_file, leftovers_of, read_secret, replace_file
+from neverseen.labels import canonical_json
+
+KEY_SIZE = 32
+FORMAT = "neverseen-keys-1"
+_SIZE_LIMIT = 2**20  # of a key file, before it is parsed
+
+
+class Key:
+    """A 32-byte secret. It never shows in a representation, a log line or an error.
+
+    Examples
+    --------
+    >>> Key(bytes(32))
+    Key(<secret>)
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        if not isinstance(secret, bytes) or len(secret) != KEY_SIZE:
+            raise ConfigurationError(f"a key must be {KEY_SIZE} bytes; use Key.generate() for a new one")
+        self._secret = secret
+
+    @classmethod
+    def generate(cls) -> Key:
+        """Return a new key from the system's random source."""
+        return cls(secrets.token_bytes(KEY_SIZE))
+
+    def reveal(self) -> bytes:
+        """Return the secret itself."""
+        return self._secret
+
+    def derive(self, purpose: bytes) -> Key:
+        """Return another key, for one purpose: at most 16 bytes that name it. It tells nothing about this one."""
+        return Key(hashlib.blake2b(key=self._secret, digest_size=KEY_SIZE, person=purpose).digest())
+
+    def check(self) -> str:
+        """Return eight bytes in hex that tell this key from others and nothing about it."""
+        return hashlib.blake2b(key=self._secret, digest_size=8, person=b"neverseen:key-id").hexdigest()
+
+    def __repr__(self) -> str:
+        return "Key(<secret>)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and hmac.compare_digest(self._secret, other._secret)
+
+    def __hash__(self) -> int:
+        return hash((Key, self._secret))
+
+
+class Keyring:
+    """All secrets of one model: its membership key and its receipt keys.
+
+    Make one with `generate`, or with `create` together with its file. **Who loses it loses the means to forget by
+    receipt**; who has it can open every receipt.
+
+    Parameters
+    ----------
+    membership : Key
+    receipts : sequence of Key
+        Newest first; at least one.
+
+    Examples
+    --------
+    >>> keys = Keyring.generate()
+    >>> keys.rotate()
+    >>> keys
+    Keyring(<2 receipt keys>)
+    """
+
+    def __init__(self, membership: Key, receipts: list[Key] | tuple[Key, ...]) -> None:
+        keys = (membership, *receipts)
+        if len(keys) < 2 or not all(isinstance(key, Key) for key in keys):
+            raise ConfigurationError("a keyring needs a membership key and at least one receipt key, each a Key")
+        if len(set(keys)) != len(keys):
+            raise ConfigurationError("the keys of a keyring must all be different")
+        self.membership = membership
+        self._receipts = tuple(receipts)
+        self._path: Path | None = None
+        self._rotating = threading.Lock()
+
+    @property
+    def receipts(self) -> tuple[Key, ...]:
+        """Receipt keys, newest first."""
+        return self._receipts
+
+    @classmethod
+    def generate(cls, membership: Key | None = None) -> Keyring:
+        """Return new keys, in memory alone: `save` them before you hand out a receipt.
+
+        Parameters
+        ----------
+        membership : Key, optional
+            The membership key, if there is one already.
+        """
+        return cls(membership or Key.generate(), [Key.generate()])
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str]) -> Keyring:
+        """Make new keys and their file, of mode 600. A file that is there already is refused, not replaced."""
+        place = Path(path).resolve()
+        keys = cls.generate()
+        try:
+            create_file(place, [keys._as_bytes(keys._receipts)])
+        except FileExistsError:
+            raise FileExistsError(
+                f"{place} is there already: open it with Keyring.load, or choose another name"
+            ) from None
+        keys._path = place
+        return keys
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the keys to a file of mode 600, replaced whole or not at all; `rotate` keeps it up to date.
+
+        A file that is there is replaced only if it holds no key but these: keys that are lost cannot be made again.
+        """
+        place = Path(path).resolve()
+        with self._rotating, _locked_folder(place):
+            if place.exists():
+                there = Keyring.load(place)
+                if there.membership != self.membership or not set(there._receipts) <= set(self._receipts):
+                    raise FileExistsError(f"{place} holds other keys, which would be lost: choose another name")
+            replace_file(place, [self._as_bytes(self._receipts)])
+            self._path = place
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Keyring:
+        """Read the keys that `save` or `create` wrote. A file that others may read is refused."""
+        place = Path(path).resolve()
+        if not place.is_file():
+            raise FileNotFoundError(f"there is no key file {place}: make one with Keyring.create")
+        try:
+            raw = read_secret(place, _SIZE_LIMIT)
+        except FileRejectedError as error:
+            _reject(place, str(error))
+        try:
+            if len(raw) > _SIZE_LIMIT:
+                raise ValueError
+            fields = json.loads(raw)
+            if fields["format"] != FORMAT:
+                raise ValueError
+            keys = cls(_key(fields["membership"]), [_key(digits) for digits in fields["receipts"]])
+            if keys._as_bytes(keys._receipts) != raw:
+                raise ValueError
+        except (ValueError, TypeError, KeyError, RecursionError):
+            _reject(place, f"it is damaged, or not a file of format {FORMAT}")
+        keys._path = place
+        return keys
+
+    def rotate(self, keep: int | None = None) -> None:
+        """Seal receipts under a new key from now on. Old receipts stay good.
+
+        The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk. Keys
+        that another process has put there meanwhile are taken over.
+
+        Parameters
+        ----------
+        keep : int, optional
+            How many of the older receipt keys to keep: receipts sealed under any other are refused from now on.
+            All of them by default.
+        """
+        if keep is not None and (not isinstance(keep, int) or keep < 0):
+            raise ConfigurationError(f"keep must be a number of keys, 0 or more; got {keep!r}")
+        with self._rotating, _locked_folder(self._path):
+            older = self._receipts
+            if self._path is not None:
+                there = Keyring.load(self._path)
+                if there.membership != self.membership:
+                    raise ConfigurationError(f"{self._path} now holds the keys of another model: nothing was changed")
+                older = (*there._receipts, *(key for key in older if key not in there._receipts))
+            receipts = (Key.generate(), *older[:keep])
+            if self._path is not None:
+                replace_file(self._path, [self._as_bytes(receipts)])
+            self._receipts = receipts
+
+    def __repr__(self) -> str:
+        plural = "" if len(self._receipts) == 1 else "s"
+        return f"Keyring(<{len(self._receipts)} receipt key{plural}>)"
+
+    def _as_bytes(self, receipts: tuple[Key, ...]) -> bytes:
+        fields = {
+            "format": FORMAT,
+            "membership": self.membership.reveal().hex(),
+            "receipts": [key.reveal().hex() for key in receipts],
+        }
+        return canonical_json(fields).encode() + b"\n"
+
+
+def tidy(path: Path) -> None:
+    """Remove what a process that died while it wrote a key file left of it."""
+    if leftovers_of(path):
+        with _locked_folder(path):
+            pass
+
+
+@contextmanager
+def _locked_folder(path: Path | None) -> Iterator[None]:
+    """Keep other processes from changing the key file meanwhile; where the system has no such locks, do nothing.
+
+    What a process that died left of a key file goes first: it holds keys, perhaps some that were dropped.
+    """
+    if path is None or os.name != "posix" or not path.parent.is_dir():
+        yield
+        return
+    import fcntl
+
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        for left in leftovers_of(path):
+            with suppress(PermissionError, FileNotFoundError):  # somebody else's
+                left.unlink()
+        yield
+    finally:
+        os.close(handle)
+
+
+def _key(digits: str) -> Key:
+    return Key(bytes.fromhex(digits))
+
+
+def _reject(path: Path, why: str) -> NoReturn:
+    raise FileRejectedError(f"{path} is not a key file that can be used: {why}") from None

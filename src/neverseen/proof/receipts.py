@@ -1,0 +1,183 @@
+"""Receipts: what the owner of a sample keeps so that it can be forgotten.
+
+A receipt is a string of bytes that means nothing to anybody but the model that gave it. Inside are the sample's id,
+label and owner, the fingerprint of its content, and its features as the model learned them (int8, before projection).
+So forgetting by receipt needs neither the sample nor the backbone, and no flipped bit of a re-extracted feature can
+make it miss. It is sealed with AES-256-GCM-SIV (RFC 8452): who has no key can neither read it nor change it. The nonce
+is a keyed digest of the content, so a receipt is a function of what it says, and to see that two receipts are the same
+is all that a repeated nonce can tell in this mode.
+
+A model in memory gives receipts without a salt: the same sample under the same id has the same receipt, whatever the
+model's history. A store puts a random salt into each and keeps it with the sample. When the sample is forgotten the
+salt is gone, so nobody can rebuild the receipt from a guess of the sample, not even with the keys. Section 9 of
+``docs/specification.md`` lays both out byte by byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neverseen.errors import MissingPackageError, ReceiptRejectedError
+from neverseen.proof.keys import Key
+
+FINGERPRINT_SIZE = 16
+TEXT_LIMIT = 2**16 - 1
+"""Bytes of an id, an owner or a label."""
+SALT_SIZE = 16
+PREFIXES = (b"NSR1", b"NSR2")
+"""How receipts begin: without a salt, and with one."""
+_PLAIN, _SALTED = PREFIXES
+_HEADER = struct.Struct("<4sI8s12s")  # magic, length of the whole, key check, nonce
+_TAG_SIZE = 16
+_MODEL_SIZE = 16  # of the configuration digest, the bytes that are noted
+_LENGTHS = struct.Struct("<HHH")  # of id, owner, label
+_SIZE_LIMIT = 2**25
+_PAD = 32  # texts are filled up to a multiple of this, so that a receipt's length tells little of them
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a receipt says once it is opened.
+
+    Attributes
+    ----------
+    id, owner, label : str
+        Canonical texts (`neverseen.labels`).
+    fingerprint : bytes
+        Of the raw sample's content (`neverseen.backbones.contents`).
+    quantised : int8 ndarray of shape (d0,)
+    salt : bytes
+        Empty, or `SALT_SIZE` random bytes.
+    """
+
+    id: str
+    owner: str
+    label: str
+    fingerprint: bytes
+    quantised: np.ndarray
+    salt: bytes = b""
+
+
+def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:
+    """Return a receipt as the bytes that its owner keeps.
+
+    Parameters
+    ----------
+    receipt : Receipt
+    key : Key
+        The newest receipt key.
+    model : bytes
+        Configuration digest of the model that gives it; 32 bytes.
+    """
+    texts = [text.encode() for text in (receipt.id, receipt.owner, receipt.label)]
+    fixed = model[:_MODEL_SIZE] + receipt.fingerprint + receipt.salt + _LENGTHS.pack(*map(len, texts))
+    joined = b"".join(texts)
+    features = np.ascontiguousarray(receipt.quantised, np.int8).tobytes()
+    content = fixed + joined + bytes(-len(joined) % _PAD) + features
+    length = _HEADER.size + len(content) + _TAG_SIZE
+    nonce = hashlib.blake2b(content, key=key.reveal(), digest_size=12, person=b"neverseen:nonce").digest()
+    header = _HEADER.pack(_SALTED if receipt.salt else _PLAIN, length, bytes.fromhex(key.check()), nonce)
+    sealed: bytes = _cipher(key).encrypt(nonce, content, header)
+    return header + sealed
+
+
+def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
+    """Return what a receipt says, or raise `ReceiptRejectedError`.
+
+    Nothing inside is looked at before the seal is found whole.
+
+    Parameters
+    ----------
+    token : bytes
+    row : int
+        Its place in the request, for the error.
+    keys : sequence of Key
+        Receipt keys that may have sealed it.
+    model : bytes
+        Configuration digest of the model that it is shown to.
+    """
+    token = bytes(token)
+    if not token or not any(token.startswith(prefix[: len(token)]) for prefix in PREFIXES):
+        raise _rejected(row, "foreign", "is not a receipt at all: receipts start with the letters NSR1 or NSR2")
+    if len(token) < _HEADER.size:
+        raise _rejected(row, "truncated", f"is cut short: {len(token)} bytes are there")
+    prefix, length, check, nonce = _HEADER.unpack_from(token)
+    if len(token) < length:
+        raise _rejected(row, "truncated", f"is cut short: {len(token)} of its {length} bytes are there")
+    if len(token) > length or length > _SIZE_LIMIT:
+        raise _rejected(row, "altered", f"was altered: it has {len(token)} bytes and says {length}")
+    key = next((key for key in keys if bytes.fromhex(key.check()) == check), None)
+    if key is None:
+        raise _rejected(
+            row,
+            "key",
+            "was sealed under a key that this model does not have: it is another model's, or of a key since dropped",
+        )
+    content = _opened(token, key, nonce)
+    if content is None:
+        raise _rejected(row, "altered", "was altered: its seal is broken")
+    if content[:_MODEL_SIZE] != model[:_MODEL_SIZE]:
+        raise _rejected(row, "model", "belongs to another model, with other settings or another backbone")
+    return _parsed(content, SALT_SIZE if prefix == _SALTED else 0)
+
+
+def commitment(receipt: bytes) -> bytes:
+    """Return 32 bytes that stand for a receipt in public: who has it recognises them, and nobody else can."""
+    return hashlib.sha256(b"neverseen:commitment:1" + receipt).digest()
+
+
+def _opened(token: bytes, key: Key, nonce: bytes) -> bytes | None:
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        content: bytes = _cipher(key).decrypt(nonce, token[_HEADER.size :], token[: _HEADER.size])
+    except (InvalidTag, ValueError):  # the latter if what is left is shorter than a tag
+        return None
+    return content
+
+
+def _parsed(content: bytes, salt_size: int) -> Receipt:
+    """Return the parts of a content whose seal is whole: `seal` made it, so that it is well-formed."""
+    place = _MODEL_SIZE + FINGERPRINT_SIZE
+    fingerprint, salt = content[_MODEL_SIZE:place], content[place : place + salt_size]
+    lengths = _LENGTHS.unpack_from(content, place + salt_size)
+    place, texts = place + salt_size + _LENGTHS.size, []
+    for length in lengths:
+        texts.append(content[place : place + length].decode())
+        place += length
+    id_text, owner, label = texts
+    place += -sum(lengths) % _PAD
+    return Receipt(id_text, owner, label, fingerprint, np.frombuffer(content, np.int8, offset=place), salt)
+
+
+def require_cipher() -> Any:
+    """Return the class of the cipher, or say what is missing for it."""
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+    except ImportError as error:
+        raise MissingPackageError("receipts need the package cryptography: pip install cryptography") from error
+    try:
+        AESGCMSIV(bytes(32))
+    except UnsupportedAlgorithm as error:
+        raise MissingPackageError(
+            "receipts need AES-GCM-SIV, which the OpenSSL behind the package cryptography does not have: install its "
+            "own wheel (pip install --force-reinstall cryptography), or OpenSSL 3.2 or newer"
+        ) from error
+    return AESGCMSIV
+
+
+def _cipher(key: Key) -> Any:
+    """Return the cipher under a key of its own, derived from the receipt key."""
+    derived = hashlib.blake2b(key=key.reveal(), digest_size=32, person=b"neverseen:seal").digest()
+    return require_cipher()(derived)
+
+
+def _rejected(row: int, reason: str, words: str) -> ReceiptRejectedError:
+    return ReceiptRejectedError(f"receipt {row} {words}. Nothing was changed", row, reason)

@@ -1,0 +1,222 @@
+"""Who may do what: API keys, kept hashed in one file."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from neverseen.errors import ConfigurationError, FileRejectedError, InputError, NeverseenError
+from neverseen.io.files import read_secret, replace_file
+from neverseen.labels import canonical_json, parse_json
+from neverseen.service.edge.errors import Refusal
+
+SCOPES = ("learn", "predict", "forget", "audit", "admin")
+NAME, FORMAT = "keys.json", "neverseen-service-keys-1"
+OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}", re.ASCII)
+"""What an owner is called."""
+_PREFIX = "nsk_"
+_TOKEN = re.compile(r"nsk_[A-Za-z0-9_-]{43}", re.ASCII)
+_SIZE_LIMIT = 2**24
+_FRESH = 0.1  # seconds for which the file is not looked at again
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """What is known of a key.
+
+    Attributes
+    ----------
+    name : str
+        For people, the audit log and the list of requests; no two keys have the same, not even revoked ones.
+    scopes : tuple of str
+        Of `SCOPES`, sorted. ``"admin"`` implies all others.
+    owner : str or None
+        Whose samples the key is about; None: everybody's.
+    sha256 : str
+        Of the token, in hex. The token has 256 random bits: there is nothing to guess, and a slow hash would help
+        nobody but who wants to keep the service busy.
+    created : str
+    revoked : str or None
+    """
+
+    name: str
+    scopes: tuple[str, ...]
+    owner: str | None
+    sha256: str
+    created: str
+    revoked: str | None = None
+
+    def may(self, scope: str) -> bool:
+        """Return whether the key has a scope."""
+        return scope in self.scopes or "admin" in self.scopes
+
+
+class KeyFile:
+    """The keys of a service. A change made by another process is seen a tenth of a second later.
+
+    Parameters
+    ----------
+    folder : Path
+        The service's own folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     keys = KeyFile(Path(folder))
+    ...     token = keys.add("shop", ["learn", "forget"], owner="ada")
+    ...     keys.find(token).scopes, keys.find("nsk_" + "x" * 43)
+    (('forget', 'learn'), None)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        self._seen: tuple[int, int, int] | None = None
+        self._looked = -_FRESH
+        self._fault: str | None = None
+        self._keys: dict[str, ApiKey] = {}
+
+    def find(self, token: str, look: bool = True) -> ApiKey | None:
+        """Return the key of a token, or None if no valid key has it.
+
+        Parameters
+        ----------
+        look : bool
+            Whether to look at the file for a token that is not known, since it may be new, and to refuse the request if
+            the file cannot be read. Without it, None.
+        """
+        if not _TOKEN.fullmatch(token):
+            return None
+        if self.fault() is not None and not look:
+            return None
+        self._require_sound()
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        if look and digest not in self._keys:
+            self._look()
+            self._require_sound()
+        found = self._keys.get(digest)
+        if found is None or not hmac.compare_digest(found.sha256, digest) or found.revoked is not None:
+            return None
+        return found
+
+    def fault(self) -> str | None:
+        """Return why the file cannot be used now, or None."""
+        if time.monotonic() - self._looked > _FRESH:
+            self._look()
+        return self._fault
+
+    def all(self) -> list[ApiKey]:
+        """Return all keys, revoked ones too, in the order of their names."""
+        self._refresh()
+        return sorted(self._keys.values(), key=lambda key: key.name)
+
+    def add(self, name: str, scopes: Iterable[str], owner: str | None = None) -> str:
+        """Make a key, and return its token, which is kept nowhere."""
+        wanted = tuple(sorted(set(scopes)))
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@ +-]{0,99}", name, re.ASCII):
+            raise InputError(f"a key's name is made of letters, digits, spaces and any of . _ @ + -; got {name!r}")
+        if not wanted or not set(wanted) <= set(SCOPES):
+            raise InputError(f"scopes are one or more of {', '.join(SCOPES)}; got {', '.join(wanted) or 'none'}")
+        if owner is not None and not OWNER.fullmatch(owner):
+            raise InputError(f"an owner is made of letters, digits and any of . _ @ + -; got {owner!r}")
+        if owner is not None and {"admin", "audit"} & set(wanted):
+            raise InputError("a key with an owner cannot have the scopes audit or admin, which are about everybody")
+        token = _PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("=")
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        with self._changing():
+            if any(key.name == name for key in self._keys.values()):
+                raise InputError(f"there is a key {name!r} already, or was: choose another name")
+            self._write([*self._keys.values(), ApiKey(name, wanted, owner, digest, _now())])
+        return token
+
+    def revoke(self, name: str) -> ApiKey:
+        """Make a key worthless, and return it."""
+        with self._changing():
+            found = next((key for key in self._keys.values() if key.name == name), None)
+            if found is None:
+                raise InputError(f"there is no key {name!r}")
+            revoked = replace(found, revoked=found.revoked or _now())
+            self._write([revoked if key is found else key for key in self._keys.values()])
+        return revoked
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Keep other processes from changing the file meanwhile."""
+        handle = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            self._refresh()
+            yield
+        finally:
+            os.close(handle)
+
+    def _write(self, keys: list[ApiKey]) -> None:
+        listed = [asdict(key) for key in sorted(keys, key=lambda key: key.name)]
+        replace_file(self.path, [canonical_json({"format": FORMAT, "keys": listed}).encode() + b"\n"])
+        self._refresh()
+
+    def _require_sound(self) -> None:
+        """Refuse while the file cannot be used: keys that were read before may have been revoked in it."""
+        if self.fault() is not None:
+            raise Refusal("unavailable", "the API keys cannot be read now: try again in a moment", wait=2)
+
+    def _look(self) -> None:
+        """Read the file if it has changed, and note whether it can be used."""
+        before = self._fault
+        try:
+            self._refresh()
+        except (NeverseenError, OSError) as error:
+            self._fault = str(error)
+            if self._fault != before:
+                print(f"error: the API keys cannot be read: {error}", file=sys.stderr)  # noqa: T201
+
+    def _refresh(self) -> None:
+        self._looked = time.monotonic()
+        try:
+            about = self.path.stat()
+        except FileNotFoundError:
+            self._seen, self._keys, self._fault = None, {}, None
+            return
+        seen = (about.st_ino, about.st_mtime_ns, about.st_size)
+        if seen != self._seen:
+            self._seen = None  # one that cannot be read is read again
+            self._keys, self._seen = _read(self.path), seen
+        self._fault = None
+
+
+def maker_of(token: str, request_id: str) -> bytes:
+    """Return what tells who made a request once the name of the key is gone: whoever has the token, and nobody else.
+
+    It is a digest of the token itself, of which the file of keys has another digest. So whoever has all files can
+    neither tell which key made a request, nor that two were made with one.
+    """
+    return hashlib.blake2b(request_id.encode(), key=token.encode(), digest_size=16, person=b"neverseen:maker").digest()
+
+
+def _read(path: Path) -> dict[str, ApiKey]:
+    try:
+        content = read_secret(path, _SIZE_LIMIT)
+        about: Any = parse_json(content)
+        if about["format"] != FORMAT:
+            raise FileRejectedError(f"{path} is not a file of API keys")
+        keys = [ApiKey(**entry | {"scopes": tuple(entry["scopes"])}) for entry in about["keys"]]
+        return {key.sha256: key for key in keys}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigurationError(f"{path} cannot be used: {error}") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,114 @@
+"""`create_app`: the ASGI application."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from neverseen.backbones import Backbone
+from neverseen.proof.keys import Keyring
+from neverseen.service.core import Service
+from neverseen.service.edge import (
+    console_files,
+    routes_certificates,
+    routes_changing,
+    routes_health,
+    routes_reading,
+)
+from neverseen.service.edge.answers import answer
+from neverseen.service.edge.documented import document
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.frame import Frame, Handler, front
+from neverseen.service.edge.routes_changing import Changing
+from neverseen.service.edge.routes_reading import Reading
+from neverseen.service.operations.settings import Settings
+
+
+def create_app(
+    folder: str | os.PathLike[str],
+    settings: Settings | None = None,
+    *,
+    backbone: Backbone | None = None,
+    keys: Keyring | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    hardware: str = "auto",
+) -> FastAPI:
+    """Return the application of a store's service. The store is open while the application runs.
+
+    Parameters
+    ----------
+    folder : path
+        The store's.
+    settings : Settings, optional
+        Those of the folder by default.
+    backbone : Backbone, optional
+        The store's. Without it, features of raw samples cannot be taken.
+    keys : Keyring, optional
+        Where they are not in the folder.
+    """
+    place = Path(folder)
+    service = Service(place, settings or Settings.load(place), backbone, keys, clock, hardware)
+
+    @asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        if not service.started:
+            service.start()
+        try:
+            yield
+        finally:
+            service.stop()
+
+    app = FastAPI(
+        title="neverseen", openapi_url=None, docs_url=None, redoc_url=None, lifespan=running, redirect_slashes=False
+    )
+    app.state.service = service
+    changing, reading = Changing(service), Reading(service)
+    app.include_router(routes_changing.router(changing))
+    app.include_router(routes_reading.router(reading))
+    app.include_router(routes_certificates.router(service))
+    app.include_router(routes_health.router(service))
+    app.include_router(console_files.router())
+    direct: dict[str, Handler] = {"/v1/forget": changing.forget, "/v1/predict": reading.predict}
+    app.add_middleware(Frame, service=service, direct=direct)
+    app.state.front = front(app, Frame(app, service, direct))
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        service.public(request)  # what is not there is not asked for any oftener
+        return _http_error(error)
+
+    app.add_exception_handler(HTTPException, http_error)
+    made: list[Response] = []
+
+    async def openapi(request: Request) -> Response:
+        service.public(request)
+        if not made:
+            bounds = service.bounds
+            made.append(answer(document(app, bounds.kind, bounds.n_features, service.settings.max_batch)))
+        return made[0]
+
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
+    return app
+
+
+def _http_error(error: Exception) -> Response:
+    """Answer what the framework refuses in the one shape of errors."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 405:
+        response = Refusal("method_not_allowed", "this path does not take this method").response()
+        allowed = getattr(error, "headers", None) or {}
+        response.headers.update(allowed)
+        return response
+    if status == 404:
+        return Refusal("not_found", "there is no such path").response()
+    code = "invalid_request" if status < 500 else "internal"
+    return Refusal(
+        code, "the request cannot be understood" if status < 500 else "the service made a mistake"
+    ).response()

@@ -1,0 +1,170 @@
+"""Receiving what a client sends: no more of it than is allowed, and no slower."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.shares import Shares
+from neverseen.service.operations.settings import Settings
+
+_DRAIN = 2**20  # bytes that are still read of a body that is refused, so that its sender sees the answer
+_DRAIN_SECONDS = 1.0
+_PUBLIC_SHARE = 8
+
+
+class Bodies:
+    """Receives bodies within the limits of one, of one client's, and of all that are held at a time.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._room = Shares(settings.max_waiting_bytes)
+        self._public_room = Shares(settings.max_waiting_bytes // _PUBLIC_SHARE)
+        self._deadlines = Deadlines()
+
+    @asynccontextmanager
+    async def receiving(
+        self, request: Request, client: str, most: int, public: bool = False
+    ) -> AsyncIterator[bytearray]:
+        """Hand out the body of a request; it counts as held until this is left.
+
+        Parameters
+        ----------
+        request : Request
+        client : str
+            Who sends it: nobody can take all the room there is.
+        most : int
+            Bytes that are taken.
+        public : bool
+            Whether it comes without a key. Such bodies have room of their own: they do not crowd out the others.
+        """
+        settings = self._settings
+        room = self._public_room if public else self._room
+        content = bytearray()
+        held, whole = 0, False
+        try:
+            if declared(request) > most:
+                raise _too_large(most)
+            pace = settings.body_rate * settings.body_pause
+            due = pace
+            with self._deadlines.within(settings.body_timeout, settings.body_pause) as go_on:
+                async for part in request.stream():
+                    if held + len(part) > most:
+                        raise _too_large(most)
+                    if not room.take(client, len(part)):
+                        raise Refusal("busy", "too much is being sent at a time: try again in a moment", wait=1)
+                    held += len(part)
+                    content += part
+                    if held >= due:
+                        due = held + pace
+                        go_on()
+            whole = True
+            yield content
+        except TimeoutError:
+            words = (
+                f"at least {settings.body_rate:g} bytes a second, and the whole in {settings.body_timeout:g} seconds"
+            )
+            raise Refusal("timeout", f"the body did not come in time: send {words}") from None
+        except ClientDisconnect:
+            raise Refusal("timeout", "the connection was closed before the body had come") from None
+        except Refusal as refusal:
+            if not whole and refusal.code in ("too_large", "busy"):
+                await _drain(request)
+            raise
+        finally:
+            room.give(client, held)
+
+
+class Deadlines:
+    """Time limits for many at once, cheaply: one timer looks after all of them, and is late by up to a second."""
+
+    def __init__(self) -> None:
+        self._until: dict[asyncio.Task[Any], float] = {}
+        self._late: set[asyncio.Task[Any]] = set()
+        self._looking = False
+
+    @contextmanager
+    def within(self, seconds: float, pause: float) -> Iterator[Callable[[], None]]:
+        """Raise `TimeoutError` in the task that is inside for longer than this, or makes too long a pause.
+
+        Parameters
+        ----------
+        seconds : float
+        pause : float
+            Seconds until the first call of what is handed out, and from one call to the next.
+        """
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("this is for tasks")
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+
+        def go_on() -> None:
+            self._until[task] = min(end, loop.time() + pause)
+
+        go_on()
+        if not self._looking:
+            self._looking = True
+            loop.call_later(min(1.0, seconds, pause), self._look, loop)
+        try:
+            yield go_on
+        except asyncio.CancelledError:
+            if task in self._late and task.uncancel() <= 0:
+                raise TimeoutError from None
+            raise
+        finally:
+            del self._until[task]
+            self._late.discard(task)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for task, until in self._until.items():
+            if until <= now and task not in self._late:
+                self._late.add(task)
+                task.cancel()
+        self._looking = bool(self._until)
+        if self._looking:
+            nearest = min(self._until.values())
+            loop.call_later(min(1.0, max(0.01, nearest - now)), self._look, loop)
+
+
+async def _drain(request: Request) -> None:
+    """Read a little more, and let it go."""
+    size = 0
+    try:
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while size < _DRAIN:
+                message = await request.receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
+    except TimeoutError:
+        return
+
+
+def declared(request: Request) -> int:
+    """Return how many bytes a request says that its body has; 0 if it does not say."""
+    length = request.headers.get("content-length", "0")
+    return int(length[:20]) if length.isascii() and length.isdigit() else 2**64  # no number: too many
+
+
+def content_type(request: Request, *allowed: str) -> str:
+    """Return which of the allowed content types a request has, or refuse it."""
+    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if found not in allowed:
+        raise Refusal("wrong_content_type", f"send the body as {' or '.join(allowed)}; got {found[:60] or 'nothing'!r}")
+    return found
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal("too_large", f"the body is larger than {most} bytes: send it in parts")

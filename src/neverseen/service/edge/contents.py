@@ -1,0 +1,388 @@
+"""What bodies hold: counted, checked and unpacked, each within its bounds. Nothing here needs the service.
+
+What is counted is counted before it becomes objects, and images are measured before they are unpacked. Still, somebody
+else chose these bytes. So all but small and simple bodies of numbers and texts are read in a process apart
+(`neverseen.service.edge.apart`): if that runs out of memory or time, nobody notices but the sender.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from neverseen.backbones.contents import FORMATS, Reduced, decoded
+from neverseen.backbones.images import Images
+from neverseen.errors import InputError, NeverseenError
+from neverseen.labels import parse_json
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.forms import form_of
+from neverseen.service.edge.schemas import Body, ForgetBody, Id, Label, LabelledSample, LearnBody, PredictBody, Sample
+
+Model = TypeVar("Model", bound=Body)
+JSON, FORM = "application/json", "multipart/form-data"
+KINDS = {"features": "features", "images": "image", "texts": "text"}
+"""What a sample is called, by what the backbone takes."""
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_FIELDS = 8  # strings, or values, of a sample besides its features: names and values of three fields, and some more
+_RECEIPT = 2**18  # bytes of a receipt besides a byte for each feature: id, owner and label have 2**16 at most
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF
+_LABELS: TypeAdapter[Any] = TypeAdapter(list[Label])
+_IDS: TypeAdapter[Any] = TypeAdapter(list[Id])
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What one body may hold.
+
+    Attributes
+    ----------
+    kind : {"features", "images", "texts"}
+        What the backbone takes.
+    n_features : int
+    max_batch, max_text, max_image_bytes, max_pixels, max_request_pixels : int
+        As in `Settings`.
+    images : dict, optional
+        Configuration of the `Images` that scales images for the backbone, where that may be done beforehand.
+    """
+
+    kind: str
+    n_features: int
+    max_batch: int
+    max_text: int
+    max_image_bytes: int
+    max_pixels: int
+    max_request_pixels: int
+    images: dict[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return them as JSON values."""
+        return asdict(self)
+
+
+@dataclass
+class Given:
+    """What a body holds.
+
+    Attributes
+    ----------
+    samples : list of ndarray, of Reduced or of str
+        Rows of features, images, or texts; empty where there are receipts.
+    receipts : list of bytes, or None
+    labels, ids : list
+        Of the samples, where they are given.
+    owner : str or None
+    spans : list of (int, int)
+        Where in a form its files are.
+    pixels : int
+        Of all images together.
+    """
+
+    samples: list[Any] = field(default_factory=list)
+    receipts: list[bytes] | None = None
+    labels: list[Any] = field(default_factory=list)
+    ids: list[str | None] = field(default_factory=list)
+    owner: str | None = None
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    pixels: int = 0
+
+    def __len__(self) -> int:
+        return len(self.samples) if self.receipts is None else len(self.receipts)
+
+
+Room = Callable[[int], None]
+"""Told the pixels that are about to be unpacked; refuses if there is no room for them."""
+
+
+def learned(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
+    """Return the samples of a body that are to be learned."""
+    if _is_json(content_type):
+        body = parsed(LearnBody, content, bounds)
+        given = _labelled(body.samples, bounds, room)
+        given.owner = body.owner
+        return given
+    form = form_of(content, content_type, bounds.max_batch, ("files",), ("labels", "ids", "owner"))
+    files = form.files.get("files", [])
+    labels = _listed(_LABELS, form.texts.get("labels", b""), "labels")
+    ids = _listed(_IDS, form.texts["ids"], "ids") if "ids" in form.texts else [None] * len(files)
+    if not files or not len(labels) == len(ids) == len(files):
+        raise Refusal("invalid_request", f"{len(files)} files need as many labels, and ids if there are any")
+    pixels, samples = images_of(_cut(content, files), bounds, room)
+    try:
+        owner = form.texts["owner"].decode() if "owner" in form.texts else None
+    except UnicodeDecodeError:
+        raise Refusal("invalid_request", "the owner is not a text in UTF-8") from None
+    return Given(samples, None, labels, ids, owner, files, pixels)
+
+
+def predicted(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
+    """Return the samples of a body that are to be predicted."""
+    if _is_json(content_type):
+        return _samples(parsed(PredictBody, content, bounds).samples, bounds, room)
+    files = form_of(content, content_type, bounds.max_batch, ("files",), ()).files.get("files", [])
+    if not files:
+        raise Refusal("invalid_request", "send images, in the field files")
+    pixels, samples = images_of(_cut(content, files), bounds, room)
+    return Given(samples, spans=files, pixels=pixels)
+
+
+def forgotten(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
+    """Return what a body says is to be forgotten: receipts, or samples."""
+    if _is_json(content_type):
+        body = parsed(ForgetBody, content, bounds)
+        if body.receipts is None:
+            return _labelled(body.samples, bounds, room)
+        require_few(len(body.receipts), bounds.max_batch)
+        return Given(receipts=[_receipt(word, row, bounds) for row, word in enumerate(body.receipts)])
+    spans = form_of(content, content_type, 1, ("receipts",), ()).files.get("receipts", [])
+    if len(spans) != 1:
+        raise Refusal("invalid_request", "send one file of receipts, in the field receipts")
+    (file,) = _cut(content, spans)
+    return Given(receipts=receipts_in(file, bounds), spans=spans)
+
+
+READERS = {"learn": learned, "predict": predicted, "forget": forgotten}
+"""What reads a body, by what it is sent for."""
+
+
+def _cut(content: bytes, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    view = memoryview(content)
+    return [bytes(view[start:end]) for start, end in spans]
+
+
+# -- JSON --------------------------------------------------------------------------------------------
+
+
+def parsed(model: type[Model], content: bytes, bounds: Bounds | None = None) -> Model:
+    """Return a JSON body, checked.
+
+    Parameters
+    ----------
+    model : type
+    content : bytes
+    bounds : Bounds, optional
+        A body with more samples, receipts or numbers than these allow is refused before it is parsed.
+    """
+    if bounds is not None:
+        _require_few_values(content, bounds)
+    try:
+        body = model.model_validate_json(content)
+    except ValidationError as error:
+        raise _refused(error) from None
+    except RecursionError:
+        raise Refusal("invalid_json", "the body is nested too deeply") from None
+    names = _names(body)
+    # In JSON a colon that is in no text stands behind a name. Of a name that is there twice, one value was dropped.
+    if content.count(b":") != names and _STRING.sub(b"", content).count(b":") != names:
+        raise Refusal("invalid_request", "an object in the body has a name twice: give each name once")
+    return body
+
+
+def _names(value: Any) -> int:
+    """Return how many names the objects in a body have together."""
+    if isinstance(value, Body):
+        names = value.model_fields_set
+        return len(names) + sum(_names(getattr(value, name)) for name in names if name != "features")  # are numbers
+    if isinstance(value, dict):
+        return len(value) + sum(map(_names, value.values()))
+    return sum(map(_names, value)) if isinstance(value, list) else 0
+
+
+def _require_few_values(content: bytes, bounds: Bounds) -> None:
+    """Refuse a JSON text with more objects, strings or values than the samples or receipts of a request have."""
+    most = bounds.max_batch + 1
+    values = most * (_FIELDS + (bounds.n_features if bounds.kind == "features" else 0))
+    # At least so many quotes are no part of a text: each of those that are has a backslash before it.
+    quotes = content.count(b'"') - content.count(b'\\"')
+    if quotes <= 2 * most * _FIELDS:
+        if content.count(b"{") <= most and content.count(b",") <= values:
+            return
+        bare = _STRING.sub(b"", content)  # texts may have any number of braces and commas
+        if bare.count(b"{") <= most and bare.count(b",") <= values:
+            return
+    raise Refusal("invalid_request", f"this is too much for one request: send at most {bounds.max_batch} at a time")
+
+
+def _listed(adapter: TypeAdapter[Any], words: bytes, field: str) -> Any:
+    """Return a list that is a field of a form, as JSON, checked."""
+    try:
+        return adapter.validate_json(words)
+    except ValidationError as error:
+        raise Refusal("invalid_request", f"{field}: {_refused(error).message}") from None
+
+
+def _refused(error: ValidationError) -> Refusal:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return Refusal("invalid_json", f"the body is not JSON that can be read: {first['msg'][:200]}")
+    place = first["loc"]
+    row = next((part for part in place if isinstance(part, int)), None)
+    where = ".".join(str(part) for part in place if str(part).isidentifier() or isinstance(part, int))[:200]
+    words = first["msg"].removeprefix("Value error, ")
+    return Refusal("invalid_request", f"{where}: {words}" if where else words, row=row)
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == JSON
+
+
+# -- receipts ----------------------------------------------------------------------------------------
+
+
+def receipts_in(content: bytes, bounds: Bounds) -> list[bytes]:
+    """Return the receipts of a file as ``neverseen learn`` writes it, or of one with the bytes of a receipt."""
+    if not content[:1024].lstrip().startswith(b"{"):
+        return [_sized(content, 0, bounds)]
+    most = bounds.max_batch
+    if content.count(b"\n") > most:
+        raise Refusal("invalid_request", f"the file has too many lines for one request: send at most {most} at a time")
+    found: list[bytes] = []
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            token = parse_json(line)["receipt"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            token = None
+        if not isinstance(token, str):
+            raise Refusal("invalid_request", f"line {number} of the file is not a receipt as learn writes it")
+        found.append(_receipt(token, len(found), bounds))
+    return found
+
+
+def _receipt(word: str, row: int, bounds: Bounds) -> bytes:
+    return _sized(from_base64(word, "receipt", row), row, bounds)
+
+
+def _sized(receipt: bytes, row: int, bounds: Bounds) -> bytes:
+    most = bounds.n_features + _RECEIPT
+    if not 0 < len(receipt) <= most:
+        words = f"receipt {row} has {len(receipt)} bytes; receipts of this model have 1 to {most}"
+        raise Refusal("invalid_request", words, row=row)
+    return receipt
+
+
+def from_base64(word: str, what: str, row: int) -> bytes:
+    """Return what base64 stands for, in either alphabet, with or without its padding."""
+    try:
+        raw = word.encode("ascii").translate(_STANDARD)
+        content = base64.b64decode(raw + b"=" * (-len(raw) % 4), validate=True)
+    except (ValueError, binascii.Error):
+        content = b""
+    if not content:
+        raise Refusal("invalid_request", f"{what} {row} is not base64, or is empty", row=row)
+    return content
+
+
+# -- samples -----------------------------------------------------------------------------------------
+
+
+def require_few(count: int, most: int) -> None:
+    """Refuse a request for more than are taken at a time."""
+    if count > most:
+        raise Refusal("invalid_request", f"{count} are too many for one request: send at most {most} at a time")
+
+
+def _labelled(samples: Sequence[LabelledSample], bounds: Bounds, room: Room) -> Given:
+    given = _samples(samples, bounds, room)
+    given.labels = [sample.label for sample in samples]
+    given.ids = [sample.id for sample in samples]
+    return given
+
+
+def _samples(samples: Sequence[Sample], bounds: Bounds, room: Room) -> Given:
+    require_few(len(samples), bounds.max_batch)
+    wanted = KINDS[bounds.kind]
+    for row, sample in enumerate(samples):
+        if getattr(sample, wanted) is None:
+            raise Refusal("invalid_request", f"sample {row} must have {wanted!r}: this model takes it", row=row)
+    if wanted == "features":
+        return Given(list(_features([sample.features for sample in samples], bounds.n_features)))
+    if wanted == "text":
+        return Given([_text(sample.text, row, bounds.max_text) for row, sample in enumerate(samples)])
+    files = [from_base64(sample.image, "image", row) for row, sample in enumerate(samples)]
+    pixels, images = images_of(files, bounds, room)
+    return Given(images, pixels=pixels)
+
+
+def _features(rows: list[list[float]], n_features: int) -> np.ndarray:
+    for row, values in enumerate(rows):
+        if len(values) != n_features:
+            words = f"sample {row} has {len(values)} features; {n_features} are needed"
+            raise Refusal("invalid_request", words, row=row)
+    return np.array(rows, np.float64).reshape(len(rows), n_features)
+
+
+def _text(words: str, row: int, most: int) -> str:
+    if len(words) > most:
+        raise Refusal("invalid_request", f"text {row} has more than {most} letters: cut it", row=row)
+    return words
+
+
+def images_of(files: Sequence[bytes], bounds: Bounds, room: Room) -> tuple[int, list[Any]]:
+    """Return how many pixels image files have, and the images: all are measured before the first is unpacked.
+
+    An image that is larger than what the backbone sees of it is reduced to that here, so that whoever predicts and
+    learns has no more to do for a large image than for a small one.
+    """
+    if bounds.kind != "images":
+        raise Refusal("invalid_request", f"this model takes {bounds.kind}, not images: send JSON")
+    require_few(len(files), bounds.max_batch)
+    pixels = 0
+    for row, content in enumerate(files):
+        if len(content) > bounds.max_image_bytes:
+            raise Refusal("invalid_request", f"image {row} has more than {bounds.max_image_bytes} bytes", row=row)
+        with _blamed(row):
+            found = pixels_of(content)
+            if found > bounds.max_pixels:
+                raise InputError(f"it has more than {bounds.max_pixels} pixels: scale it down first")
+        pixels += found
+    if pixels > bounds.max_request_pixels:
+        words = f"the images have {pixels} pixels together, more than {bounds.max_request_pixels}"
+        raise Refusal("too_large", f"{words}: scale them down, or send fewer at a time")
+    room(pixels)
+    reduction = None if bounds.images is None else Images.from_configuration(bounds.images)
+    images = []
+    for row, content in enumerate(files):
+        with _blamed(row):
+            images.append(_carried(decoded(content), reduction))
+    return pixels, images
+
+
+def _carried(image: Any, reduction: Images | None) -> np.ndarray | Reduced:
+    """Return an image in the smaller of two forms: as it is, or as the backbone sees it."""
+    if reduction is None or image.shape[0] * image.shape[1] <= reduction.size**2:
+        whole: np.ndarray = image
+        return whole
+    return reduction.reduced(image)
+
+
+@contextmanager
+def _blamed(row: int) -> Iterator[None]:
+    """Say which image is at fault."""
+    try:
+        yield
+    except NeverseenError as error:
+        raise Refusal("invalid_request", f"image {row} cannot be used: {str(error)[:300]}", row=row) from None
+
+
+def pixels_of(content: bytes) -> int:
+    """Return how many pixels an image file has, from its head: what unpacking it would take room for."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            tags: Any = getattr(image, "tag_v2", {})
+            tile = int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0))  # each is unpacked as a whole
+            return max(int(image.width) * int(image.height), tile)
+    except Exception:  # decoders raise whatever they please
+        raise InputError(f"it is damaged, or none of {', '.join(FORMATS)}") from None

@@ -1,0 +1,139 @@
+"""What OpenAPI says of the routes: bodies, parameters, answers, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from neverseen.service.edge.contents import KINDS
+from neverseen.service.edge.errors import CODES
+from neverseen.service.edge.schemas import (
+    EXAMPLE_RECEIPT,
+    ClassBody,
+    ErrorAnswer,
+    ForgetBody,
+    LearnBody,
+    PredictBody,
+    VerifyBody,
+)
+
+_REF = "#/components/schemas/{model}"
+_BODIES: tuple[type[BaseModel], ...] = (LearnBody, ForgetBody, ClassBody, PredictBody, VerifyBody)
+_ALWAYS = ("internal",)
+KEYED = ("unauthorized", "forbidden", "rate_limited")
+SENT = ("invalid_json", "timeout", "too_large", "wrong_content_type", "invalid_request", "busy")
+CHANGED = ("queue_full", "unavailable", "stopping", "idempotency_conflict", "idempotency_expired")
+SECURED: list[dict[str, list[str]]] = [{"key": []}]
+DRY_RUN = {
+    "name": "dry_run",
+    "in": "query",
+    "description": "Say what would go, and change nothing.",
+    "schema": {"type": "boolean", "default": False},
+}
+BELOW_MIN_BATCH = {
+    "name": "below_min_batch",
+    "in": "query",
+    "description": "Publish even if fewer samples have changed than the policy publishes together.",
+    "schema": {"type": "boolean", "default": False},
+}
+IDEMPOTENCY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "A request that is sent again with the same key and body is done once, and answered the same.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]{1,200}$"},
+    "example": "order-4711-erasure",
+}
+
+
+def answers(good: dict[int, type[BaseModel]], *codes: str) -> dict[int | str, dict[str, Any]]:
+    """Return the answers of a route: those that are good, and its errors."""
+    documented: dict[int | str, dict[str, Any]] = {
+        status: {"model": model, "description": (model.__doc__ or "").strip()} for status, model in good.items()
+    }
+    for code in (*codes, *_ALWAYS):
+        status, words = CODES[code]
+        entry = documented.setdefault(status, {"model": ErrorAnswer, "description": "", "content": {}})
+        entry["description"] = f"{entry['description']}\n- `{code}`: {words}".strip()
+        examples = entry["content"].setdefault("application/json", {"examples": {}})["examples"]
+        examples[code] = {"value": {"error": {"code": code, "message": words}}}
+        if status in (429, 503):
+            entry["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string"}}}
+    return documented
+
+
+def body(model: type[BaseModel], example: Any, form: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the body of a route: JSON, and for some a form."""
+    content: dict[str, Any] = {
+        "application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}, "example": example}
+    }
+    if form is not None:
+        content["multipart/form-data"] = form
+    return {"required": True, "content": content}
+
+
+def form(required: list[str], example: Any = None, **fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a form's schema."""
+    schema = {"type": "object", "required": required, "properties": fields, "additionalProperties": False}
+    return {"schema": schema} if example is None else {"schema": schema, "example": example}
+
+
+def example_sample(kind: str, n_features: int) -> dict[str, Any]:
+    """Return a sample as this model takes it."""
+    if kind == "features":
+        return {"features": [0.5] * n_features}
+    return {"image": "iVBORw0KGgo="} if kind == "images" else {"text": "a parcel that never came"}
+
+
+def document(app: FastAPI, kind: str, n_features: int, max_batch: int) -> dict[str, Any]:
+    """Return the OpenAPI document of a service, with samples as its model takes them."""
+    made = get_openapi(
+        title="neverseen",
+        version="1",
+        description="Learn, predict, forget exactly, and prove it. Every error has one shape: see ErrorAnswer.",
+        routes=app.routes,
+    )
+    schemas = made.setdefault("components", {}).setdefault("schemas", {})
+    _, extra = models_json_schema([(model, "validation") for model in _BODIES], ref_template=_REF)
+    schemas |= extra["$defs"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for name, schema in schemas.items():
+        _narrow(name, schema, kind, n_features, max_batch)
+    made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    sample = example_sample(kind, n_features)
+    if kind != "images":  # files are images
+        for path in ("/v1/samples", "/v1/predict"):
+            del made["paths"][path]["post"]["requestBody"]["content"]["multipart/form-data"]
+    _set_example(made, "/v1/samples", {"samples": [sample | {"label": "cat", "id": "photo-1"}]})
+    _set_example(made, "/v1/forget", {"receipts": [EXAMPLE_RECEIPT]})
+    _set_example(made, "/v1/predict", {"samples": [sample]})
+    return made
+
+
+def _set_example(made: dict[str, Any], path: str, example: Any) -> None:
+    made["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = example
+
+
+def _narrow(name: str, schema: dict[str, Any], kind: str, n_features: int, max_batch: int) -> None:
+    """Say in a schema what validators say in code."""
+    properties = schema.get("properties", {})
+    if name in ("Sample", "LabelledSample", *(model.__name__ for model in _BODIES)):
+        for field in properties.values():
+            field.pop("default", None)
+    if name in ("Sample", "LabelledSample"):
+        wanted = KINDS[kind]
+        for other in set(KINDS.values()) - {wanted}:
+            properties.pop(other)
+        schema["required"] = sorted({*schema.get("required", []), wanted})
+        if wanted == "features":
+            properties["features"] |= {"minItems": n_features, "maxItems": n_features}
+    if name in ("LearnBody", "ForgetBody", "PredictBody"):
+        for field in ("samples", "receipts"):
+            if field in properties:
+                properties[field]["maxItems"] = max_batch
+    if name == "ForgetBody":
+        schema["oneOf"] = [{"required": ["receipts"]}, {"required": ["samples"]}]

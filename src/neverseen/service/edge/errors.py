@@ -1,0 +1,180 @@
+"""One shape for every error, and how the errors of the package are answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.responses import Response
+
+from neverseen.errors import (
+    AlreadyForgottenError,
+    AmbiguousError,
+    ConfigurationError,
+    FeaturesMovedError,
+    InputError,
+    LimitError,
+    NotLearnedError,
+    NotPublishedError,
+    ReceiptRejectedError,
+)
+from neverseen.service.edge.limits import whole_seconds
+
+CODES: dict[str, tuple[int, str]] = {
+    "invalid_json": (400, "The body is not JSON in UTF-8, or is nested too deeply."),
+    "unauthorized": (401, "API key missing or invalid."),
+    "forbidden": (403, "The key does not have the scope, or is another owner's."),
+    "not_found": (404, "There is nothing of this kind, or nothing that this key may know of."),
+    "not_learned": (404, "The model does not hold such a sample or class."),
+    "features_moved": (404, "The sample was learned, but its features come out differently now: use its receipt."),
+    "receipt_rejected": (404, "A receipt is altered, foreign, or cut short: no sample is held under it."),
+    "method_not_allowed": (405, "The path does not take this method."),
+    "timeout": (408, "The body did not come in time, or too slowly."),
+    "already_forgotten": (409, "A receipt was used before: no sample is held under it."),
+    "id_taken": (409, "An id belongs to a sample that is held, or is given twice."),
+    "ambiguous": (409, "A sample was learned several times: say which by its id, or give its receipt."),
+    "idempotency_conflict": (409, "The idempotency key was used for another request."),
+    "idempotency_expired": (
+        409,
+        "The idempotency key was used before a seal, which cleared what for: nothing is done now.",
+    ),
+    "receipts_gone": (409, "The request was made before, and its receipts cannot be made again."),
+    "not_tracked": (409, "The store does not keep sums for each class."),
+    "batch_too_small": (409, "Fewer samples have changed than the policy publishes together."),
+    "nothing_published": (409, "There is no version to predict with yet."),
+    "too_large": (413, "The body, or what it unpacks to, is larger than allowed."),
+    "wrong_content_type": (415, "The body is neither JSON nor a form."),
+    "invalid_request": (422, "The body, the query or a header does not have its form."),
+    "limit_reached": (422, "The model cannot hold more."),
+    "too_many_classes": (422, "The request has too many new classes, or the model would have too many."),
+    "rate_limited": (429, "The key, or the address, has asked for too much: wait as long as Retry-After says."),
+    "queue_full": (429, "Too much waits for the writer: wait as long as Retry-After says."),
+    "internal": (500, "A mistake of the service."),
+    "busy": (503, "Too much waits already: wait as long as Retry-After says."),
+    "unavailable": (503, "The store cannot be written now. A request with an idempotency key can be sent again."),
+    "stopping": (503, "The service is about to stop."),
+    "no_room": (507, "With so many classes, the model could not be published in the memory that there is."),
+}
+"""Each code, with its status and what it means."""
+
+
+class Refusal(Exception):  # noqa: N818
+    """A request that is not done, and what its sender is told.
+
+    Parameters
+    ----------
+    code : str
+        Of `CODES`.
+    message : str
+        One sentence that says what to do.
+    row : int, optional
+        Place in the request of the sample or receipt that it is about.
+    certificate : int, optional
+    reason : str, optional
+        Of a receipt that is rejected; see `ReceiptRejectedError`.
+    wait : float, optional
+        Seconds after which to try again.
+    request : str, optional
+        Id of the earlier request that this one is taken for.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        row: int | None = None,
+        certificate: int | None = None,
+        reason: str | None = None,
+        wait: float | None = None,
+        request: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code, self.message, self.row = code, message, row
+        self.certificate, self.reason, self.wait, self.request = certificate, reason, wait, request
+
+    @property
+    def status(self) -> int:
+        """The status of HTTP."""
+        return CODES[self.code][0]
+
+    def as_arguments(self) -> dict[str, Any]:
+        """Return what it is made of, as JSON values."""
+        names = ("code", "message", "row", "certificate", "reason", "wait", "request")
+        return {name: getattr(self, name) for name in names}
+
+    def response(self, close: bool = False) -> Response:
+        """Return the answer; `close` says that the connection is not used again."""
+        about: dict[str, Any] = {"code": self.code, "message": self.message}
+        for name in ("row", "certificate", "reason", "request"):
+            if getattr(self, name) is not None:
+                about[name] = getattr(self, name)
+        headers = {} if self.wait is None else {"Retry-After": whole_seconds(self.wait)}
+        if self.code == "unauthorized":
+            headers["WWW-Authenticate"] = "Bearer"
+        if close:
+            headers["Connection"] = "close"
+        return Response(json.dumps({"error": about}), self.status, headers, "application/json")
+
+
+NOT_FOUND = "there is no such sample that this key may forget"
+
+
+def too_much() -> Refusal:
+    """Return the answer to what cannot be read within the memory and the time that there are for it."""
+    return Refusal("too_large", "this takes too much memory or time to read: send less at a time")
+
+
+def hidden(row: int | None) -> Refusal:
+    """Return the one answer to a key that may not know why."""
+    return Refusal("not_found", NOT_FOUND, row=row)
+
+
+def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
+    """Return what a request is answered that the store has refused; None if it was not the request's fault.
+
+    Parameters
+    ----------
+    owner : str or None
+        Of the key: one that has an owner is told nothing that it may not know.
+    """
+    match error:
+        case Refusal():
+            return error
+        case AlreadyForgottenError():
+            words = (
+                f"receipt {error.row} was used already: certificate {error.certificate} lists it as forgotten. If its "
+                "sample was learned again since, only its new receipt is good"
+            )
+            return Refusal("already_forgotten", words, row=error.row, certificate=error.certificate)
+        case ReceiptRejectedError() if error.reason == "repeated":
+            words = f"receipt {error.row} is listed twice: list each once"
+            return Refusal("invalid_request", words, row=error.row)
+        case ReceiptRejectedError() if error.reason == "used":
+            words = (
+                f"receipt {error.row} was used already: no sample is held under it. The next certificate will list it, "
+                "if it was forgotten just now"
+            )
+            return Refusal("already_forgotten", words, row=error.row)
+        case ReceiptRejectedError():
+            if owner is not None:
+                return hidden(error.row)
+            return Refusal("receipt_rejected", str(error), row=error.row, reason=error.reason)
+        case NotLearnedError():
+            row = error.rows[0] if error.rows else None
+            if owner is not None:
+                return hidden(row)
+            return Refusal(
+                "features_moved" if isinstance(error, FeaturesMovedError) else "not_learned", str(error), row=row
+            )
+        case NotPublishedError():
+            return Refusal(
+                "nothing_published", "nothing is published yet: learn something, and wait for its publication"
+            )
+        case AmbiguousError():
+            return Refusal("ambiguous", str(error), row=error.row)
+        case InputError() | LimitError():
+            return Refusal("invalid_request" if isinstance(error, InputError) else "limit_reached", str(error))
+        case ConfigurationError():
+            return Refusal("unavailable", f"the service is not set up for this: {error}", wait=60)
+    return None

@@ -1,0 +1,155 @@
+"""What every answer has: an id, safe headers, one shape of errors, a count."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from neverseen.service.core import ANSWERED, Service, new_id
+from neverseen.service.edge.connections import KEY
+from neverseen.service.edge.errors import Refusal
+
+CSP = (
+    "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
+    "object-src 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+]
+_NO_STORE = (b"cache-control", b"no-store")
+_HSTS = (b"strict-transport-security", b"max-age=31536000")
+_AUDITED = {"POST"}
+_QUERY_BYTES = 1024
+Handler = Callable[[Request], Awaitable[Response]]
+_QUERY = {
+    "/v1/certificates": {"before", "limit"},
+    "/v1/forget": {"dry_run"},
+    "/v1/forget/class": {"dry_run"},
+    "/v1/publish": {"below_min_batch"},
+    "/v1/seal": {"below_min_batch"},
+    "/v1/requests": {"before", "limit"},
+}
+"""Query parameters by path. Another is refused: who writes ``dryrun`` must not find out that it was none."""
+
+
+class Frame:
+    """The outermost layer of the application.
+
+    Parameters
+    ----------
+    app : ASGI application
+    service : Service
+    direct : dict
+        Handlers by path, of routes that are asked for most: POST goes there without the detour of the framework, which
+        takes longer than they do.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, direct: dict[str, Handler]) -> None:
+        self._app, self._service, self._direct = app, service, direct
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+                return
+            await self._app(scope, receive, send)
+            return
+        request_id = new_id()
+        scope["neverseen.id"] = request_id
+        ANSWERED.set(Request(scope))
+        started = time.monotonic()
+        status = 0
+
+        async def framed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = self._headers(scope, message["headers"], request_id)
+            await send(message)
+
+        try:
+            if scope["method"] != "POST":
+                self._service.count_early(Request(scope))
+            if scope["query_string"] and scope["path"].startswith("/v1/") and not _is_known(scope):
+                self._service.public(Request(scope))
+                raise _unknown(scope)
+            direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
+            if direct is None:
+                await self._app(scope, receive, framed)
+            else:
+                response = await direct(Request(scope, receive, send))
+                await response(scope, receive, framed)
+        except Refusal as refusal:
+            await self._refuse(scope, receive, framed, refusal)
+        except Exception as error:
+            print(f"error: request {request_id} failed", file=sys.stderr)  # noqa: T201
+            traceback.print_exception(error)
+            if status == 0:
+                failure = Refusal("internal", f"the service made a mistake; its log has it under {request_id}")
+                await self._refuse(scope, receive, framed, failure)
+        name = scope["path"] if scope["path"] in self._direct else getattr(scope.get("route"), "path", "other")
+        self._service.metrics.answered(name, status, time.monotonic() - started)
+
+    def takes(self, scope: Scope) -> bool:
+        """Return whether a request goes straight to its handler."""
+        return scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._direct
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+        """Answer with an error; of what might have changed something, or was denied, the audit log is told."""
+        service = self._service
+        if service.started and (scope["method"] in _AUDITED or refusal.status in (401, 403)):
+            service.refusals.note(scope.get(KEY), self._action(scope), refusal.code, scope["neverseen.id"])
+        await refusal.response(close=refusal.code in ("too_large", "timeout", "busy"))(scope, receive, send)
+
+    def _action(self, scope: Scope) -> str:
+        handler = self._direct.get(scope["path"])
+        named = (
+            getattr(scope.get("route"), "name", "other") if handler is None else getattr(handler, "__name__", "other")
+        )
+        return str(named)
+
+    def _headers(
+        self, scope: MutableMapping[str, Any], headers: list[tuple[bytes, bytes]], request_id: str
+    ) -> list[tuple[bytes, bytes]]:
+        framed = [*headers, *_HEADERS, (b"x-request-id", request_id.encode())]
+        if not any(name == b"cache-control" for name, _ in headers):
+            framed.append(_NO_STORE)
+        if scope.get("scheme") == "https":
+            framed.append(_HSTS)
+        return framed
+
+
+def _is_known(scope: Scope) -> bool:
+    """Return whether a query is short, and has no parameters but those of its path."""
+    query = scope["query_string"]
+    return len(query) <= _QUERY_BYTES and set(QueryParams(query).keys()) <= _QUERY.get(scope["path"], set())
+
+
+def _unknown(scope: Scope) -> Refusal:
+    known = ", ".join(sorted(_QUERY.get(scope["path"], set()))) or "none"
+    return Refusal("invalid_request", f"unknown query parameter, or more than {_QUERY_BYTES} bytes; known: {known}")
+
+
+def front(app: ASGIApp, frame: Frame) -> ASGIApp:
+    """Return an application that hands what is asked for most to a frame, past the framework's own layers."""
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        await (frame if frame.takes(scope) else app)(scope, receive, send)
+
+    return answered

@@ -1,0 +1,170 @@
+"""HTTP as it comes in, with limits on what comes before a body: the server itself has none."""
+
+from __future__ import annotations
+
+from collections import deque
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from neverseen.service.edge.connections import Connection
+from neverseen.service.edge.errors import Refusal
+
+HEAD_BYTES, URL_BYTES = 2**16, 2**13
+HEADERS = 200
+"""Header lines of a request, those after its body included."""
+WAITING = 8
+"""Requests of a connection that are not answered yet."""
+_CHUNKS, _CHUNK_BYTES = 1024, 64  # a body may come in so many pieces, and in more if they are not smaller than this
+
+
+class _TooMuch(Exception):  # noqa: N818
+    """Ends the parsing of what came, at once."""
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection that is cut if the head of a request has no end, and says when it has nothing to do.
+
+    The system hands over up to 256 KiB at a time, and the server parses all of it in one go: thousands of requests,
+    header lines or pieces of a body, while everybody else waits. So the parser is stopped where there are too many.
+
+    Attributes
+    ----------
+    connection : Connection or None
+        Is told; see `neverseen.service.edge.connections`, which cuts those that wait for too long.
+    """
+
+    connection: Connection | None = None
+    _in_head = True
+    _full = False
+    _why = ""
+    _head_bytes = _header_bytes = _chunks = _chunk_bytes = 0
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._unanswered: deque[Any] = deque()  # requests, in order: a client need not wait for one to send the next
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin."""
+        super().connection_made(transport)
+        if self.connection is not None:
+            self.connection.cut = transport.abort
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        if self.connection is not None:
+            self.connection.ended()
+        super().connection_lost(exc)
+        self.pipeline.clear()
+        for cycle in self._unanswered:  # the base tells the last alone
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in bytes."""
+        if self._full:
+            return
+        began = self._in_head
+        super().data_received(data)
+        if not (began and self._in_head):
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, in the one shape of errors, and cut the connection."""
+        if self._full:  # it ends with the answer to the last request that was taken
+            return
+        refusal = Refusal("invalid_request", f"the request cannot be understood: {self._why or msg}")
+        self.transport.write(plainly(refusal, 400))
+        self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """Note that a head begins, unless too many requests wait: then the connection ends with their answers."""
+        if len(self._unanswered) >= WAITING:
+            self._full, self.cycle.keep_alive = True, False
+            raise _TooMuch
+        super().on_message_begin()
+        self._in_head = True
+        self._header_bytes = self._chunks = self._chunk_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take in the target of a request, or a part of it."""
+        super().on_url(url)
+        if len(self.url) > URL_BYTES:
+            self._why = f"Its target has more than {URL_BYTES} bytes."
+            raise _TooMuch
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header line."""
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > HEAD_BYTES:
+            self._why = f"Its header lines have more than {HEAD_BYTES} bytes."
+            raise _TooMuch
+        if len(self.headers) >= HEADERS:
+            self._why = f"It has more than {HEADERS} header lines."
+            raise _TooMuch
+        super().on_header(name, value)
+
+    def on_chunk_header(self) -> None:
+        """Note that a piece of a body begins."""
+        self._chunks += 1
+        if self._chunks > _CHUNKS + self._chunk_bytes // _CHUNK_BYTES:
+            self._why = f"Its body comes in too many chunks: make them at least {_CHUNK_BYTES} bytes large."
+            raise _TooMuch
+
+    def on_body(self, body: bytes) -> None:
+        """Take in a part of a body."""
+        self._chunk_bytes += len(body)
+        super().on_body(body)
+
+    def on_headers_complete(self) -> None:
+        """Note that a head has ended, and a body or work begins."""
+        self._in_head, self._head_bytes = False, 0
+        super().on_headers_complete()
+        self._unanswered.append(self.cycle)
+        self._tell()
+
+    def on_message_complete(self) -> None:
+        """Note that a body has come."""
+        super().on_message_complete()
+        self._tell()
+
+    def on_response_complete(self) -> None:
+        """Note that an answer has ended, and that the next request is waited for."""
+        self._unanswered.popleft()
+        super().on_response_complete()
+        if self.connection is not None and not self._unanswered:
+            self.connection.rests()
+        self._tell()
+
+    def pause_writing(self) -> None:
+        """Note that the client does not take what it is sent."""
+        super().pause_writing()
+        if self.connection is not None:
+            self.connection.stalls()
+
+    def resume_writing(self) -> None:
+        """Note that the client goes on."""
+        super().resume_writing()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say what is done for the first request that is not answered."""
+        if self.connection is None or not self._unanswered or self.flow.write_paused:
+            return
+        first = self._unanswered[0]
+        if first.more_body:
+            self.connection.receives(first.scope)
+        else:
+            self.connection.works()
+
+
+def plainly(refusal: Refusal, status: int | None = None) -> bytes:
+    """Return a refusal as the bytes of an answer after which the connection is closed."""
+    response = refusal.response(close=True)
+    wanted = HTTPStatus(response.status_code if status is None else status)
+    headers = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in response.raw_headers)
+    return f"HTTP/1.1 {wanted.value} {wanted.phrase}\r\n{headers}\r\n".encode() + bytes(response.body)

@@ -1,0 +1,304 @@
+"""Routes that change the model: learn, forget, publish, seal."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from neverseen.service.core import Service, flag, token_of
+from neverseen.service.edge.access import OWNER, ApiKey, maker_of
+from neverseen.service.edge.answers import answer, written
+from neverseen.service.edge.bodies import content_type
+from neverseen.service.edge.contents import JSON, Given, parsed
+from neverseen.service.edge.documented import (
+    BELOW_MIN_BATCH,
+    CHANGED,
+    DRY_RUN,
+    IDEMPOTENCY,
+    KEYED,
+    SECURED,
+    SENT,
+    answers,
+    body,
+)
+from neverseen.service.edge.documented import form as documented_form
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.schemas import (
+    EXAMPLE_RECEIPT,
+    CertificateAnswer,
+    ClassBody,
+    EffectAnswer,
+    ForgetBody,
+    LearnAnswer,
+    LearnBody,
+    RequestAnswer,
+)
+from neverseen.service.writer.applying import is_known, reused
+from neverseen.service.writer.jobs import (
+    ASK,
+    FORGET,
+    FORGET_CLASS,
+    FORGET_SAMPLES,
+    LEARN,
+    Applied,
+    Job,
+    LearnSamples,
+    SampleList,
+)
+from neverseen.service.writer.rehearsing import effect_of_class, effect_of_receipts, effect_of_samples
+from neverseen.store import Store
+
+_CLASS_BODY = 2**11  # bytes: a label of 150 letters, each written as two escapes
+_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
+_LEARN_FORM = documented_form(
+    ["files", "labels"],
+    files=_FILES | {"description": "Images, in order."},
+    labels={"type": "string", "description": 'JSON list, such as ["cat", "dog"].', "contentMediaType": JSON},
+    ids={"type": "string", "description": "JSON list.", "contentMediaType": JSON},
+    owner={"type": "string"},
+)
+_LEARNED = ("id_taken", "receipts_gone", "limit_reached", "too_many_classes", "no_room")
+_FORGET_FORM = documented_form(
+    ["receipts"],
+    receipts={
+        "type": "string",
+        "format": "binary",
+        "minLength": 1,
+        "description": "A file of receipts, as learn writes it.",
+    },
+)
+
+
+def router(changing: Changing) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter()
+    routes.post(
+        "/v1/samples",
+        status_code=201,
+        summary="Learn samples, all or none; returns their receipts",
+        responses=answers({201: LearnAnswer}, *KEYED, *SENT, *CHANGED, *_LEARNED),
+        openapi_extra={
+            "parameters": [IDEMPOTENCY],
+            "requestBody": body(LearnBody, {}, _LEARN_FORM),
+            "security": SECURED,
+        },
+    )(changing.learn)
+    held = ("not_found", "not_learned", "features_moved", "receipt_rejected", "already_forgotten", "ambiguous")
+    routes.post(
+        "/v1/forget",
+        status_code=202,
+        summary="Forget samples, all or none, by their receipts or by the samples; answered once it is on disk",
+        responses=answers({200: EffectAnswer, 202: RequestAnswer}, *KEYED, *SENT, *CHANGED, *held),
+        openapi_extra={
+            "parameters": [IDEMPOTENCY, DRY_RUN],
+            "requestBody": body(ForgetBody, {"receipts": [EXAMPLE_RECEIPT]}, _FORGET_FORM),
+            "security": SECURED,
+        },
+    )(changing.forget)
+    routes.post(
+        "/v1/forget/class",
+        status_code=202,
+        summary="Forget every sample of a class, without receipts",
+        responses=answers(
+            {200: EffectAnswer, 202: RequestAnswer}, *KEYED, *SENT, *CHANGED, "not_learned", "not_tracked"
+        ),
+        openapi_extra={
+            "parameters": [IDEMPOTENCY, DRY_RUN],
+            "requestBody": body(ClassBody, {"label": "cat"}),
+            "security": SECURED,
+        },
+    )(changing.forget_class)
+    for name, what in (("publish", "Publish what is held now"), ("seal", "Publish, and clear the disk of what went")):
+        routes.post(
+            f"/v1/{name}",
+            summary=what,
+            responses=answers(
+                {200: CertificateAnswer},
+                *KEYED,
+                "batch_too_small",
+                "invalid_request",
+                "queue_full",
+                "unavailable",
+                "stopping",
+            ),
+            openapi_extra={"parameters": [BELOW_MIN_BATCH], "security": SECURED},
+        )(getattr(changing, name))
+    return routes
+
+
+class Changing:
+    """The handlers, which share a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    # -- learning ----------------------------------------------------------------------------------
+
+    async def learn(self, request: Request) -> Response:
+        """Learn samples."""
+        service = self._service
+        key = service.require(request, "learn")
+        _require_query(request)
+        tag = service.tag_of(request, key)
+        async with service.received(request, "learn", key) as (content, given):
+            labels, ids, owner = given.labels, given.ids, _owner(key, given.owner)
+            service.count_samples(key, len(labels))
+            if tag is None or not await service.from_ledger(is_known, service.opened(), tag):
+                await service.require_room(key, labels)  # what was learned already has its room
+            digest = await service.digest_of("learn", content, given)
+
+            async def work() -> Applied:
+                prepared = await service.prepared(given.samples)
+                payload = LearnSamples(prepared, labels, ids, owner)
+                job = _job(LEARN, request, key, len(labels), payload, tag, digest)
+                done: Applied = await service.change(job)
+                return done
+
+            done = await service.repetitions.once(tag, digest, work)
+        receipts = done.receipts or []
+        return answer(await service.for_many(len(receipts), _learned, service.view(done.row), receipts), 201)
+
+    # -- forgetting --------------------------------------------------------------------------------
+
+    async def forget(self, request: Request) -> Response:
+        """Forget by receipts, or by samples."""
+        service = self._service
+        key = service.require(request, "forget")
+        tag = service.tag_of(request, key)
+        _require_query(request, "dry_run")
+        dry_run = flag(request, "dry_run")
+        async with service.received(request, "forget", key) as (content, given):
+            service.count_samples(key, len(given))
+            digest = await service.digest_of("forget", content, given)
+            if given.receipts is None:
+                return await self._forget_samples(request, key, given, tag, digest, dry_run)
+            tokens = given.receipts
+            job = _job(FORGET, request, key, len(tokens), tokens, tag, digest)
+            if dry_run:
+                return await self._rehearse(job, lambda opened: effect_of_receipts(opened, tokens, key.owner))
+            return await self._do(job)
+
+    async def _forget_samples(
+        self,
+        request: Request,
+        key: ApiKey,
+        given: Given,
+        tag: bytes | None,
+        digest: bytes,
+        dry_run: bool,
+    ) -> Response:
+        service = self._service
+        labels, ids = given.labels, _ids(given.ids)
+        prepared = await service.prepared(given.samples)
+        payload = SampleList(prepared, labels, ids)
+        job = _job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest)
+        if dry_run:
+            return await self._rehearse(job, lambda opened: effect_of_samples(opened, payload, key.owner))
+        return await self._do(job)
+
+    async def forget_class(self, request: Request) -> Response:
+        """Forget a class."""
+        service = self._service
+        key = service.require(request, "forget")
+        if key.owner is not None:
+            raise Refusal("forbidden", "a class is everybody's: this needs a key without an owner")
+        tag = service.tag_of(request, key)
+        _require_query(request, "dry_run")
+        dry_run = flag(request, "dry_run")
+        content_type(request, JSON)
+        async with service.body(request, key, _CLASS_BODY) as content:
+            label = parsed(ClassBody, bytes(content)).label
+            digest = service.repetitions.body("forget_class", content)
+            job = _job(FORGET_CLASS, request, key, 1, label, tag, digest)
+            if dry_run:
+                return await self._rehearse(job, lambda opened: effect_of_class(opened, label))
+            return await self._do(job)
+
+    async def _do(self, job: Job) -> Response:
+        """Have a job done, once."""
+        service = self._service
+        if job.tag is None:
+            done: Applied = await service.change(job)
+        else:
+            once = service.repetitions.once(job.tag, job.body or b"", lambda: service.writer.submit(job))
+            done = await service.untold(job, once)
+        return answer({"request": service.view(done.row)}, 202)
+
+    async def _rehearse(self, job: Job, question: Callable[[Store], Any]) -> Response:
+        """Say what a job would do. An idempotency key that it cannot be done under is refused now, too."""
+
+        def asked(opened: Store) -> Any:
+            refusal = reused(opened, job)
+            if refusal is not None:
+                raise refusal
+            return question(opened)
+
+        effect = await self._service.change(replace(job, kind=ASK, payload=asked))
+        return await self._service.answer({"effect": effect})
+
+    # -- operators ---------------------------------------------------------------------------------
+
+    async def publish(self, request: Request) -> Response:
+        """Publish what is held now."""
+        return await self._operate(request, "publish")
+
+    async def seal(self, request: Request) -> Response:
+        """Publish, and clear the disk of what was forgotten."""
+        return await self._operate(request, "seal")
+
+    async def _operate(self, request: Request, verb: str) -> Response:
+        service = self._service
+        key = service.require(request, "admin")
+        if "idempotency-key" in request.headers:
+            words = f"{verb} takes no Idempotency-Key: what is published already is not published again. Leave it out"
+            raise Refusal("invalid_request", words)
+        _require_query(request, "below_min_batch")
+        writer, below = service.writer, flag(request, "below_min_batch")
+        entry = {"action": verb, "key": key.name, "request": request.scope["neverseen.id"]}
+        entry |= {"below_min_batch": True} if below else {}
+        number = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
+        return answer({"certificate": number, "sealed": writer.published.clean})
+
+
+def _require_query(request: Request, *known: str) -> None:
+    """Refuse query parameters that nobody looks at: a learn with ``dry_run`` would be no rehearsal."""
+    odd = next((name for name in request.query_params if name not in known), None)
+    if odd is not None:
+        raise Refusal("invalid_request", f"the query parameter {odd[:50]!r} is unknown here: nothing was done")
+
+
+def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, tag: bytes | None, digest: bytes) -> Job:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    keyed = digest if tag is not None else None
+    made = str(request.scope["neverseen.id"])
+    maker = maker_of(token_of(request) or "", made)
+    return Job(kind, made, key.name, key.owner, samples, payload, tag, keyed, future, maker=maker)
+
+
+def _learned(request: dict[str, Any], receipts: list[bytes]) -> bytes:
+    """Return the answer to who has had samples learned."""
+    return written({"request": request, "receipts": [base64.urlsafe_b64encode(token).decode() for token in receipts]})
+
+
+def _ids(given: list[str | None]) -> list[str] | None:
+    ids = [name for name in given if name is not None]
+    if ids and len(ids) != len(given):
+        raise Refusal("ambiguous", "give every sample an id, or none")
+    return ids or None
+
+
+def _owner(key: ApiKey, given: str | None) -> str | None:
+    if given is not None and not OWNER.fullmatch(given):
+        raise Refusal("invalid_request", "an owner is made of letters, digits and any of . _ @ + -")
+    if key.owner is None:
+        return given
+    if given not in (None, key.owner):
+        raise Refusal("forbidden", "this key is another owner's: leave owner out")
+    return key.owner

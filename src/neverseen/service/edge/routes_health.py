@@ -1,0 +1,53 @@
+"""Routes for those who look after the service."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from neverseen.service.core import Service
+from neverseen.service.edge.answers import answer
+from neverseen.service.edge.documented import KEYED, SECURED, answers
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.schemas import StateAnswer
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter()
+
+    async def healthz(request: Request) -> Response:
+        """Say that the process is alive."""
+        return answer({"status": "ok"})
+
+    async def readyz(request: Request) -> Response:
+        """Say whether requests can be served and promises are kept: if not, which part fails."""
+        wrong = service.wrong()
+        if wrong:
+            raise Refusal("unavailable", "; ".join(wrong), wait=2)
+        return answer({"status": "ready"})
+
+    async def metrics(request: Request) -> Response:
+        """Return counters for Prometheus. They count single requests, so they are for auditors."""
+        service.require(request, "audit")
+        service.metrics.queue.set(len(service.writer))
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    routes.get(
+        "/healthz", summary="Whether the process is alive", responses=answers({200: StateAnswer}, "rate_limited")
+    )(healthz)
+    routes.get(
+        "/readyz",
+        summary="Whether requests can be served",
+        responses=answers({200: StateAnswer}, "rate_limited", "unavailable"),
+    )(readyz)
+    plain = {"description": "Counters.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    routes.get(
+        "/metrics",
+        summary="Counters for Prometheus",
+        response_class=PlainTextResponse,
+        responses=answers({}, *KEYED) | {200: plain},
+        openapi_extra={"security": SECURED},
+    )(metrics)
+    return routes

@@ -1,0 +1,167 @@
+"""Routes that look: predictions, the model, requests, history."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from neverseen.labels import in_class_order
+from neverseen.service.core import Service, number, waiting_view
+from neverseen.service.edge.answers import answer
+from neverseen.service.edge.documented import KEYED, SECURED, SENT, answers, body
+from neverseen.service.edge.documented import form as documented_form
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.schemas import (
+    HistoryAnswer,
+    ModelAnswer,
+    PredictAnswer,
+    PredictBody,
+    RequestAnswer,
+    RequestsAnswer,
+)
+from neverseen.service.predicting import labels_of
+
+_ID = re.compile(r"req_[0-9a-f]{24}", re.ASCII)
+_PREDICT_FORM = documented_form(
+    ["files"], files={"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
+)
+_BEFORE = {
+    "name": "before",
+    "in": "query",
+    "description": "Those before the request of this id.",
+    "schema": {"type": "string", "pattern": "^req_[0-9a-f]{24}$"},
+}
+_LIMIT = {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}}
+
+
+def router(reading: Reading) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter()
+    keyed = {"security": SECURED}
+    routes.post(
+        "/v1/predict",
+        summary="Say which class each sample is taken for",
+        responses=answers({200: PredictAnswer}, *KEYED, *SENT, "nothing_published", "stopping"),
+        openapi_extra=keyed | {"requestBody": body(PredictBody, {}, _PREDICT_FORM)},
+    )(reading.predict)
+    routes.get(
+        "/v1/model",
+        summary="The published model at a glance",
+        responses=answers({200: ModelAnswer}, "unauthorized", "rate_limited", "unavailable"),
+        openapi_extra=keyed,
+    )(reading.model)
+    routes.get(
+        "/v1/history",
+        summary="Publications and latencies, for charts",
+        responses=answers({200: HistoryAnswer}, *KEYED),
+        openapi_extra=keyed,
+    )(reading.history)
+    routes.get(
+        "/v1/requests",
+        summary="Requests, newest first: a key's own, or with the scope audit everybody's",
+        responses=answers({200: RequestsAnswer}, *KEYED, "invalid_request", "not_found", "unavailable"),
+        openapi_extra=keyed | {"parameters": [_LIMIT, _BEFORE]},
+    )(reading.requests)
+    routes.get(
+        "/v1/requests/{request_id}",
+        summary="How far a request is",
+        responses=answers({200: RequestAnswer}, *KEYED, "not_found", "unavailable"),
+        openapi_extra=keyed
+        | {"parameters": [{"name": "request_id", "in": "path", "required": True, "schema": {"type": "string"}}]},
+    )(reading.request)
+    return routes
+
+
+class Reading:
+    """The handlers, which share a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def predict(self, request: Request) -> Response:
+        """Predict samples."""
+        service = self._service
+        key = service.require(request, "predict")
+        async with service.received(request, "predict", key) as (_, given):
+            service.count_samples(key, len(given))
+            found = await service.predictor.predict(given.samples, key.name)
+        return await service.answer(found)
+
+    async def model(self, request: Request) -> Response:
+        """Describe the model."""
+        service = self._service
+        key = service.require(request)
+        published, opened, settings = service.writer.published, service.opened(), service.settings
+        state = None if published.certificate is None else published.certificate.after
+        found: dict[str, Any] = {
+            "samples": 0 if state is None else state.samples,
+            "classes": 0 if state is None else state.classes,
+            "version": published.number,
+            "digest": published.digest,
+            "certificate": published.number or None,
+            "backbone": str(opened.description.backbone["name"]),
+            "kind": service.bounds.kind,
+            "n_features": service.bounds.n_features,
+            "output": settings.output,
+            "policy": settings.policy(),
+            "key": {"name": key.name, "scopes": list(key.scopes), "owner": key.owner},
+        }
+        if key.owner is None and key.may("audit"):  # to others, a count that moves would tell of a lone request
+            found |= {
+                "queue": len(service.writer),
+                "unpublished": service.writer.policy.unpublished,
+                "sealed": published.clean,
+            }
+            counts = await service.from_ledger(opened.ledger.counts)
+            names = in_class_order(counts)
+            labels = labels_of(tuple(names))
+            found["class_counts"] = [
+                {"label": label, "samples": counts[name]} for label, name in zip(labels, names, strict=True)
+            ]
+        return await service.answer(found)
+
+    async def history(self, request: Request) -> Response:
+        """Return the points of charts."""
+        self._service.require(request, "audit")
+        service, history = self._service, self._service.history
+        return await service.answer({"points": history.points(), "latency": history.latency()})
+
+    async def requests(self, request: Request) -> Response:
+        """List requests."""
+        service = self._service
+        key = service.require(request, "learn", "forget", "audit")
+        limit = number(request, "limit", 100, 1, 1000) or 100
+        before = request.query_params.getlist("before")
+        if len(before) > 1 or any(not _ID.fullmatch(word) for word in before):
+            raise Refusal("invalid_request", "before is the id of a request, given once")
+        client = None if key.may("audit") else key.name
+        ledger = service.opened().ledger
+        if before:
+            row = await service.from_ledger(ledger.request, before[0])
+            if row is None or not service.may_see(request, key, row):
+                raise Refusal("not_found", "there is no such request")
+        waiting = [] if before else service.writer.waiting(client)
+        found = [waiting_view(job) for job in waiting[:limit]]
+        queued = {entry["id"] for entry in found}
+        rows = await service.from_ledger(ledger.requests, limit, before[0] if before else None, client)
+        found += [service.view(row) for row in rows if row.id not in queued]
+        return await service.answer({"requests": found[:limit]})
+
+    async def request(self, request: Request) -> Response:
+        """Show one request."""
+        service = self._service
+        key = service.require(request, "learn", "forget", "audit")
+        wanted = str(request.path_params["request_id"])
+        client = None if key.may("audit") else key.name
+        if _ID.fullmatch(wanted):
+            for job in service.writer.waiting(client):
+                if job.id == wanted:
+                    return answer({"request": waiting_view(job)})
+            row = await service.from_ledger(service.opened().ledger.request, wanted)
+            if row is not None and service.may_see(request, key, row):
+                return answer({"request": service.view(row)})
+        raise Refusal("not_found", "there is no such request")

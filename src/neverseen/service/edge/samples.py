@@ -1,0 +1,23 @@
+"""What a service takes: the kind of sample that its backbone sees, within the operator's limits."""
+
+from __future__ import annotations
+
+from neverseen.backbones import Backbone
+from neverseen.backbones.recipes import kind_of, reduction_of
+from neverseen.service.edge.contents import Bounds
+from neverseen.service.operations.settings import Settings
+
+
+def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
+    """Return what one body may hold."""
+    reduction = reduction_of(backbone)
+    return Bounds(
+        kind_of(backbone),
+        backbone.n_features,
+        settings.max_batch,
+        settings.max_text,
+        settings.max_image_bytes,
+        settings.max_pixels,
+        settings.max_request_pixels,
+        None if reduction is None else reduction.configuration(),
+    )

@@ -1,0 +1,36 @@
+"""Threads beside the event loop, at which clients take turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from neverseen.service.edge.turns import Turns
+
+Result = TypeVar("Result")
+
+
+class Threads:
+    """Threads that do what takes long. Clients take turns: see `Turns`.
+
+    Parameters
+    ----------
+    name : str
+    count : int
+    waiting : int
+        Requests that may wait for a thread.
+    """
+
+    def __init__(self, name: str, count: int, waiting: int) -> None:
+        self._pool, self._turns = ThreadPoolExecutor(count, name), Turns(count, waiting)
+
+    async def do(self, client: str, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do some work for a client when it is its turn."""
+        async with self._turns.turn(client):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

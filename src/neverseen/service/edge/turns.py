@@ -1,0 +1,103 @@
+"""Turns: who is next where only a few can be served at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from neverseen.service.edge.errors import Refusal
+
+_LATELY = 10.0  # seconds
+
+
+class Turns:
+    """Serves so many at a time. Clients take turns, and nothing is kept idle for somebody who is not there.
+
+    A client that is alone may have every place. While others ask as well, one place is left for them: what is being
+    served cannot be interrupted, and would hold them up. When too many wait, the client with the most of them gives up
+    its newest.
+
+    Parameters
+    ----------
+    at_once : int
+        Requests that are served at a time.
+    waiting : int
+        Requests that may wait; more are refused.
+    clock : callable
+        Seconds, from any start.
+    """
+
+    def __init__(self, at_once: int, waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._at_once, self._most, self._clock = at_once, waiting, clock
+        self._served: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by client, in the order of their turns
+        self._last = self._other = ("", -math.inf)  # who asked last, and who else did last; and when
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Wait until it is a client's turn, which lasts until this is left; refuse if too many wait."""
+        if client != self._last[0]:
+            self._other = self._last
+        self._last = client, self._clock()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        self._serve()
+        self._require_few(client)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it came at the same moment
+                self._end(client)
+            else:
+                self._leave(client, turn)
+            raise
+        try:
+            yield
+        finally:
+            self._end(client)
+
+    def _limit(self, client: str) -> int:
+        """Return how many places a client may have now."""
+        _, asked = self._other if client == self._last[0] else self._last
+        return self._at_once if self._clock() - asked > _LATELY else max(1, self._at_once - 1)
+
+    def _serve(self) -> None:
+        """Give places to those whose turn it is."""
+        while self._served.total() < self._at_once:
+            client = next((name for name in self._waiting if self._served[name] < self._limit(name)), None)
+            if client is None:
+                return
+            turns = self._waiting.pop(client)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[client] = turns  # behind the others
+            if not turn.done():
+                self._served[client] += 1
+                turn.set_result(None)
+
+    def _end(self, client: str) -> None:
+        self._served[client] -= 1
+        self._served += Counter()  # without those that have none
+        self._serve()
+
+    def _leave(self, client: str, turn: asyncio.Future[None]) -> None:
+        turns = self._waiting.get(client, deque())
+        with suppress(ValueError):
+            turns.remove(turn)
+        if not turns:
+            self._waiting.pop(client, None)
+
+    def _require_few(self, client: str) -> None:
+        """If too many wait, refuse the newest of the client that has the most; of this one if it has as many."""
+        if sum(map(len, self._waiting.values())) <= self._most:
+            return
+        most = max(self._waiting, key=lambda name: (len(self._waiting[name]), name == client))
+        turn = self._waiting[most][-1]
+        self._leave(most, turn)
+        if not turn.done():
+            words = "too many requests of this kind wait already: try again in a moment"
+            turn.set_exception(Refusal("busy", words, wait=1))

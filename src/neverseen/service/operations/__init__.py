@@ -1,0 +1,1 @@
+"""Running a service: settings, start and stop, metrics, the audit log, checks on request."""

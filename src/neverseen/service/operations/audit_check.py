@@ -1,0 +1,181 @@
+"""Checking an audit log: whether any line was changed, dropped, added or cut off."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from neverseen.errors import FileRejectedError
+from neverseen.proof.certificates import AuditHead, Certificate
+from neverseen.proof.keys import Key
+from neverseen.service.operations.audit import NAME, START, closed_files, fits, parsed
+
+_TRIES = 5  # of a check, while a service closes files meanwhile
+
+
+@dataclass
+class AuditReport:
+    """What a log that passed its check consists of.
+
+    Attributes
+    ----------
+    files : int
+    first, last : int
+        Numbers of the lines that are there. Those before `first` were removed by the service, which says so.
+    certificates : int
+        Certificates whose line was found.
+    unkeyed : int
+        Lines of version 0.1.0, which had no key: whoever could write to the folder may have changed them.
+    torn : int
+        Bytes of a last line that is not whole: it is being written, or a crash has left it.
+    """
+
+    files: int = 0
+    first: int = 0
+    last: int = 0
+    certificates: int = 0
+    unkeyed: int = 0
+    torn: int = 0
+
+
+def check_audit(
+    folder: Path, key: Key, certificates: Iterable[Certificate] = (), expected: AuditHead | None = None
+) -> AuditReport:
+    """Check an audit log, all its files; raise `FileRejectedError` that says what is wrong, and where.
+
+    Parameters
+    ----------
+    folder : Path
+        The service's own folder.
+    key : Key
+        Of `neverseen.service.operations.audit.audit_key`.
+    certificates : iterable of Certificate
+        Of the store: the line that each names must be there.
+    expected : AuditHead, optional
+        Of the store's ledger (`neverseen.store.Store.audit_head`): likewise.
+    """
+    named = [(f"certificate {each.number}", each.audit) for each in certificates if each.audit is not None]
+    if expected is not None:
+        named.append(("the ledger", expected))
+    for _ in range(_TRIES):
+        paths = _files(folder)
+        try:
+            return _Check(key, named).run(paths)
+        except (FileRejectedError, FileNotFoundError):
+            if paths == _files(folder):
+                raise
+    raise FileRejectedError(f"the audit log in {folder} does not hold still: try again")
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [*closed_files(folder), *([folder / NAME] if (folder / NAME).exists() else [])]
+
+
+@dataclass
+class _Check:
+    """One walk through a log."""
+
+    key: Key
+    named: list[tuple[str, AuditHead]]
+    head: AuditHead | None = None
+    removed: int = 0  # the last line that the service removed
+    absent: set[str] = field(default_factory=set)  # files that are named, and not there
+    report: AuditReport = field(default_factory=AuditReport)
+    unkeyed: dict[str, str] = field(default_factory=dict)  # SHA-256 of the last line, by file
+    codes: dict[int, str] = field(default_factory=dict)  # of the lines that are named
+    wrong: list[str] = field(default_factory=list)
+
+    def run(self, paths: list[Path]) -> AuditReport:
+        """Check files, oldest first."""
+        wanted = {head.lines for _, head in self.named}
+        for path in paths:
+            previous = START.head
+            with path.open("rb") as file:
+                for place, line in enumerate(file, 1):
+                    if not line.endswith(b"\n") and path == paths[-1]:
+                        self.report.torn = len(line)
+                        continue
+                    entry = parsed(line)
+                    where = f"{path}, line {place}"
+                    if entry is None:
+                        _reject(f"{where}: it is not as it was written: the line was changed")
+                    if "mac" not in entry and self.head is None:
+                        if entry.get("previous") != previous:
+                            _reject(f"{where}: the chain is broken here: a line was changed or is missing")
+                        previous = self.unkeyed[path.name] = hashlib.sha256(line).hexdigest()
+                        self.report.unkeyed += 1
+                        continue
+                    self._line(entry, where)
+                    if entry["line"] in wanted:
+                        self.codes[entry["line"]] = entry["mac"]
+            self.report.files += 1
+        self._end()
+        return self.report
+
+    def _line(self, entry: dict[str, Any], where: str) -> None:
+        if not fits(entry, self.key):
+            _reject(f"{where}: its code is wrong: the line was changed, or written with another key")
+        number, action = entry["line"], entry.get("action")
+        if self.head is None:
+            self.report.first = number
+            if number == 1 and entry["previous"] != START.head:
+                _reject(f"{where}: the first line does not begin a log")
+        elif action == "audit_missing" and number > self.head.lines and entry["previous"] == self.head.head:
+            pass  # told below
+        elif number != self.head.lines + 1 or entry["previous"] != self.head.head:
+            _reject(
+                f"{where}: the chain is broken here: line {self.head.lines} came before, and this is line {number}. "
+                "Lines were removed, added or moved"
+            )
+        if action == "audit_missing":
+            self.wrong.append(
+                f"{where}: when the service started, line {entry['expected']} should have been there, and the log "
+                f"ended with line {entry['found']}: its end was cut off, or the log did not move with the store"
+            )
+        elif action == "audit_damaged":
+            self.wrong.append(f"{where}: the service found {entry['file']} damaged when it started")
+        elif action == "audit_continued":
+            last = self.unkeyed.pop(entry["file"], None)
+            if last is None:
+                self.absent.add(entry["file"])
+            elif last != entry["sha256"]:
+                _reject(f"{where}: {entry['file']} is not the file that this line continues: it was changed")
+        elif action == "audit_removed":
+            self.absent.discard(entry["file"])
+            self.removed = max(self.removed, entry["through"] or 0)
+        self.head = AuditHead(number, entry["mac"])
+        self.report.last = number
+
+    def _end(self) -> None:
+        first, last = self.report.first, self.report.last
+        if first > 1 and self.removed < first - 1:
+            self.wrong.append(
+                f"lines {self.removed + 1} to {first - 1} are missing, and the service did not remove them"
+            )
+        if self.head is not None:
+            self.wrong += [f"no line of the log names {name}, which has no codes" for name in sorted(self.unkeyed)]
+        self.wrong += [f"{name} is missing, and the service did not remove it" for name in sorted(self.absent)]
+        for who, head in self.named:
+            found = START.head if head.lines == 0 else self.codes.get(head.lines)
+            if head.lines > last:
+                self.wrong.append(
+                    f"{who} names line {head.lines}, and the log ends with line {last}: its end was cut off"
+                )
+            elif found is None and head.lines >= first:
+                self.wrong.append(f"{who} names line {head.lines}, which is missing")
+            elif found not in (None, head.head):
+                self.wrong.append(f"{who} names another line {head.lines} than the one that is there")
+            elif found is not None and who != "the ledger":
+                self.report.certificates += 1
+        if self.wrong:
+            more = f" (and {len(self.wrong) - 3} more)" if len(self.wrong) > 3 else ""
+            _reject("; ".join(self.wrong[:3]) + more)
+
+
+def _reject(why: str) -> NoReturn:
+    raise FileRejectedError(why)

@@ -1,0 +1,126 @@
+"""What charts show: a point for each publication, and how long predictions took."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neverseen.errors import FileRejectedError, InputError
+from neverseen.io.files import replace_file
+from neverseen.labels import canonical_json, normalise, text
+
+NAME, PROBE = "history.jsonl", "probe.npz"
+_MINUTES, _PER_MINUTE = 120, 1000
+
+
+class History:
+    """Points in a file that does not grow beyond twice the number kept.
+
+    Parameters
+    ----------
+    folder : Path
+        The service's own folder.
+    most : int
+        Points to keep.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._path, self._most = folder / NAME, most
+        self._lock = threading.Lock()
+        self._points = _read(self._path)[-most:]
+        self._lines = len(self._points)
+        self._minutes: OrderedDict[int, list[float]] = OrderedDict()
+        self._write_all()
+
+    def add(self, point: dict[str, Any]) -> None:
+        """Add a point."""
+        with self._lock:
+            self._points = [*self._points, point][-self._most :]
+            if self._lines >= 2 * self._most:
+                self._write_all()
+                return
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(canonical_json(point).encode() + b"\n")
+            self._lines += 1
+
+    def points(self) -> list[dict[str, Any]]:
+        """Return the points, oldest first."""
+        return self._points
+
+    def took(self, seconds: float) -> None:
+        """Note how long a prediction took."""
+        minute = int(time.time()) // 60
+        with self._lock:
+            taken = self._minutes.setdefault(minute, [])
+            if len(taken) < _PER_MINUTE:
+                taken.append(seconds)
+            else:  # one in turn is replaced, so that the whole minute shows
+                taken[hash((seconds, len(taken))) % _PER_MINUTE] = seconds
+            while len(self._minutes) > _MINUTES:
+                self._minutes.popitem(last=False)
+
+    def latency(self) -> list[dict[str, Any]]:
+        """Return median and 99th percentile of the predictions of each minute, in seconds."""
+        with self._lock:
+            minutes = [(minute, list(taken)) for minute, taken in self._minutes.items()]
+        return [
+            {
+                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(minute * 60)),
+                "p50": float(np.percentile(taken, 50)),
+                "p99": float(np.percentile(taken, 99)),
+            }
+            for minute, taken in minutes
+        ]
+
+    def _write_all(self) -> None:
+        replace_file(self._path, [canonical_json(point).encode() + b"\n" for point in self._points])
+        self._lines = len(self._points)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Return the points in a file; a line that is torn is left out."""
+    points = []
+    if path.is_file():
+        for line in path.read_bytes().splitlines():
+            try:
+                point = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(point, dict):
+                points.append(point)
+    return points
+
+
+class Probe:
+    """A held-out set of features and labels: what a new version gets right of it.
+
+    Parameters
+    ----------
+    folder : Path
+        The service's own folder. The set is ``probe.npz`` in it, with the arrays ``features`` (of the backbone, of
+        shape (n, d0)) and ``labels``.
+    """
+
+    def __init__(self, folder: Path, n_features: int) -> None:
+        self.features: np.ndarray | None = None
+        self.labels: list[str] = []
+        path = folder / PROBE
+        if not path.is_file():
+            return
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                features, labels = arrays["features"], arrays["labels"]
+            if features.ndim != 2 or features.shape[1] != n_features or labels.shape != (len(features),):
+                raise InputError(f"features must be of shape (n, {n_features}), and labels of shape (n,)")
+            self.features = np.asarray(features, np.float32)
+            self.labels = [text(normalise(label)) for label in labels.tolist()]
+        except (ValueError, KeyError, OSError, TypeError) as error:
+            raise FileRejectedError(f"{path} is not a probe set that can be used: {error}") from error

@@ -1,0 +1,265 @@
+"""`serve`: the service as a process, from its first request to its last."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from neverseen.backbones import Backbone
+from neverseen.errors import ConfigurationError
+from neverseen.proof.keys import Keyring
+from neverseen.service.edge.app import create_app
+from neverseen.service.edge.connections import Connection, Connections, allowed
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.limits import origin
+from neverseen.service.edge.protocol import LimitedProtocol, plainly
+from neverseen.service.operations.settings import Settings
+
+_PAUSE = 0.1  # seconds until the next connection is looked for, after one that could not be accepted
+_FULL = Refusal(
+    "busy", "all connections are in use (max_connections, connections_per_address): try again in a moment", wait=1
+)
+
+
+class Server(uvicorn.Server):
+    """A server that takes only so many connections, and does not wait for clients to close their side in the end.
+
+    Parameters
+    ----------
+    config : uvicorn.Config
+    connections : Connections
+    ready : callable, optional
+        Called once connections are taken.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, connections: Connections, ready: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(config)
+        self._connections, self._ready = connections, ready
+        self._listeners: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._listeners[0].getsockname()[1]
+        return port
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as the base does, but accept connections here, where they are counted."""
+        self._listeners = sockets or bound(self.config.host, self.config.port)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            listener.listen(self.config.backlog)
+        await super().startup(sockets=[])
+        for listener in self._listeners:
+            self._begin(self._accept(listener))
+        if self.started and self._ready is not None:
+            self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after connections about once a second."""
+        if counter % 10 == 0:
+            self._connections.tidy()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop as the base does, but cut connections on which nothing is left to be said."""
+        for task in self._tasks:
+            task.cancel()
+        cutting = asyncio.ensure_future(self._cut())
+        try:
+            await super().shutdown(self._listeners)
+        finally:
+            cutting.cancel()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(0)  # what was cut to make room ends meanwhile
+            try:
+                accepted, peer = await loop.sock_accept(listener)
+            except OSError:  # the client has gone, or the system has no room
+                await asyncio.sleep(_PAUSE)
+                continue
+            connection = self._connections.admit(origin(str(peer[0])), partial(_hang_up, accepted))
+            if connection is not None:
+                self._begin(self._connect(accepted, connection))
+                continue
+            with accepted, suppress(OSError):
+                if self.config.ssl is None:
+                    accepted.send(plainly(_FULL))
+
+    async def _connect(self, accepted: socket.socket, connection: Connection) -> None:
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def protocol() -> asyncio.Protocol:
+            made = LimitedProtocol(config, self.server_state, self.lifespan.state, loop)
+            made.connection = connection
+            return made
+
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(protocol, accepted, ssl=config.ssl)
+        except OSError:  # no TLS was agreed on, or the client has gone
+            connection.ended()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _cut(self) -> None:
+        quiet = 0
+        while quiet < 3:  # an answer may be on its way out
+            await asyncio.sleep(0.1)
+            quiet = 0 if self.server_state.tasks else quiet + 1
+        for connection in list(self.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+
+
+def connections_of(settings: Settings) -> Connections:
+    """Return what counts the connections of a service, within its settings and what the process may open."""
+    most = allowed(settings.max_connections)
+    return Connections(most, settings.connections_per_address, settings.idle_timeout)
+
+
+def _hang_up(accepted: socket.socket) -> None:
+    with suppress(OSError):
+        accepted.shutdown(socket.SHUT_RDWR)
+
+
+def serve(
+    folder: str | os.PathLike[str],
+    settings: Settings | None = None,
+    *,
+    backbone: Backbone | None = None,
+    keys: Keyring | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    hardware: str = "auto",
+    ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve a store until the process is told to stop (SIGTERM or SIGINT).
+
+    Then no new connection is taken, what is queued is finished within ``stop_timeout``, and the store is let go.
+
+    Parameters
+    ----------
+    folder : path
+    settings : Settings, optional
+        Those of the folder by default.
+    backbone, keys
+        As for `create_app`.
+    host, port
+        Where to listen.
+    tls_cert, tls_key : Path, optional
+        Files of a certificate (with its chain) and its key, in PEM: both or none.
+    ready : callable, optional
+        Called with the service's address once it takes connections.
+    """
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigurationError("TLS needs both a certificate and its key")
+    for path in (tls_cert, tls_key):
+        if path is not None and not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+    chosen = settings or Settings.load(Path(folder))
+    app = create_app(folder, chosen, backbone=backbone, keys=keys, hardware=hardware)
+    tls: dict[str, Any] = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert is not None else {}
+    config = uvicorn.Config(
+        app.state.front,
+        host=host,
+        port=port,
+        access_log=False,
+        proxy_headers=False,  # who asks is who connects
+        log_level="error",  # below that there is a line for each client that does not speak HTTP
+        server_header=False,
+        date_header=True,
+        lifespan="on",
+        ws="none",
+        http=LimitedProtocol,
+        backlog=2048,
+        timeout_keep_alive=max(1, int(chosen.idle_timeout)),
+        timeout_graceful_shutdown=max(1, int(chosen.stop_timeout)),
+        **tls,
+    )
+    sockets = bound(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"{'http' if tls_cert is None else 'https'}://{shown}:{sockets[0].getsockname()[1]}/"
+    server = Server(config, connections_of(chosen), lambda: None if ready is None else ready(address))
+    if threading.current_thread() is threading.main_thread():
+        # The server raises the signal that stopped it once more, when all is done: then it has been heeded.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+    service = app.state.service
+    try:
+        service.start()  # what is wrong with the store is told in a sentence, before there is a server
+        with suppress(KeyboardInterrupt):
+            server.run(sockets)
+    except OSError as error:
+        if not server.started:  # another program began to listen after the port was bound here
+            raise _unusable(host, port, error) from None
+        raise
+    finally:
+        for each in sockets:
+            each.close()
+        if service.started:
+            service.stop()
+    if not server.started:
+        raise ConfigurationError(f"the service did not start on {host}:{port}: see the lines above")
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that are bound to a port of all addresses of a host, or say why there are none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigurationError(f"--host {host} is not an address of this machine: {error.strerror}") from None
+    sockets: list[socket.socket] = []
+    missing = OSError(errno.EADDRNOTAVAIL, "it is no address of this machine")
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                made.bind(address)
+            except OSError:
+                made.close()
+                raise
+            sockets.append(made)
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # localhost, on a machine without IPv6
+                continue
+            for each in sockets:
+                each.close()
+            raise _unusable(host, port, error) from None
+    if not sockets:
+        raise _unusable(host, port, missing)
+    return sockets
+
+
+def _unusable(host: str, port: int, error: OSError) -> ConfigurationError:
+    why = str(error.strerror)
+    if error.errno == errno.EADDRINUSE:
+        why = "it is in use by another program. End that one, or choose another with --port"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        why = "this user may not use it. Choose one from 1024 on with --port"
+    return ConfigurationError(f"port {port} of {host} cannot be used: {why}")

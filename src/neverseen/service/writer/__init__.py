@@ -1,0 +1,1 @@
+"""The one writer: what waits, what is made one change, when it is published."""

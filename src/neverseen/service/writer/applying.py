@@ -1,0 +1,272 @@
+"""Changes to the store, many requests in one.
+
+All requests of one kind that wait together are one change: one transaction, one downdate. Each is still answered for
+itself, all of it or nothing, and one that is refused does not spoil its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from neverseen.backbones.reading import Prepared
+from neverseen.errors import ConfigurationError, IdTakenError, NeverseenError, NotLearnedError
+from neverseen.holdings import Change
+from neverseen.labels import canonical_json, normalise, text
+from neverseen.ledger import Notes, RequestRow
+from neverseen.model.intake import Shown, Verdict
+from neverseen.proof.certificates import AuditHead
+from neverseen.service.edge.errors import Refusal, hidden, refusal_of
+from neverseen.service.writer.idempotency import conflict, told_apart
+from neverseen.service.writer.jobs import (
+    FORGET,
+    FORGET_CLASS,
+    FORGET_SAMPLES,
+    LEARN,
+    Applied,
+    Job,
+    LearnSamples,
+    SampleList,
+)
+from neverseen.service.writer.room import Room, texts_of
+from neverseen.store import AUDIT, Store
+
+Outcome = tuple[Job, Applied | Refusal]
+Make = Callable[[Store, list[Job]], Change]
+"""Makes one change of several requests."""
+_ROUNDS = 4
+
+
+def apply(
+    store: Store, jobs: Sequence[Job], audit: AuditHead | None = None, room: Room | None = None
+) -> Iterator[Outcome]:
+    """Carry out jobs of one kind, in order, and yield how each ended. What ends the writer is raised.
+
+    A job whose idempotency key is known is not carried out: it is answered, or refused, from what the ledger has.
+
+    Parameters
+    ----------
+    store : Store
+    jobs : sequence of Job
+    audit : AuditHead, optional
+        How far the audit log has come, for the ledger to note with each change.
+    room : Room, optional
+        What it refuses is not learned.
+    """
+    known = store.ledger.requests_by_tag(job.tag for job in jobs if job.tag is not None)
+    taken: set[bytes] = set()
+    new: list[Job] = []
+    later: list[Job] = []
+    for job in jobs:
+        if job.tag in known:
+            yield job, _repeated(store, job, known[job.tag])
+        elif job.tag in taken:
+            later.append(job)
+        else:
+            new.append(job)
+            taken.update([] if job.tag is None else [job.tag])
+    if new:
+        yield from _apply(store, new, audit, room)
+    for job in later:
+        yield from apply(store, [job], audit, room)
+
+
+def _apply(store: Store, jobs: list[Job], audit: AuditHead | None, room: Room | None) -> Iterator[Outcome]:
+    kind = jobs[0].kind
+    if kind == FORGET:
+        yield from _forget(store, jobs, audit)
+    elif kind == LEARN:
+        yield from _together(store, jobs, _learn, audit, room)
+    elif kind == FORGET_SAMPLES:
+        for (_, named), group in groupby(jobs, lambda job: (job.owner, job.payload.ids is not None)):
+            # Without ids, how often a request lists a sample says whether it is clear which is meant.
+            for part in [list(group)] if named else [[job] for job in group]:
+                yield from _together(store, part, _forget_samples, audit)
+    elif kind == FORGET_CLASS:
+        for job in jobs:
+            yield from _together(store, [job], _forget_class, audit)
+
+
+# -- by receipt --------------------------------------------------------------------------------------
+
+
+def _forget(store: Store, jobs: list[Job], audit: AuditHead | None) -> Iterator[Outcome]:
+    for _ in range(_ROUNDS):
+        if not jobs:
+            return
+        good, jobs, refused = _parted(store, jobs)
+        yield from refused
+        yield from _together(store, list(good), _receipts_shown(good), audit)
+    for job in jobs:  # requests that overlap in turns: each by itself
+        good, _, refused = _parted(store, [job])
+        yield from refused
+        yield from _together(store, list(good), _receipts_shown(good), audit)
+
+
+def _receipts_shown(good: dict[Job, list[Shown]]) -> Make:
+    def change(store: Store, jobs: list[Job]) -> Change:
+        return store.forgetting([each for job in jobs for each in good[job]])
+
+    return change
+
+
+def _parted(store: Store, jobs: list[Job]) -> tuple[dict[Job, list[Shown]], list[Job], list[tuple[Job, Refusal]]]:
+    """Return the jobs to apply together with their opened receipts, those that have to wait, and those refused."""
+    places: dict[tuple[str | None, bytes], int] = {}  # by owner too: one that is not theirs is not looked up
+    for job in jobs:
+        for token in job.payload:
+            places.setdefault((job.owner, token), len(places))
+    verdicts = store.verdicts([token for _, token in places], [owner for owner, _ in places])
+    good: dict[Job, list[Shown]] = {}
+    later: list[Job] = []
+    refused: list[tuple[Job, Refusal]] = []
+    taken: set[bytes] = set()
+    for job in jobs:
+        found = [verdicts[places[job.owner, token]] for token in job.payload]
+        refusal = refusal_for(job.payload, found, job.owner)
+        if refusal is not None:
+            refused.append((job, refusal))
+        elif not taken.isdisjoint(job.payload) or any(verdict.error is not None for verdict in found):
+            later.append(job)  # what it lists is in a request before it
+        else:
+            good[job] = [verdict.shown for verdict in found if verdict.shown is not None]
+            taken.update(job.payload)
+    return good, later, refused
+
+
+def refusal_for(tokens: Sequence[bytes], verdicts: Sequence[Verdict], owner: str | None) -> Refusal | None:
+    """Return why a request for these receipts is refused, whatever else waits; None if it is not."""
+    seen: set[bytes] = set()
+    for row, (token, verdict) in enumerate(zip(tokens, verdicts, strict=True)):
+        error = verdict.error
+        if owner is not None and verdict.owner != owner:
+            return hidden(row)
+        if token in seen:
+            return Refusal("invalid_request", f"receipt {row} is listed twice: list each once", row=row)
+        seen.add(token)
+        if error is not None and error.reason != "repeated":
+            refusal = refusal_of(error, owner)
+            if refusal is None:
+                raise error
+            refusal.row = row
+            refusal.message = refusal.message.replace(f"receipt {error.row}", f"receipt {row}")
+            return refusal
+    return None
+
+
+# -- by sample, by class, learning -------------------------------------------------------------------
+
+
+def _forget_samples(store: Store, jobs: list[Job]) -> Change:
+    lists: list[SampleList] = [job.payload for job in jobs]
+    owner = jobs[0].owner
+    ids = None
+    if lists[0].ids is not None:
+        ids = [name if owner is None else f"{owner}/{name}" for listed in lists for name in listed.ids or ()]
+    prepared = Prepared.joined([listed.prepared for listed in lists])
+    labels = [label for listed in lists for label in listed.labels]
+    return store.forgetting(prepared, labels, ids=ids, owner=owner)
+
+
+def _forget_class(store: Store, jobs: list[Job]) -> Change:
+    return store.forgetting_class(jobs[0].payload)
+
+
+def _learn(store: Store, jobs: list[Job]) -> Change:
+    lists: list[LearnSamples] = [job.payload for job in jobs]
+    return store.learning(
+        Prepared.joined([listed.prepared for listed in lists]),
+        [label for listed in lists for label in listed.labels],
+        [name for job, listed in zip(jobs, lists, strict=True) for name in listed.full_ids(job.id)],
+        [listed.owner for listed in lists for _ in listed.labels],
+    )
+
+
+def _together(
+    store: Store, jobs: list[Job], make: Make, audit: AuditHead | None, room: Room | None = None
+) -> Iterator[Outcome]:
+    """Make several requests one change; if that is refused, each by itself."""
+    if not jobs:
+        return
+    single = jobs[0] if len(jobs) == 1 else None
+    if single is not None and single.kind == FORGET_CLASS:
+        single.samples = store.ledger.counts().get(text(normalise(single.payload)), 0)
+    brought = [(job.client, texts_of(job.payload.labels)) for job in jobs] if room is not None else []
+    try:
+        if room is not None:
+            room.require_room(store.statistics(), brought)
+        change = make(store, jobs)
+        shares = list(_shared_out(jobs, change.receipts or None))
+        rows = [job.row(shown) for job, shown in zip(jobs, shares, strict=True)]
+        meta = {} if audit is None else {AUDIT: canonical_json(vars(audit))}
+        store.commit(change.noting(Notes(rows, meta)))
+    except (NeverseenError, Refusal) as error:
+        refusal = _own_fault(error, jobs)
+        if refusal is None:
+            raise
+        if single is not None:
+            yield single, refusal
+            return
+        for job in jobs:
+            yield from _together(store, [job], make, audit, room)
+        return
+    if room is not None:
+        room.learned(brought)
+    for job, row, given in zip(jobs, rows, shares, strict=True):
+        yield job, Applied(row, given if job.kind == LEARN else None)
+
+
+def _shared_out(jobs: list[Job], receipts: Sequence[bytes] | None) -> Iterator[list[bytes] | None]:
+    """Yield the part of each job in the receipts of all."""
+    start = 0
+    for job in jobs:
+        yield None if receipts is None else list(receipts[start : start + job.samples])
+        start += job.samples
+
+
+def _own_fault(error: NeverseenError | Refusal, jobs: list[Job]) -> Refusal | None:
+    """Return the refusal for an error that a request is to blame for."""
+    job = jobs[0]
+    if isinstance(error, IdTakenError):
+        return Refusal("id_taken", str(error))
+    if job.kind == FORGET_CLASS:
+        return class_refusal(error)
+    return refusal_of(error, job.owner)
+
+
+def class_refusal(error: Exception) -> Refusal | None:
+    """Return the refusal for an error of forgetting a class."""
+    if isinstance(error, NotLearnedError):
+        return Refusal("not_learned", "no sample of this class is held: never learned, or forgotten already")
+    if isinstance(error, ConfigurationError):
+        return Refusal("not_tracked", str(error))
+    return refusal_of(error, None)
+
+
+# -- repetitions -------------------------------------------------------------------------------------
+
+
+def is_known(store: Store, tag: bytes) -> bool:
+    """Return whether a request was carried out under this idempotency key."""
+    return bool(store.ledger.requests_by_tag([tag]))
+
+
+def reused(store: Store, job: Job) -> Refusal | None:
+    """Return why a job cannot be carried out under its idempotency key; None if it can, or was."""
+    row = None if job.tag is None else store.ledger.requests_by_tag([job.tag]).get(job.tag)
+    found = None if row is None else _repeated(store, job, row)
+    return found if isinstance(found, Refusal) else None
+
+
+def _repeated(store: Store, job: Job, row: RequestRow) -> Applied | Refusal:
+    """Return the answer to a job whose idempotency key the ledger knows."""
+    if row.kind != job.row().kind:
+        return conflict(row.id)
+    receipts: list[bytes] | None = job.payload if job.kind == FORGET else []
+    if job.kind == LEARN:
+        learned: LearnSamples = job.payload
+        receipts = store.receipts_again(learned.prepared, learned.labels, learned.full_ids(row.id), learned.owner)
+    refusal = told_apart(row, job.body or b"", receipts)
+    if refusal is not None:
+        return refusal
+    return Applied(row, receipts if job.kind == LEARN else None, replayed=True)

@@ -1,0 +1,167 @@
+"""Requests that are sent again: done once, answered each time.
+
+A request with an idempotency key is known by a *tag*, a keyed digest of the API key's name and the idempotency key.
+The ledger keeps it with the change, in one transaction, and beside it digests of the request's body. So a repetition
+is recognised after a crash too, and told from another request under the same key. One that comes while the first is
+under way waits for it.
+
+A seal clears what a thief with every key could test a guess with. One digest of a body can stay: the *lasting* one,
+which is made of receipts too, those that the request showed or was given, if each carries a random salt. Nobody can
+guess a salt, and it goes with its sample. Where it is gone, a repetition cannot be told from another request: both are
+refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from neverseen.errors import FileRejectedError
+from neverseen.io.files import create_file, read_secret
+from neverseen.ledger import LASTING, RequestRow
+from neverseen.service.edge.errors import Refusal
+
+NAME = "secret"
+_SALTED = b"NSR2"  # the first letters of a receipt that carries a random salt
+
+
+class Repetitions:
+    """Tells requests that are sent again, and lets them share one answer.
+
+    Parameters
+    ----------
+    folder : Path
+        The service's own folder. A secret is kept there: without it, tags tell nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / NAME
+        if not path.exists():
+            create_file(path, [secrets.token_hex(32).encode()])
+        try:
+            self._secret = bytes.fromhex(read_secret(path, 64).decode())
+        except ValueError as error:
+            raise FileRejectedError(f"{path} cannot be used: {error}") from None
+        self._running: dict[bytes, tuple[bytes, asyncio.Future[Any]]] = {}
+
+    def tag(self, client: str, key: str) -> bytes:
+        """Return what stands for an idempotency key of a client."""
+        return self._digest(b"neverseen:idem", client.encode() + b"\0" + key.encode())
+
+    def body(self, action: str, *parts: bytes | bytearray | memoryview) -> bytes:
+        """Return what stands for the content of a request, given in parts."""
+        return self._digest(b"neverseen:body", action.encode() + b"\0", *parts)
+
+    async def once(self, tag: bytes | None, body: bytes, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do the work, or wait for whoever does it under the same tag already.
+
+        Work that is a future already, of what others do, is waited for as it is.
+        """
+        if tag is None:
+            return await work()
+        while tag in self._running:
+            first_body, first = self._running[tag]
+            failed = False
+            try:
+                result = await asyncio.shield(first)
+            except Refusal:
+                failed = True
+                if first_body == body:
+                    raise
+                self._finished(
+                    tag, first
+                )  # its own call may be yet to come, and to wait for what is over yields to none
+            if not failed:
+                if first_body == body:
+                    return result
+                raise conflict(result.row.id)
+        task = asyncio.ensure_future(work())
+        self._running[tag] = (body, task)
+        task.add_done_callback(lambda done: self._finished(tag, done))
+        return await asyncio.shield(task)  # it goes on if its sender hangs up: others may wait for it
+
+    def _finished(self, tag: bytes, task: asyncio.Future[Any]) -> None:
+        if tag in self._running and self._running[tag][1] is task:
+            del self._running[tag]
+        if not task.cancelled():
+            task.exception()  # seen, whether anybody waits or not
+
+    def _digest(self, person: bytes, *parts: bytes | bytearray | memoryview) -> bytes:
+        hasher = hashlib.blake2b(key=self._secret, digest_size=32, person=person)
+        for part in parts:
+            hasher.update(part)
+        return hasher.digest()
+
+
+def to_keep(body: bytes, receipts: Sequence[bytes]) -> bytes:
+    """Return what the ledger keeps of a body: the lasting digest, if there is one, and the body's own.
+
+    Parameters
+    ----------
+    body : bytes
+        Of `Repetitions.body`.
+    receipts : sequence of bytes
+        Those that the request shows or is given; none if it has to do with none.
+    """
+    return _lasting(body, receipts) + body
+
+
+def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -> Refusal | None:
+    """Return the refusal of a request whose tag is known, unless it is a repetition that can be answered.
+
+    A request that learned is answered with its receipts, made again of what is held now. Its samples may have been
+    forgotten since, and learned again by somebody else. So these must be the receipts that it was given.
+
+    Parameters
+    ----------
+    row : RequestRow
+        What the ledger has under the tag.
+    body : bytes
+        Of the request that came now.
+    receipts : sequence of bytes or None
+        Its receipts, as for `to_keep`; None if they are not known any more.
+    """
+    kept = row.body or b""
+    lasting, own = (kept[:LASTING], kept[LASTING:]) if len(kept) >= LASTING else (b"", kept)
+    learned = row.kind == "learn"
+    if own and own != body:
+        return conflict(row.id)
+    same = receipts is not None and lasting == _lasting(body, receipts)
+    if learned and not lasting and any(token.startswith(_SALTED) for token in receipts or ()):
+        same = False  # it was given receipts without salts
+    if own:
+        return _gone(row.id) if learned and not same else None
+    if not lasting or receipts is None or (learned and not same):  # or another request's, of the same samples
+        return Refusal(
+            "idempotency_expired",
+            f"this idempotency key was used for {row.id}, and what that request said is not kept any more: nothing was "
+            f"done now. Ask GET /v1/requests/{row.id} what became of it, and use a new key for a new request",
+            request=row.id,
+        )
+    return None if same else conflict(row.id)
+
+
+def conflict(request: str | None = None) -> Refusal:
+    """Return the refusal of a request under the idempotency key of another one."""
+    words = "this idempotency key was used for another request: use a new key for each request"
+    return Refusal("idempotency_conflict", words, request=request)
+
+
+def _gone(request: str) -> Refusal:
+    words = (
+        f"this request was carried out before, as {request}, and its receipts cannot be made again: its samples were "
+        "forgotten since, or the receipt key was dropped that they were made with. Nothing was done now"
+    )
+    return Refusal("receipts_gone", words, request=request)
+
+
+def _lasting(body: bytes, receipts: Sequence[bytes]) -> bytes:
+    """Return a digest of `LASTING` bytes that a seal need not clear, or nothing."""
+    if not receipts or not all(token.startswith(_SALTED) for token in receipts):
+        return b""
+    joined = b"".join(len(part).to_bytes(8) + part for part in (body, *receipts))
+    return b"\1" + hashlib.blake2b(joined, digest_size=LASTING - 1, person=b"neverseen:lasts").digest()

@@ -1,0 +1,140 @@
+"""What waits for the writer, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from neverseen.backbones.reading import Prepared
+from neverseen.ledger import RequestRow
+from neverseen.service.writer.idempotency import to_keep
+from neverseen.store import Store
+
+LEARN, FORGET, FORGET_SAMPLES, FORGET_CLASS, ASK = "learn", "forget", "forget_samples", "forget_class", "ask"
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request that waits.
+
+    Attributes
+    ----------
+    kind : str
+        Of the constants above.
+    id : str
+        Of the request.
+    client : str
+        Name of the API key.
+    owner : str or None
+        Of the API key.
+    samples : int
+        How much it counts against the queue's limit.
+    payload : LearnSamples, list of bytes, SampleList, label, or callable of a store
+    tag, body : bytes or None
+        Keyed digests of the idempotency key and of the request; see `neverseen.service.writer.idempotency`.
+    future : concurrent.futures.Future or asyncio.Future
+        Gets an `Applied`, what a question returned, or the error.
+    maker : bytes or None
+        Tells who made it once the client's name is gone; see `neverseen.service.edge.access.maker_of`.
+    """
+
+    kind: str
+    id: str
+    client: str
+    owner: str | None
+    samples: int
+    payload: Any
+    tag: bytes | None = None
+    body: bytes | None = None
+    future: Any = field(default_factory=Future)
+    queued: float = field(default_factory=time.monotonic)
+    maker: bytes | None = None
+
+    def row(self, receipts: Sequence[bytes] | None = None) -> RequestRow:
+        """Return what the ledger notes of it.
+
+        Parameters
+        ----------
+        receipts : sequence of bytes, optional
+            That it shows or is given.
+        """
+        kind = FORGET if self.kind == FORGET_SAMPLES else self.kind
+        body = None if self.body is None else to_keep(self.body, receipts or ())
+        now = time.time_ns() // 1_000_000
+        return RequestRow(self.id, self.tag, self.client, kind, self.samples, body, now, maker=self.maker)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnSamples:
+    """What a request to learn holds. Ids are without the owner; where there is none, it is made from the request's."""
+
+    prepared: Prepared
+    labels: list[Any]
+    ids: list[str | None]
+    owner: str | None
+
+    def full_ids(self, request: str) -> list[str]:
+        """Return the ids as they are kept: ``owner/id`` where there is an owner.
+
+        A store keeps the ids of owners apart by itself; receipts that were given before it did say ``owner/id``.
+        """
+        ids = [f"{request}-{row}" if name is None else name for row, name in enumerate(self.ids)]
+        return ids if self.owner is None else [f"{self.owner}/{name}" for name in ids]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleList:
+    """What a request to forget samples holds."""
+
+    prepared: Prepared
+    labels: list[Any]
+    ids: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A change that is on disk."""
+
+    row: RequestRow
+    receipts: list[bytes] | None = None
+    replayed: bool = False
+
+
+Question = Callable[[Store], Any]
+
+
+def new_future() -> Any:
+    """Return a future of the running loop, or one for threads."""
+    try:
+        return asyncio.get_running_loop().create_future()
+    except RuntimeError:
+        return Future()
+
+
+def settle(outcomes: Sequence[tuple[Job, Any]]) -> None:
+    """Answer jobs, those of one event loop with one call into it."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, Any]]] = {}
+    for job, outcome in outcomes:
+        if isinstance(job.future, asyncio.Future):
+            by_loop.setdefault(job.future.get_loop(), []).append((job, outcome))
+        else:
+            _resolve([(job, outcome)])
+    for loop, theirs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, theirs)
+        except RuntimeError:  # the loop has ended, and nobody waits
+            continue
+
+
+def _resolve(outcomes: list[tuple[Job, Any]]) -> None:
+    for job, outcome in outcomes:
+        if job.future.done():
+            continue
+        if isinstance(outcome, BaseException):
+            job.future.set_exception(outcome)
+        else:
+            job.future.set_result(outcome)

@@ -1,0 +1,384 @@
+"""The one writer: a thread that owns the store, and takes what waits; keys take turns."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any
+
+from neverseen.errors import LedgerError
+from neverseen.ledger import RequestRow
+from neverseen.service.edge.errors import Refusal, refusal_of
+from neverseen.service.edge.line import Line
+from neverseen.service.edge.shares import Shares
+from neverseen.service.operations.audit import AuditLog
+from neverseen.service.operations.metrics import Metrics
+from neverseen.service.operations.settings import Settings
+from neverseen.service.writer.applying import apply
+from neverseen.service.writer.jobs import ASK, LEARN, Job, new_future, settle
+from neverseen.service.writer.policy import Policy
+from neverseen.service.writer.publishing import Published, Publisher, passes
+from neverseen.service.writer.room import Room
+from neverseen.store import Store
+
+Settled = list[tuple[Job, Any]]
+_REOPEN = 1.0  # seconds between attempts to open a store that failed
+_GATHER, _GATHER_MOST = 0.003, 0.1  # seconds without a new request, and altogether, before a change is made
+_SAMPLES = 20_000  # that are changed at a time
+
+
+class Writer:
+    """Applies requests; those that wait together are one change, and share one publication.
+
+    The requests of a key are applied in order, and keys take turns. One key may have a share of what waits. Learning
+    has room of its own: however much waits to be learned, what is to be forgotten is taken.
+
+    Parameters
+    ----------
+    open_store : callable
+        Opens the store for writing.
+    settings : Settings
+    metrics : Metrics
+    publisher : Publisher
+    room : Room
+    clock : callable
+        Seconds, from any start: for the policy.
+
+    Attributes
+    ----------
+    store : Store or None
+        None while it is not open.
+    policy : Policy
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        settings: Settings,
+        metrics: Metrics,
+        publisher: Publisher,
+        room: Room,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open, self._settings, self._metrics = open_store, settings, metrics
+        self._publisher, self._room = publisher, room
+        self._audit: AuditLog
+        self.policy = Policy(settings, clock)
+        self.store: Store | None = None
+        self._jobs: Line[Job] = Line()
+        self._running: list[Job] = []
+        self._learning, self._others = (
+            (Shares(settings.queue_requests), Shares(settings.queue_samples)) for _ in range(2)
+        )
+        self._wake = threading.Condition()
+        self._idle = self._poked = self._stopping = self._abandoned = False
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+
+    # -- for everybody -----------------------------------------------------------------------------
+
+    def open(self) -> Store:
+        """Open the store, which nobody else can write from now on."""
+        self._open_again()
+        return self._opened()
+
+    def start(self, audit: AuditLog) -> None:
+        """Begin. What is done has its line in the log."""
+        self._audit = audit
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether changes can be made."""
+        return self.store is not None and self._thread.is_alive() and not self._stopping
+
+    @property
+    def published(self) -> Published:
+        """What readers see."""
+        return self._publisher.published
+
+    def submit(self, job: Job) -> Any:
+        """Have a job wait, behind all others of its client, and return its future."""
+        with self._wake:
+            if self._stopping:
+                raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
+            if self.store is None or not self._thread.is_alive():
+                raise Refusal("unavailable", "the store cannot be written now: try again in a moment", wait=5)
+            if job.kind != ASK and not self._audit.healthy:
+                raise _unlogged("nothing was done")
+            if not self._takes(job):
+                words = "too much waits already, of this key or of all (queue_requests, queue_samples)"
+                raise Refusal("queue_full", f"{words}: try again in a moment", wait=1)
+            self._jobs.put(job.client, job)
+            if self._idle:
+                self._wake.notify()
+        return job.future
+
+    def ask(self, question: Callable[[Store], Any], client: str = "") -> Any:
+        """Have a question put to the store between changes."""
+        return self.submit(Job(ASK, "", client, None, 0, question, future=new_future()))
+
+    def operate(self, store: Store, verb: str, below_min_batch: bool, entry: dict[str, Any]) -> int:
+        """Publish or seal now, and return the number of the certificate; for the writer's thread, by way of `ask`.
+
+        Fewer changes than a batch are published only if the operator says so. A line of the audit log comes before the
+        act, and one after it: nothing is done of which there is no line.
+
+        Parameters
+        ----------
+        store : Store
+        verb : {"publish", "seal"}
+        below_min_batch : bool
+        entry : dict
+            What the lines say, but for the outcome.
+        """
+        if self.policy.counts_batches:
+            self.policy.recount(store.unpublished())
+        if self.policy.unpublished and not self.policy.enough() and not below_min_batch:
+            raise Refusal(
+                "batch_too_small",
+                f"{self.policy.unpublished} samples have changed, and the policy publishes {self._settings.min_batch} "
+                "or more together: wait for more, or add below_min_batch=true to publish them alone",
+            )
+        if not self._audit.append([entry | {"outcome": "asked"}]):
+            raise _unlogged("nothing was done")
+        self._publisher.publish(store, self.policy)
+        if verb == "seal":
+            self._seal(store)
+        if not self._audit.append([entry | {"outcome": "applied"}]):
+            raise _unlogged(f"this was carried out all the same (certificate {self.published.number})")
+        return self.published.number
+
+    def _seal(self, store: Store) -> None:
+        try:
+            self._publisher.seal(store, self.policy)
+        except LedgerError as error:
+            if not error.being_read:
+                raise
+            words = f"certificate {self.published.number} is published, and not sealed, as somebody reads the ledger: "
+            raise Refusal("unavailable", words + "try again once that has ended", wait=30) from error
+
+    def _takes(self, job: Job) -> bool:
+        """Take room for a job; return whether there was enough. One that is larger than a share counts as the share."""
+        requests, samples = self._learning if job.kind == LEARN else self._others
+        if not requests.take(job.client, 1):
+            return False
+        enough = samples.take(job.client, min(job.samples, samples.share))
+        if not enough:
+            requests.give(job.client, 1)
+        return enough
+
+    def _gives(self, job: Job) -> None:
+        requests, samples = self._learning if job.kind == LEARN else self._others
+        requests.give(job.client, 1)
+        samples.give(job.client, min(job.samples, samples.share))
+
+    def waiting(self, client: str | None = None) -> list[Job]:
+        """Return what is not applied yet, of a client or of all, newest first."""
+        with self._wake:
+            jobs = [job for job in self._running if client in (None, job.client)]
+            jobs += self._jobs if client is None else self._jobs.of(client)
+        return sorted((job for job in jobs if job.kind != ASK), key=lambda job: job.queued, reverse=True)
+
+    def __len__(self) -> int:
+        return len(self._jobs) + len(self._running)
+
+    def poke(self) -> None:
+        """Have the policy looked at again: the clock was moved."""
+        with self._wake:
+            self._poked = True
+            self._wake.notify()
+
+    def stop(self, timeout: float) -> bool:
+        """Take nothing more, finish what waits within a time, and close the store; return whether all was done."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.ident is None:
+            self._close()
+            return True
+        self._thread.join(timeout)
+        done = not self._thread.is_alive()
+        if not done:
+            self._abandoned = True
+            with self._wake:
+                left, self._jobs = list(self._jobs), Line()
+            settle([(job, _stopped()) for job in left])
+            self._thread.join(timeout)
+        return done
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            jobs = self._take()
+            try:
+                if jobs:
+                    self._work(jobs)
+                if not self._stopping and self._audit.healthy:
+                    self._publisher.keep_up(self._opened(), self.policy)
+                elif not self._stopping:
+                    self.policy.failed()  # a seal would clear whose lines are still to be written
+            except BaseException as error:
+                self._failed(error)
+            if self.store is None and not self._stopping:
+                self._try_again()
+            self._running = []
+            if self._stopping and (not self._jobs or self._abandoned):
+                break
+        self._close()
+
+    def _take(self) -> list[Job]:
+        """Wait for jobs, or for the policy, and return the jobs to do now."""
+        with self._wake:
+            if not self._jobs and not self._stopping and not self._poked:
+                self._idle = True
+                self._wake.wait(_REOPEN if self.store is None else self.policy.wait())
+                self._idle = False
+            self._poked = False
+        self._gather()
+        with self._wake:
+            jobs: list[Job] = []
+            samples = 0
+            while self._jobs and (not jobs or samples + self._jobs.first().samples <= _SAMPLES):
+                job = self._jobs.take()
+                self._gives(job)
+                jobs.append(job)
+                samples += job.samples
+            self._running = jobs
+            return jobs
+
+    def _gather(self) -> None:
+        """Wait a moment, as long as more comes: what comes together is one change."""
+        before, end = 0, time.monotonic() + _GATHER_MOST
+        while before != len(self._jobs) and not self._stopping and time.monotonic() < end:
+            before = len(self._jobs)
+            time.sleep(_GATHER)
+
+    def _work(self, jobs: list[Job]) -> None:
+        for kind, group in groupby(jobs, lambda job: job.kind):
+            together = list(group)
+            started = time.monotonic()
+            if kind == ASK:
+                settle([(job, _answered(self._opened(), job)) for job in together])
+                continue
+            if self._audit.healthy:
+                outcomes = self._applied(kind, together)
+            else:  # since they were taken
+                outcomes = [(job, _unlogged("nothing was done")) for job in together]
+            rows = [outcome.row for _, outcome in outcomes if not isinstance(outcome, Refusal) and not outcome.replayed]
+            if rows:
+                seconds = time.monotonic() - started
+                self._audit.append(audited(rows))
+                self._publisher.applied(seconds)
+                self._metrics.applied(kind, len(rows), sum(row.samples for row in rows), seconds)
+            settle(outcomes)
+            done = set(map(id, together))
+            self._running = [job for job in self._running if id(job) not in done]
+
+    def _applied(self, kind: str, jobs: list[Job]) -> Settled:
+        outcomes: Settled = []
+        try:
+            for job, outcome in apply(self._opened(), jobs, self._audit.head, self._room):
+                outcomes.append((job, outcome))
+                if not isinstance(outcome, Refusal) and not outcome.replayed:
+                    self.policy.changed(outcome.row.samples, forgotten=kind != LEARN)
+        except BaseException:
+            # What was done before stands, and is answered; the rest is not known.
+            self._audit.append(audited(o.row for _, o in outcomes if not isinstance(o, Refusal) and not o.replayed))
+            settle(outcomes)
+            raise
+        return outcomes
+
+    def _opened(self) -> Store:
+        if self.store is None:
+            raise Refusal("unavailable", "the store cannot be written now: try again in a moment", wait=5)
+        return self.store
+
+    def _open_again(self) -> None:
+        store = self._open()
+        try:
+            unpublished = self._publisher.start(store)
+        except BaseException:
+            store.close()
+            raise
+        self.policy.takes(self._publisher.seconds())
+        self.policy.found(unpublished)
+        if store.ledger.meta("unsealed") is not None:
+            self.policy.unsealed()
+        self.store = store
+
+    def _try_again(self) -> None:
+        try:
+            self._open_again()
+            self._audit.append(lines_to_make_up(self._opened(), self._audit))
+        except Exception as error:
+            self._close()
+            print(f"error: the store cannot be opened: {error}", file=sys.stderr)  # noqa: T201
+
+    def _failed(self, error: BaseException) -> None:
+        """Give up the store, and all that was being done: what became of it shows when it is opened again."""
+        if self.store is not None:
+            print("error: the writer failed", file=sys.stderr)  # noqa: T201
+            traceback.print_exception(error)
+            self._metrics.writer_failures.inc()
+            self._close()
+        words = "the store failed meanwhile, and the request may have been carried out or not: send it again with the "
+        failure = Refusal("unavailable", words + "same idempotency key", wait=2)
+        settle([(job, failure) for job in self._running if not job.future.done()])
+        self._running = []
+
+    def _close(self) -> None:
+        store, self.store = self.store, None
+        if store is not None:
+            try:
+                store.close()
+            except Exception as error:
+                print(f"error: the store was not closed: {error}", file=sys.stderr)  # noqa: T201
+
+
+def audited(rows: Iterable[RequestRow]) -> list[dict[str, Any]]:
+    """Return the lines of the audit log for changes."""
+    return [
+        {"action": row.kind, "key": row.client, "outcome": "applied", "request": row.id, "samples": row.samples}
+        for row in rows
+    ]
+
+
+def lines_to_make_up(store: Store, audit: AuditLog) -> list[dict[str, Any]]:
+    """Return the lines of changes that were made, and have none: the writer failed, or the process died, in between.
+
+    To be written before anything else is changed: a seal clears whose they were.
+    """
+    rows = store.ledger.requests(_SAMPLES)[::-1]  # no turn has more
+    logged = audit.logged([row.id for row in rows])
+    first = next((place for place, row in enumerate(rows) if row.id in logged), None)
+    if first is None:  # In a log that knows none, those that are sealed, and so without a name, had lines elsewhere.
+        missing = [row for row in rows if row.client]
+    else:  # Those before the first had lines in a file that was removed.
+        missing = [row for row in rows[first:] if row.id not in logged]
+    return [entry | {"recovered": True} for entry in audited(missing)]
+
+
+def _answered(store: Store, job: Job) -> Any:
+    try:
+        return job.payload(store)
+    except Exception as error:
+        refusal = refusal_of(error, job.owner)
+        if refusal is not None:
+            return refusal
+        if not passes(error):
+            raise
+        traceback.print_exception(error)
+        return Refusal("unavailable", "the service has no room for this now: try again in a moment", wait=5)
+
+
+def _unlogged(words: str) -> Refusal:
+    return Refusal("unavailable", f"the audit log cannot be written now, and {words}: try again in a moment", wait=5)
+
+
+def _stopped() -> Refusal:
+    return Refusal("stopping", "the service stops, and this request was not carried out: send it again", wait=5)

@@ -1,0 +1,50 @@
+"""What forgetting would do: asked of the store, and nothing changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from neverseen.errors import NeverseenError
+from neverseen.labels import in_class_order, normalise, text
+from neverseen.service.predicting import labels_of
+from neverseen.service.writer.applying import class_refusal, refusal_for
+from neverseen.service.writer.jobs import SampleList
+from neverseen.store import Store
+
+
+def effect_of_receipts(opened: Store, tokens: list[bytes], owner: str | None) -> dict[str, Any]:
+    """Return what would go with these receipts, or refuse."""
+    verdicts = opened.verdicts(tokens, [owner] * len(tokens))
+    refusal = refusal_for(tokens, verdicts, owner)
+    if refusal is not None:
+        raise refusal
+    return _effect(Counter(text(normalise(verdict.label)) for verdict in verdicts))
+
+
+def effect_of_samples(opened: Store, given: SampleList, owner: str | None) -> dict[str, Any]:
+    """Return what would go with these samples, or refuse."""
+    ids = given.ids if given.ids is None or owner is None else [f"{owner}/{name}" for name in given.ids]
+    opened.rehearse(opened.forgetting(given.prepared, given.labels, ids=ids, owner=owner))
+    return _effect(Counter(text(normalise(label)) for label in given.labels))
+
+
+def effect_of_class(opened: Store, label: Any) -> dict[str, Any]:
+    """Return what would go with a class, or refuse."""
+    name = text(normalise(label))
+    try:
+        opened.rehearse(opened.forgetting_class(label))
+    except NeverseenError as error:
+        refusal = class_refusal(error)
+        if refusal is None:
+            raise
+        raise refusal from None
+    return _effect(Counter({name: opened.ledger.counts()[name]}))
+
+
+def _effect(counts: Counter[str]) -> dict[str, Any]:
+    names = in_class_order(counts)
+    classes = [
+        {"label": label, "samples": counts[name]} for label, name in zip(labels_of(tuple(names)), names, strict=True)
+    ]
+    return {"samples": counts.total(), "classes": classes}

@@ -1,0 +1,261 @@
+"""Room: how many classes there may be, so that what is learned can also be published.
+
+What publishing takes in memory is known beforehand: it depends on the number of codes and of classes, not on the
+samples. A request after which it would not fit is refused when it comes. Forgetting adds nothing, and is never refused.
+
+No refusal tells which classes are held: what others have changed since the last publication must not show.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from neverseen.engine.statistics import Statistics
+from neverseen.labels import normalise, text
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.operations.settings import Settings
+
+# Learning, publishing and showing a version took at most 6.5 Gram matrices and 39 matrices of weights, measured for 256
+# to 4,096 codes and 10 to 10,000 classes; here is a quarter more. With tracking, the sums of each class are there
+# twice, as they are and as they are added to, in four bytes each.
+_FIXED = 2**28
+_GRAMS, _WEIGHTS, _TRACKED = 8, 48, 2 * 4
+_SHARE = 0.9  # of the machine's memory
+_LEAST = 2**26  # bytes for a process apart
+_LEAST_BODIES = 2**24  # bytes for all bodies, and for all pixels
+PIXEL = 3
+"""Bytes of a pixel."""
+NOTHING: frozenset[str] = frozenset()
+
+
+def per_class(size: int, tracked: bool) -> int:
+    """Return the bytes of memory that one more class takes, at most, for `size` codes."""
+    return _WEIGHTS * 8 * size + (_TRACKED * size * (size + 1) // 2 if tracked else 0)
+
+
+def needed(size: int, classes: int, tracked: bool) -> int:
+    """Return the bytes of memory that holding and publishing a model takes, at most.
+
+    Examples
+    --------
+    >>> [round(needed(2048, classes, tracked) / 2**30, 1) for classes in (10, 1000) for tracked in (False, True)]
+    [0.5, 0.7, 1.2, 16.9]
+    """
+    return _FIXED + _GRAMS * 8 * size * size + classes * per_class(size, tracked)
+
+
+def texts_of(labels: Sequence[Any]) -> set[str]:
+    """Return the canonical texts of labels, texts and integers."""
+    return {text(normalise(label)) for label in set(labels)}
+
+
+class Room:
+    """What a service may hold.
+
+    Parameters
+    ----------
+    settings : Settings
+    memory : int
+        Bytes that there are for the store.
+    published : callable
+        Returns the canonical texts of the classes that are published, as `Brought` needs it.
+    """
+
+    def __init__(
+        self, settings: Settings, memory: int, published: Callable[[], frozenset[str]] = lambda: NOTHING
+    ) -> None:
+        self._settings, self._memory, self._published = settings, memory, published
+        self._asked, self._learned = Brought(published), Brought(published)
+
+    def reserve(self, size: int) -> None:
+        """Leave so many bytes of memory to something else."""
+        self._memory = max(0, self._memory - size)
+
+    def shortage(self, statistics: Statistics) -> str | None:
+        """Return why no further class would be taken, if memory is the reason."""
+        classes = len({*statistics.counts, *self._published()})
+        wanted = needed(statistics.size, classes + 1, statistics.class_grams is not None)
+        if wanted <= self._memory:
+            return None
+        have = f"{self._memory / 1e6:.0f} MB of memory are left for the store, and {wanted / 1e6:.0f} MB needed"
+        return f"new classes will be refused (no_room): {have}. Give the service more memory (setting memory)"
+
+    def most_classes(self, statistics: Statistics) -> int:
+        """Return how many classes can be published, as far as memory goes."""
+        size, tracked = statistics.size, statistics.class_grams is not None
+        return max(0, (self._memory - needed(size, 0, tracked)) // per_class(size, tracked))
+
+    def require_few(self, statistics: Statistics, client: str, names: set[str]) -> set[str]:
+        """Return which of these classes are new, as far as the client can know, or refuse them.
+
+        What was published counts, and what the client itself has asked for since.
+
+        Parameters
+        ----------
+        statistics : Statistics
+            Of the store.
+        client : str
+        names : set of str
+            Canonical texts of labels that are to be learned.
+        """
+        published, most = self._published(), self._settings.max_new_classes
+        new = names - published - self._asked.of(client)
+        if len(new) > most:
+            words = f"the request has more new classes than one may have (max_new_classes = {most}): send it in parts"
+            raise Refusal("too_many_classes", words)
+        self._require(statistics, len(published | names), bool(names - published))
+        return new
+
+    def asked(self, client: str, names: set[str]) -> None:
+        """Note what `require_few` has returned, once it counts against the client."""
+        known = self._asked.of(client)
+        if len(known) > self._settings.max_classes:
+            known.clear()
+        known |= names
+
+    def require_room(self, statistics: Statistics, brought: Sequence[tuple[str, set[str]]]) -> None:
+        """Refuse classes after which the model could not be published, or would have too many; for the writer's thread.
+
+        Only how many classes are held counts, and never which: a class that others have brought since the last
+        publication counts as new, and one that they have forgotten since counts as held.
+
+        Parameters
+        ----------
+        statistics : Statistics
+            Of what is held.
+        brought : sequence of (str, set of str)
+            Clients, and the canonical texts of labels that they are to learn.
+        """
+        published = self._published()
+        held = {*statistics.counts, *published}.union(*(self._learned.of(client) for client, _ in brought))
+        new = set[str]().union(*(names - published - self._learned.of(client) for client, names in brought))
+        unpublished = any(names - published for _, names in brought)
+        self._require(statistics, len(held) + len(new), unpublished)
+
+    def learned(self, brought: Sequence[tuple[str, set[str]]]) -> None:
+        """Note that classes were learned."""
+        for client, names in brought:
+            self._learned.of(client).update(names - self._published())
+
+    def _require(self, statistics: Statistics, total: int, unpublished: bool) -> None:
+        """Refuse so many classes; those that are published already can always be learned."""
+        settings, most = self._settings, self.most_classes(statistics)
+        after = "forget some, and publish that, or"
+        if unpublished and total > settings.max_classes:
+            words = f"the model would have more classes than it may have (max_classes = {settings.max_classes})"
+            raise Refusal("too_many_classes", f"{words}: {after} raise the setting")
+        if unpublished and total > most:
+            words = f"the model would have more classes than the {most} for which there is enough memory to publish it "
+            words += f"({self._memory / 1e9:.1f} GB; see the setting memory)"
+            raise Refusal("no_room", f"{words}: {after} give the service more memory")
+
+
+class Brought:
+    """The classes that each client has brought since the last publication. Nothing shows in it that others do.
+
+    Parameters
+    ----------
+    published : callable
+        Returns the classes that are published: the same object until there is another publication.
+    """
+
+    def __init__(self, published: Callable[[], frozenset[str]]) -> None:
+        self._published = published
+        self._then: frozenset[str] | None = None
+        self._names: dict[str, set[str]] = {}
+
+    def of(self, client: str) -> set[str]:
+        """Return the classes of a client."""
+        now = self._published()
+        if now is not self._then:
+            self._then, self._names = now, {}
+        return self._names.setdefault(client, set())
+
+
+def fitted(settings: Settings) -> Settings:
+    """Return settings of a service that fits its memory: where there is little, requests may be smaller.
+
+    Of what there is, a process apart gets a tenth, and all bodies together get an eighth, as do all pixels. One request
+    may have the part of it that one key may hold.
+    """
+    whole = memory_left(settings.memory)
+    waiting = min(settings.max_waiting_bytes, max(_LEAST_BODIES, whole // 8))
+    pixels = min(settings.max_waiting_pixels, max(_LEAST_BODIES, whole // 8) // PIXEL)
+    body = min(settings.max_body, waiting // 4)
+    return replace(
+        settings,
+        reading_memory=min(settings.reading_memory, max(_LEAST, whole // 10)),
+        max_waiting_bytes=waiting,
+        max_body=body,
+        max_json=min(settings.max_json, body),
+        max_waiting_pixels=pixels,
+        max_request_pixels=min(settings.max_request_pixels, pixels // 2),
+    )
+
+
+def memory_for_store(settings: Settings) -> int:
+    """Return the bytes that are left for the store, beside what bodies and the processes apart may take."""
+    apart = (settings.reading_processes + 1) * settings.reading_memory  # and one that checks certificates
+    return max(0, memory_left(settings.memory, apart) - settings.max_waiting_bytes)
+
+
+def memory_left(setting: int, apart: int = 0) -> int:
+    """Return how many bytes of memory this process may take, beyond those it has.
+
+    Parameters
+    ----------
+    setting : int
+        Bytes that the service may have in all; 0 for what machine, container and limits of the process allow.
+    apart : int
+        Bytes that other processes of the service may take.
+    """
+    used = _used()
+    resident = used.get("VmRSS", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    left = [limit - resident - apart for limit in (setting or int(_SHARE * whole), *_container_limits())]
+    for kind, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            left.append(soft - used.get(name, resident))
+    return max(0, min(left))
+
+
+def _used() -> dict[str, int]:
+    """Return what this process uses, in bytes, where the system tells."""
+    try:
+        lines = Path("/proc/self/status").read_text("ascii", "replace").splitlines()
+    except OSError:
+        return {}
+    words = [line.split() for line in lines if line.endswith(" kB")]
+    return {name.rstrip(":"): int(count) * 1024 for name, count, _ in words}
+
+
+def _container_limits() -> list[int]:
+    """Return the limits of the control groups that this process is in, in bytes."""
+    found = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, kinds, place = line.split(":", 2)
+        if kinds not in ("", "memory"):
+            continue
+        root = Path("/sys/fs/cgroup", kinds)
+        name = "memory.limit_in_bytes" if kinds else "memory.max"
+        folder = root / place.lstrip("/")
+        for each in (folder, *folder.parents):
+            try:
+                words = (each / name).read_text("ascii").strip()
+            except (OSError, ValueError):
+                words = ""
+            if words.isdigit():
+                found.append(int(words))
+            if each == root:
+                break
+    return found

@@ -1,0 +1,114 @@
+"""Files of receipts: one a line, as JSON that people can read and cut up.
+
+Each line has ``id``, ``label``, ``owner`` and, in base64url, the ``receipt``. The first three are for people; what
+counts is inside the receipt. A file of one receipt's bytes alone is read too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neverseen.errors import FileRejectedError
+from neverseen.io.files import require_file, sync_folder
+from neverseen.labels import canonical_json, parse_json, plain
+from neverseen.proof.receipts import PREFIXES
+
+LINE_LIMIT = 2**25
+"""Bytes of a line: the largest receipt in base64, and more."""
+COUNT_LIMIT = 10_000_000
+
+
+class ReceiptFile:
+    """A new file of mode 600 for receipts that are about to be given. What is there already is never overwritten.
+
+    Parameters
+    ----------
+    place : Path
+        A name, or a folder, in which a name that is free is taken.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.path, self._handle = _new_file(place)
+
+    def write(self, receipts: Iterable[bytes], facts: Iterable[Mapping[str, Any]]) -> None:
+        """Write receipts with id, label and owner of each, and sync them."""
+        handle, self._handle = self._handle, -1
+        with os.fdopen(handle, "wb") as file:
+            for receipt, said in zip(receipts, facts, strict=True):
+                shown = {name: plain(value) for name, value in said.items()}
+                token = base64.urlsafe_b64encode(receipt).decode()
+                file.write(canonical_json(shown | {"receipt": token}).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(self.path.parent)
+
+    def discard(self) -> None:
+        """Remove the file: there is nothing to put in."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+        self.path.unlink(missing_ok=True)
+
+
+def _new_file(place: Path) -> tuple[Path, int]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    if not place.is_dir():
+        if not place.parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {place.parent} to write receipts to")
+        try:
+            return place, os.open(place, flags, 0o600)
+        except FileExistsError:
+            raise FileExistsError(f"{place} is there already and may hold receipts: choose another name") from None
+    number = 1
+    while True:
+        path = place / f"receipts-{number:04d}.jsonl"
+        try:
+            return path, os.open(path, flags, 0o600)
+        except FileExistsError:
+            number += 1
+
+
+def read_receipts(paths: Sequence[Path]) -> list[bytes]:
+    """Return the receipts in some files, in order."""
+    return [receipt for _, receipt in placed_receipts(paths)]
+
+
+def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
+    """Return where each receipt in some files is, for people, and the receipt, in order."""
+    receipts: list[tuple[str, bytes]] = []
+    for path in paths:
+        require_file(path, "a file of receipts, as learn writes it")
+        with path.open("rb") as file:
+            start = file.read(len(PREFIXES[0]))
+            if start in PREFIXES:
+                receipts.append((str(path), start + file.read(LINE_LIMIT)))
+                continue
+            file.seek(0)
+            number = 0
+            while line := file.readline(LINE_LIMIT):
+                number += 1
+                if line.strip():
+                    where = f"{path}, line {number}"
+                    receipts.append((where, _receipt(line, where)))
+                if len(receipts) > COUNT_LIMIT:
+                    raise FileRejectedError(f"{path}: more than {COUNT_LIMIT:,} receipts; give fewer at a time")
+    if not receipts:
+        raise FileRejectedError("there are no receipts in " + ", ".join(map(str, paths)))
+    return receipts
+
+
+def _receipt(line: bytes, where: str) -> bytes:
+    try:
+        entry = parse_json(line)
+        token = entry["receipt"]
+        raw = token.encode("ascii").rstrip(b"=")  # padding may have been lost on the way
+        return base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
+        raise FileRejectedError(
+            f'{where} is not a receipt: a line is JSON such as {{"id": ..., "receipt": "..."}}, as learn writes it'
+        ) from None
