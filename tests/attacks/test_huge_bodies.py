@@ -104,7 +104,7 @@ def test_counts_come_before_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     for action, body in many.items():
         with pytest.raises(Refusal, match="at most 100 at a time"):
             contents.READERS[action](body.encode(), "application/json", BOUNDS, lambda pixels: None)
-    monkeypatch.setattr("neverseen.service.contents.json.loads", None)
+    monkeypatch.setattr("neverseen.service.contents.parse_json", None)
     with pytest.raises(Refusal, match="too many lines"):
         contents.receipts_in(b'{"receipt":"AA"}\n' * 101, BOUNDS)
 
