@@ -69,7 +69,7 @@ def crash(
         began = time.perf_counter()
         with _opened(folder) as again:
             seconds = time.perf_counter() - began
-            found = {int(json.loads(row.id)) for row in again._open_ledger().samples()}
+            found = {int(json.loads(row.id)) for row in again.ledger.samples()}
             if found not in (acknowledged, under_way) or again.digest() != _never(found):
                 raise WrongStateError(f"held {sorted(found)} after {steps[-2:]}, acknowledged {sorted(acknowledged)}")
             if number := again.published_number:
@@ -97,7 +97,7 @@ def load(folder: Path, log: Path, seed: int) -> None:
     store_module.FOLD_BYTES = _FOLD_BYTES
     note("open")
     with _opened(folder) as made:
-        held = {int(json.loads(row.id)) for row in made._open_ledger().samples()}
+        held = {int(json.loads(row.id)) for row in made.ledger.samples()}
         while True:
             step = rng.choices(
                 ["learn", "forget", "forget_class", "publish", "seal", "fold"], [8, 5, 1, 2, 2, 1]

@@ -39,6 +39,7 @@ from sklearn.linear_model import RidgeClassifier
 from benchmarks.provenance import provenance, write_json
 from neverseen.encoding import Identity
 from neverseen.hardware import Array, Hardware, choose
+from neverseen.holdings import FORGET, LEARN, Change
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex
 from neverseen.model import Configuration, ExactModel
@@ -129,8 +130,8 @@ class Bench:
     def exact_model(self, rows: slice) -> ExactModel:
         """Return a model that has learned some rows."""
         configuration = Configuration(Identity(), GAMMA, 40)
-        model = ExactModel(configuration, self.size, Key(bytes(32)), self.hardware)
-        model.learn(self.codes[rows], LabelIndex(self.labels[rows].tolist()))
+        model = ExactModel.in_memory(configuration, self.size, Key(bytes(32)), self.hardware)
+        model.apply(Change(LEARN, self.codes[rows], LabelIndex(self.labels[rows].tolist())))
         return model
 
     def float_system(self, rows: slice) -> Pair:
@@ -152,7 +153,7 @@ class Bench:
 
     def exact_forget(self, request: slice) -> np.ndarray:
         """Forget, and have the new weights."""
-        self.model.forget(self.codes[request], LabelIndex(self.labels[request].tolist()))
+        self.model.apply(Change(FORGET, self.codes[request], LabelIndex(self.labels[request].tolist())))
         return self.model.weights()
 
     def full_solve(self) -> Solution:

@@ -41,13 +41,9 @@ def make(folder: Path, samples: int | None) -> None:
         owners = [f"person-{row % people}" for row in range(len(images.train))]
         ids = [f"{owner}/digit-{row}" for row, owner in enumerate(owners)]
         file = ReceiptFile(partial / "receipts.jsonl")
-        model.learn(
-            images.train,
-            images.train_labels,
-            ids,
-            owners,
-            deliver=lambda receipts: file.write(receipts, model.read_receipt),
-        )
+        change = model.learning(images.train, images.train_labels, ids, owners)
+        file.write(change.receipts, change.facts())
+        model.commit(change)
         model.publish()
         place = service_folder(partial / "store")
         place.mkdir(mode=0o700, exist_ok=True)

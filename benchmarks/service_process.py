@@ -136,7 +136,7 @@ class Served:
     def held(self) -> tuple[set[str], str]:
         """Return the ids that a stopped service's store holds, and its digest."""
         with store.open(self.folder, backbone=Precomputed(self._samples.width)) as opened:
-            return {json.loads(row.id) for row in opened._open_ledger().samples()}, opened.digest()
+            return {json.loads(row.id) for row in opened.ledger.samples()}, opened.digest()
 
     def replay(self, names: set[str]) -> str:
         """Return the digest of a new model that learns these samples and nothing else, in memory."""

@@ -382,6 +382,39 @@ def test_gives_up_at_last(waits: list[float]) -> None:
     assert len(service.asked) == 3
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [httpx.ReadTimeout("slow")],
+        [error("internal", 500)],
+        [httpx.ReadTimeout("slow"), httpx.ConnectError("refused")],
+        [httpx.RemoteProtocolError("cut"), error("rate_limited", 429)],
+        [error("unavailable", 503), error("id_taken", 409)],
+        [answer({"request": REQUEST}, 201)],  # without receipts
+        [httpx.Response(201, text='{"request": {"id": "r1", ')],
+        [httpx.Response(201, text="[" * 100_000)],
+    ],
+)
+def test_what_may_have_been_done_can_be_repeated(answers: list[Any]) -> None:
+    service = Service(*answers)
+    with pytest.raises(ServiceError, match="It may have been carried out") as caught:
+        service.client().learn([[1.0]], ["cat"])
+    (key,) = {sent.headers["idempotency-key"] for sent in service.asked}
+    assert caught.value.idempotency_key == key
+    assert repr(key) in str(caught.value)
+    service = Service(answer({"request": REQUEST, "receipts": ["TlNSMQ=="]}, 201))
+    assert service.client().learn([[1.0]], ["cat"], idempotency_key=key).receipts == [b"NSR1"]
+    assert service.asked[0].headers["idempotency-key"] == key
+
+
+@pytest.mark.parametrize("trouble", [httpx.ConnectError("refused"), error("rate_limited", 429), error("id_taken", 409)])
+def test_what_was_not_done_has_no_key_to_repeat_it(trouble: Any) -> None:
+    with pytest.raises(ServiceError) as caught:
+        Service(trouble).client().learn([[1.0]], ["cat"])
+    assert caught.value.idempotency_key is None
+    assert "carried out" not in str(caught.value)
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 500])
 def test_what_would_fail_again_is_not_sent_again(status: int) -> None:
     service = Service(error("x", status))

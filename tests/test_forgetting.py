@@ -187,7 +187,7 @@ def test_any_history_ends_in_what_remains(tmp_path_factory: pytest.TempPathFacto
 def test_receipts_are_the_specified_ones() -> None:
     model = new()
     (receipt,) = model.learn(ROWS[:1], LABELS[:1], ["né"], [("team", 4)])
-    configuration = model.classifier._configuration().digest()
+    configuration = model.classifier.configuration().digest()
     about, mark, id_text, owner, label, features = oracle.receipt_parts(receipt, KEYS.receipts[0].reveal())
     assert about == configuration[:16]
     assert mark == fingerprint(ROWS[0])

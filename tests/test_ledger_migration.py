@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from neverseen import AlreadyForgottenError, KeyMissingError, LedgerError, ReceiptRejectedError, store
 from neverseen.cli import app
-from neverseen.ledger import FORMAT, Ledger, RequestRow
+from neverseen.holdings import tickets_of
+from neverseen.intake import Intake
+from neverseen.ledger import FORMAT, Ledger, Notes, RequestRow
 from neverseen.ledger.tables import OLD_FORMAT, check_of, meta, old_requests, old_samples, old_tables, requests, samples
-from neverseen.register import tickets_of
 from neverseen.store import Store
-from neverseen.store.held import StoredForgetting
 from tests import oracle
 from tests.service import BACKBONE, KEYS, LABELS, ROWS, classifier, never
 
@@ -43,8 +43,9 @@ class Old:
         self.folder, self.url = folder, place or f"sqlite:///{folder}/ledger.sqlite"
         store.create(folder, BACKBONE, classifier(), keys=KEYS, ledger=place).close()
         with opened(folder) as made:
-            note = lambda writing: writing.note_requests([REQUEST])  # noqa: E731
-            self.receipts = made.learn(ROWS[:4], LABELS[:4], IDS, OWNERS, note=note)
+            change = made.learning(ROWS[:4], LABELS[:4], IDS, OWNERS)
+            made.commit(change.noting(Notes([REQUEST])))
+            self.receipts = list(change.receipts)
             made.publish()
             made.forget(self.receipts[2])
             made.publish()
@@ -117,7 +118,7 @@ def old(tmp_path: Path, place: str | None) -> Old:
 
 def made_old(folder: Path, place: str | None) -> Old:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(StoredForgetting, "_new_salt", lambda _: b"")
+        patched.setattr(Intake, "new_salt", lambda _: b"")
         made = Old(folder, place)
     assert all(receipt.startswith(b"NSR1") for receipt in made.receipts)
     return made
@@ -125,7 +126,7 @@ def made_old(folder: Path, place: str | None) -> Old:
 
 def test_what_was_learned_before_is_held_and_its_receipts_are_good(old: Old) -> None:
     with opened(old.folder) as made:
-        ledger = made._open_ledger()
+        ledger = made.ledger
         assert ledger.meta("format") == FORMAT
         assert made.digest() == never([0, 1, 3, 4])
         for row in ledger.samples():
@@ -177,10 +178,10 @@ def test_readers_read_it_as_it_is(old: Old) -> None:
         assert len(reading.certificates()) == 2
         reading.predict(ROWS[:3])
         with pytest.raises(LedgerError, match="older format 'neverseen-ledger-1': open its store once for writing"):
-            list(reading._open_ledger().samples())
+            list(reading.ledger.samples())
         assert old.schema() == before
         opened(old.folder).close()
-        assert len(list(reading._open_ledger().samples())) == 4  # another process has brought it up to date
+        assert len(list(reading.ledger.samples())) == 4  # another process has brought it up to date
 
 
 def test_without_keys_nothing_is_done(old: Old) -> None:
@@ -203,7 +204,7 @@ def test_cut_off_in_the_middle(old: Old, killed: bool, monkeypatch: pytest.Monke
         return bytes([len(seen)] * 16)
 
     with monkeypatch.context() as patched:
-        patched.setattr("neverseen.store.store.number_for", number_of)
+        patched.setattr("neverseen.store.store.owned_number", number_of)
         if killed:
             child = os.fork()
             if not child:
@@ -215,7 +216,7 @@ def test_cut_off_in_the_middle(old: Old, killed: bool, monkeypatch: pytest.Monke
                 opened(old.folder)
     assert old.schema() == before
     with opened(old.folder) as made:
-        assert made._open_ledger().meta("format") == FORMAT
+        assert made.ledger.meta("format") == FORMAT
         made.forget(old.receipts[0])
         assert made.digest() == never([1, 3, 4])
 

@@ -307,10 +307,10 @@ def test_an_interrupt_in_the_middle_of_a_change_cannot_pass_for_a_state(monkeypa
     model = new(ENCODERS[0]).fit(X, NAMES)
     exact = model._model
 
-    def interrupted(members: object) -> None:
+    def interrupted(decision: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exact.membership, "remove", interrupted)
+    monkeypatch.setattr(exact.holdings, "record", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.forget(X[:1], NAMES[:1])
     for verb in (lambda: model.forget(X[:1], NAMES[:1]), lambda: model.predict(X), model.digest):

@@ -30,7 +30,7 @@ def test_public_face() -> None:
     assert neverseen.__all__ == sorted(neverseen.__all__)
     assert set(neverseen.__all__) == {
         "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
-        "HardwareError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
+        "HardwareError", "IdTakenError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
         "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "RandomProjection", "ReceiptRejectedError",
         "StoreDamagedError", "StoreLockedError", "__version__",
     }  # fmt: skip

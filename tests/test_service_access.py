@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from neverseen.cli import serving
 from neverseen.errors import ConfigurationError, InputError
 from neverseen.service import KeyFile
+from neverseen.service.settings import service_folder
 from tests.service import LABELS, ROWS, Running, bearer, coded, new_store, running, samples, token
 
 
@@ -93,6 +94,50 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text('{"format": "x"}')
     with pytest.raises(ConfigurationError, match="cannot be used"):
         KeyFile(tmp_path).all()
+
+
+def test_a_file_that_is_damaged_while_the_service_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = service_folder(new_store(tmp_path / "model")) / "keys.json"
+    with running(tmp_path / "model") as service:
+        whole = place.read_bytes()
+
+        def statuses(times: int) -> set[int]:
+            return {service.client.get("/v1/model", headers=service.admin).status_code for _ in range(times)}
+
+        def until(*wanted: int) -> None:
+            end = time.monotonic() + 30
+            while statuses(1) != set(wanted):
+                assert time.monotonic() < end
+
+        assert statuses(1) == {200}
+        for content in (whole[:-20], b"", b"[" * 100_000, b'{"format": "x"}'):
+            place.write_bytes(content)
+            until(503)
+            assert statuses(20) == {503}  # never with the keys of before: one may be revoked
+            refused = service.client.get("/v1/model", headers=bearer("nsk_" + "x" * 43))
+            assert refused.json()["error"]["code"] == "unavailable"
+            assert str(tmp_path) not in refused.text
+            assert service.client.post("/v1/verify", json={"certificate": 1}, headers=service.admin).status_code == 503
+            ready = service.client.get("/readyz")
+            assert ready.status_code == 503
+            assert "the API keys cannot be read now" in ready.text
+            assert service.client.get("/healthz", headers=service.admin).status_code == 200
+            assert service.client.get("/v1/certificates").status_code == 200  # needs no key
+            assert service.client.post("/v1/verify", json={"certificate": 1}).status_code == 422  # it was read
+            assert service.client.get("/v1/model").status_code == 401
+        place.write_bytes(whole)
+        until(200)
+        assert service.client.get("/readyz").status_code == 200
+        place.unlink()
+        place.mkdir()  # not even a file
+        until(503)
+        place.rmdir()
+        place.write_bytes(whole)
+        place.chmod(0o600)
+        until(200)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert said.count("error: the API keys cannot be read") <= 5
 
 
 def test_keys_on_the_command_line(tmp_path: Path) -> None:

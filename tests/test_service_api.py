@@ -236,6 +236,28 @@ def test_a_chain_that_was_altered_on_disk(tmp_path: Path) -> None:
         assert verify(service, certificate=newest, checks=["chain"]) == {"chain": False}
 
 
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "folder"])
+def test_a_certificate_that_cannot_be_read(tmp_path: Path, damage: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with running(tmp_path / "s") as service:
+        service.wait(service.forget(service.learn(range(10))[:1]).json()["request"]["id"])
+        path = service.folder / "certificates" / "00000001.json"
+        content = path.read_bytes()
+        path.unlink()
+        if damage == "folder":
+            path.mkdir()
+        elif damage != "missing":
+            path.write_bytes(content[:100] if damage == "cut" else b"")
+        listed = service.client.get("/v1/certificates")
+        assert (listed.status_code, listed.json()["error"]["code"]) == (503, "unavailable")
+        assert verify(service, certificate=1, checks=["signature", "chain"]) == {"signature": False, "chain": False}
+        one = service.client.get("/v1/certificates/1")
+        assert one.status_code == (503 if damage in ("missing", "folder") else 200)  # as it is
+        said = service.client.post("/v1/verify", json={"certificate": 1, "checks": ["signature"]})
+        for answer in (listed, one, said):
+            assert str(tmp_path) not in answer.text
+    assert "Traceback" not in capfd.readouterr().err
+
+
 # -- the console, headers, counters ------------------------------------------------------------------
 
 

@@ -175,7 +175,7 @@ def test_nothing_is_published_or_sealed_while_the_log_cannot_be_written(
             assert service.state(request) == "applied"
             assert not [entry for entry in entries(service) if entry.get("request") == request]
             with store.open(service.folder, write=False) as opened:
-                assert [row.client for row in opened._open_ledger().requests(1)] == ["admin 0"]
+                assert [row.client for row in opened.ledger.requests(1)] == ["admin 0"]
         log.append([])
         assert log.healthy
         (line,) = [entry for entry in entries(service) if entry.get("request") == request]

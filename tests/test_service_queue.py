@@ -65,7 +65,7 @@ def test_fragments_are_one_change_and_equal_the_whole(opened: Store, monkeypatch
     assert set(found.values()) == {"applied"}
     assert len(made) == 1
     assert opened.digest() == never(range(150, 200))
-    rows = opened._open_ledger().requests(1000)
+    rows = opened.ledger.requests(1000)
     assert [row.id for row in rows] == [f"r{row}" for row in reversed(range(150))]
 
 
@@ -297,7 +297,7 @@ def test_a_store_that_fails_is_opened_again(tmp_path: Path, monkeypatch: pytest.
             raise LedgerError("the disk is gone", uncertain=True)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Store, "forget", fails)
+            patched.setattr(Store, "commit", fails)
             answer = service.forget(receipts[:1])
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "unavailable"

@@ -112,7 +112,7 @@ def test_refusals_change_nothing_on_disk(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:10], LABELS[:10], IDS[:10])
         made.forget(receipts[0])
-        before = list(made._open_ledger().samples()), list(made._open_ledger().journal())
+        before = list(made.ledger.samples()), list(made.ledger.journal())
         forged = receipts[1][:-1] + bytes([receipts[1][-1] ^ 1])
         for call in (
             lambda: made.forget([receipts[2], forged]),
@@ -125,7 +125,7 @@ def test_refusals_change_nothing_on_disk(tmp_path: Path) -> None:
         ):
             with pytest.raises((ReceiptRejectedError, NotLearnedError, InputError)):
                 call()
-        assert (list(made._open_ledger().samples()), list(made._open_ledger().journal())) == before
+        assert (list(made.ledger.samples()), list(made.ledger.journal())) == before
         assert made.digest() == never(list(range(1, 10)))
 
 
@@ -205,7 +205,7 @@ def test_what_is_learned_again_has_a_new_receipt_and_the_old_one_is_used_up(tmp_
 def test_receipt_and_row_are_what_the_specification_says(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         (receipt,) = made.learn(ROWS[:1], LABELS[:1], ["photo"], [("team", 4)])
-        (row,) = made._open_ledger().samples()
+        (row,) = made.ledger.samples()
         salt, model, mark, *texts, features = oracle.salted_receipt_parts(receipt, KEYS.receipts[0].reveal())
         configuration, key = made.description.configuration.digest(), KEYS.membership.reveal()
         assert (salt, model) == (row.salt, configuration[:16])
@@ -238,7 +238,7 @@ def contents(folder: Path) -> bytes:
 
 def ledger_rows(made: Store) -> list[Any]:
     """All samples, without what is random: salts, and the commitments that follow from them."""
-    return [row._replace(salt=b"", commitment=b"") for row in made._open_ledger().samples()]
+    return [row._replace(salt=b"", commitment=b"") for row in made.ledger.samples()]
 
 
 def test_sealing_reaches_the_disk(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_sealing_reaches_the_disk(tmp_path: Path) -> None:
         receipts = made.learn(ROWS, LABELS, IDS, [f"owner {row}" for row in range(60)])
         made.publish()
         gone = [3, 4, 44]
-        rows = {row.id: row for row in made._open_ledger().samples()}
+        rows = {row.id: row for row in made.ledger.samples()}
         secrets = [part for row in gone for part in traces(rows[json.dumps(IDS[row])], row)]
         made.forget([receipts[row] for row in gone])
         folder = tmp_path / "s"
@@ -289,7 +289,7 @@ def test_a_reader_in_the_way_of_sealing_is_named(tmp_path: Path, monkeypatch: py
         receipts = made.learn(ROWS[:20], LABELS[:20])
         made.forget(receipts[:2])
         other = opened(tmp_path / "s", write=False)
-        rows = other._open_ledger().samples()
+        rows = other.ledger.samples()
         next(rows)  # a read transaction that stays open
         with pytest.raises(LedgerError, match="being read|in use|locked"):
             made.seal()
@@ -328,7 +328,7 @@ def test_folding_keeps_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(store_module, "FOLD_BYTES", 100)
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:20], LABELS[:20])
-        assert list(made._open_ledger().journal()) == []  # 20 rows are more than 100 bytes
+        assert list(made.ledger.journal()) == []  # 20 rows are more than 100 bytes
         made.forget(receipts[:1])
         made.forget_class(int(LABELS[1]))
         rest = [row for row in range(1, 20) if LABELS[row] != LABELS[1]]
@@ -381,8 +381,8 @@ def flip(*paths: Path) -> None:
 def test_a_ledger_of_other_samples_than_the_sums_is_named(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:10], LABELS[:10])
-        rows = list(made._open_ledger().samples())
-        with made._open_ledger().writing() as writing:
+        rows = list(made.ledger.samples())
+        with made.ledger.writing() as writing:
             writing.remove([rows[0].number])
         assert len(receipts) == 10
     with pytest.raises(StoreDamagedError, match=r"not of the same samples \(9 and 10\)"):

@@ -147,7 +147,7 @@ def test_a_snapshot_that_cannot_be_written_does_not_undo_a_change(
     with opened(tmp_path / "s") as again:
         assert again.digest() == never([*range(2, 20), *range(21, 25)])
         again._fold()
-        assert list(again._open_ledger().journal()) == []
+        assert list(again.ledger.journal()) == []
 
 
 # -- no permission -----------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def test_a_failed_commit_is_final_until_the_store_is_opened_again(
 ) -> None:
     filled(tmp_path / "s")
     made = opened(tmp_path / "s")
-    database = made._open_ledger()._database
+    database = made.ledger._database
     dialect, commit = database._engine.dialect, database._commit
 
     def fail(connection: object) -> None:

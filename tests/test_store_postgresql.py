@@ -48,7 +48,7 @@ def test_publishing_and_sealing(tmp_path: Path, url: str) -> None:
         receipts = made.learn(ROWS[:30], LABELS[:30], IDS[:30], ["ada"] * 30)
         made.publish()
         gone = [3, 4]
-        rows = {row.id: row for row in made._open_ledger().samples()}
+        rows = {row.id: row for row in made.ledger.samples()}
         secrets = [part for row in gone for part in traces(rows[json.dumps(IDS[row])], row)]
         made.forget([receipts[row] for row in gone])
         with opened(tmp_path / "s", write=False) as reader:
@@ -89,7 +89,7 @@ def test_a_lost_connection_is_a_state_before_or_after(tmp_path: Path, url: str) 
     """Whether the change was made is not known, so the model refuses to go on; the store opens again."""
     made = new(tmp_path / "s", url)
     made.learn(ROWS[:10], LABELS[:10], IDS[:10])
-    database = made._open_ledger()._database
+    database = made.ledger._database
     commit = database._commit
 
     def cut_writes(connection: sa.Connection, purpose: str) -> None:
@@ -118,7 +118,7 @@ def cut(connection: sa.Connection) -> None:
 
 
 def test_another_stores_ledger_is_refused(tmp_path: Path, url: str) -> None:
-    with new(tmp_path / "s", url) as made, made._open_ledger().writing() as writing:
+    with new(tmp_path / "s", url) as made, made.ledger.writing() as writing:
         writing.set_meta("configuration", "0" * 64)
     with pytest.raises(StoreDamagedError, match="belongs to another store"):
         opened(tmp_path / "s")

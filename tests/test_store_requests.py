@@ -1,88 +1,91 @@
-"""What a store offers to a service: receipts before the change, notes in its transaction, owners, verdicts, rehearsals."""
+"""What a store offers to a service: changes in two steps, notes in their transaction, owners, verdicts, rehearsals."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from neverseen import (
     AlreadyForgottenError,
+    IdTakenError,
     InputError,
     LedgerError,
     NotLearnedError,
     ReceiptRejectedError,
 )
-from neverseen.forgetting import Prepared
-from neverseen.ledger import RequestRow, Writing
+from neverseen.backbones.reading import Prepared
+from neverseen.ledger import Notes, RequestRow
 from neverseen.store import Store
 from tests.test_store import IDS, LABELS, ROWS, never, new, opened
 
 
 def everything(made: Store) -> tuple[object, ...]:
-    ledger = made._open_ledger()
+    ledger = made.ledger
     return list(ledger.samples()), list(ledger.journal()), ledger.requests(99), made.digest()
 
 
-class RefusalError(Exception):
-    """Raised by what a store calls."""
-
-
-def refuse(_: object) -> NoReturn:
-    raise RefusalError
-
-
-def test_receipts_are_delivered_before_samples_are_learned(tmp_path: Path) -> None:
+def test_receipts_are_there_before_samples_are_learned(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         made.learn(ROWS[:5], LABELS[:5], IDS[:5])
-        delivered: list[list[bytes]] = []
-        held: list[int] = []
-
-        def deliver(receipts: list[bytes]) -> None:
-            delivered.append(receipts)
-            held.append(sum(made._open_ledger().counts().values()))
-
-        receipts = made.learn(ROWS[5:8], LABELS[5:8], IDS[5:8], deliver=deliver)
-        assert delivered == [receipts]
-        assert held == [5]
         before = everything(made)
-        with pytest.raises(InputError, match="belongs to a sample"):
-            made.learn(ROWS[8:10], LABELS[8:10], [IDS[8], IDS[2]], deliver=deliver)
-        assert delivered == [receipts]
-        with pytest.raises(RefusalError):
-            made.learn(ROWS[8:10], LABELS[8:10], IDS[8:10], deliver=refuse)
+        with pytest.raises(IdTakenError, match="belongs to a sample") as refusal:
+            made.learning(ROWS[8:10], LABELS[8:10], [IDS[8], IDS[2]])
+        assert refusal.value.row == 1
+        change = made.learning(ROWS[5:8], LABELS[5:8], IDS[5:8])
+        assert [made.read_receipt(receipt)["id"] for receipt in change.receipts] == IDS[5:8]
         assert everything(made) == before
-        made.learn(ROWS[8:10], LABELS[8:10], IDS[8:10])
-        assert made.digest() == never(list(range(10)))
+        made.commit(change)
+        made.forget(list(change.receipts[:1]))
+        assert made.digest() == never([*range(5), 6, 7])
+
+
+def test_an_id_that_is_taken_meanwhile_is_refused(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        first, second = (made.learning(ROWS[row : row + 1], LABELS[row : row + 1], IDS[:1]) for row in (0, 1))
+        made.commit(first)
+        before = everything(made)
+        with pytest.raises(IdTakenError, match="belongs to a sample"):
+            made.commit(second)
+        with pytest.raises(IdTakenError, match="belongs to a sample"):
+            made.commit(first)
+        assert everything(made) == before
+        forgetting = made.forgetting(list(first.receipts))
+        made.commit(forgetting)
+        with pytest.raises(ReceiptRejectedError, match="used already"):
+            made.commit(forgetting)
+        made.commit(second)
+        assert made.digest() == never([1])
 
 
 def test_notes_are_made_with_the_change_or_not_at_all(tmp_path: Path) -> None:
-    def note(name: str) -> RequestRow:
-        return RequestRow(name, name.encode(), "ada", "learn", 3, None, 5)
-
-    def noting(name: str) -> object:
-        return lambda writing: writing.note_requests([note(name)])
+    def notes(*names: str) -> Notes:
+        return Notes(
+            [RequestRow(name, name.encode(), "ada", "learn", 3, None, 5) for name in names], {"more": names[0]}
+        )
 
     with new(tmp_path / "s") as made:
-        receipts = made.learn(ROWS[:9], LABELS[:9], IDS[:9], note=noting("learn"))  # type: ignore[arg-type]
-        made.forget(receipts[:2], note=noting("forget"))  # type: ignore[arg-type]
-        made.forget_class(int(LABELS[3]), note=noting("class"))  # type: ignore[arg-type]
-        assert [row.id for row in made._open_ledger().requests(9)] == ["class", "forget", "learn"]
+        learning = made.learning(ROWS[:9], LABELS[:9], IDS[:9])
+        made.commit(learning.noting(notes("learn")))
+        receipts = list(learning.receipts)
+        made.commit(made.forgetting(receipts[:2]).noting(notes("forget")))
+        made.commit(made.forgetting_class(int(LABELS[3])).noting(notes("class")))
+        assert [row.id for row in made.ledger.requests(9)] == ["class", "forget", "learn"]
+        assert made.ledger.meta("more") == "class"
         rest = [row for row in range(2, 9) if LABELS[row] != LABELS[3]]
         before = everything(made)
-        for call in (
-            lambda: made.learn(ROWS[9:11], LABELS[9:11], note=refuse),
-            lambda: made.forget([receipts[rest[0]]], note=refuse),
-            lambda: made.forget(ROWS[rest[:1]], LABELS[rest[:1]], note=refuse),
-            lambda: made.forget_class(int(LABELS[rest[0]]), note=refuse),
+        for change in (
+            made.learning(ROWS[9:11], LABELS[9:11]),
+            made.forgetting([receipts[rest[0]]]),
+            made.forgetting(ROWS[rest[:1]], LABELS[rest[:1]]),
+            made.forgetting_class(int(LABELS[rest[0]])),
         ):
-            with pytest.raises(LedgerError, match=r"failed \(RefusalError\)"):
-                call()
+            with pytest.raises(LedgerError):  # no two requests have the same id
+                made.commit(change.noting(notes("twice", "twice")))
             assert everything(made) == before
         assert made.digest() == never(rest)
-        made.learn(ROWS[9:11], LABELS[9:11])  # the note was for one change alone
-        assert len(made._open_ledger().requests(9)) == 3
+        made.learn(ROWS[9:11], LABELS[9:11])  # the notes were for one change alone
+        assert len(made.ledger.requests(9)) == 3
 
 
 def test_an_owner_forgets_their_own_alone(tmp_path: Path) -> None:
@@ -198,15 +201,3 @@ def test_how_far_the_disk_is_sealed_and_publishing_nothing(tmp_path: Path) -> No
         assert (third.number, third.learned, third.forgotten) == (3, 0, 0)
         assert third.before == third.after
         assert made.sealed_number == 2
-
-
-def test_a_writer_that_fails_inside_a_note_leaves_the_ledger_usable(tmp_path: Path) -> None:
-    def twice(writing: Writing) -> None:
-        row = RequestRow("one", b"tag", "ada", "learn", 1, None, 0)
-        writing.note_requests([row, row])
-
-    with new(tmp_path / "s") as made:
-        with pytest.raises(Exception, match="ledger"):
-            made.learn(ROWS[:2], LABELS[:2], note=twice)
-        made.learn(ROWS[:2], LABELS[:2])
-        assert made.digest() == never([0, 1])

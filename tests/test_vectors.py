@@ -234,11 +234,11 @@ def test_a_store_gives_the_same_receipts_numbers_and_certificates(
     from neverseen import AnalyticClassifier, Key, Keyring, RandomProjection
     from neverseen.backbones import Precomputed
     from neverseen.certificates import AuditHead, Certificate, check_chain, issue
+    from neverseen.intake import Intake
     from neverseen.labels import from_text
     from neverseen.service import audit_key, check_audit
     from neverseen.signing import SigningKey
     from neverseen.store import create
-    from neverseen.store.held import StoredForgetting
 
     keys = Keyring(Key(bytes.fromhex(STORE["keys"]["membership"])), [Key(bytes.fromhex(STORE["keys"]["receipts"]))])
     settings = json.loads(STORE["configuration_text"])
@@ -247,7 +247,7 @@ def test_a_store_gives_the_same_receipts_numbers_and_certificates(
     backbone = Precomputed(STORE["backbone"]["features"], STORE["backbone"]["name"])
     samples = SERVED["samples"]
     salts = iter([bytes.fromhex(sample["salt"]) for sample in samples])
-    monkeypatch.setattr(StoredForgetting, "_new_salt", lambda self: next(salts))
+    monkeypatch.setattr(Intake, "new_salt", lambda self: next(salts))
     expected = [Certificate.from_json(text.encode()) for text in SERVED["certificates"]]
     previous: Certificate | None = None
     with create(tmp_path / "s", backbone, classifier, keys=keys) as store:
@@ -256,7 +256,7 @@ def test_a_store_gives_the_same_receipts_numbers_and_certificates(
             *([from_text(sample[name]) for sample in samples] for name in ("label", "id", "owner")),
         )
         assert [receipt.hex() for receipt in receipts] == [sample["receipt"] for sample in samples]
-        numbers = {row.number.hex(): row.commitment.hex() for row in store._open_ledger().samples()}
+        numbers = {row.number.hex(): row.commitment.hex() for row in store.ledger.samples()}
         assert numbers == {sample["ticket_number"]: sample["commitment"] for sample in samples}
         for wanted in expected:
             made = store.publish(audit=wanted.audit)

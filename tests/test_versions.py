@@ -40,6 +40,7 @@ from neverseen.certificates import (
 )
 from neverseen.encoding import Encoder
 from neverseen.hardware import Hardware, choose
+from neverseen.holdings import FORGET, LEARN, Change
 from neverseen.labels import LabelIndex, canonical_json, from_text
 from neverseen.model import Configuration, ExactModel, empty_digest
 from neverseen.receipts import commitment
@@ -61,8 +62,8 @@ ENCODERS: dict[str, Encoder] = {
 
 def model_of(kind: str, rows: int = 60, hardware: Hardware | None = None, backbone: str | None = None) -> ExactModel:
     configuration = Configuration(ENCODERS[kind], 2**9, 40, backbone)
-    model = ExactModel(configuration, 6, Key(bytes(32)), hardware or choose("numpy"))
-    model.learn(QUANTISED[:rows], LabelIndex(LABELS[:rows]))
+    model = ExactModel.in_memory(configuration, 6, Key(bytes(32)), hardware or choose("numpy"))
+    model.apply(Change(LEARN, QUANTISED[:rows], LabelIndex(LABELS[:rows])))
     return model
 
 
@@ -99,7 +100,7 @@ def test_the_version_of_a_model_that_forgot_is_that_of_one_that_never_learned(ki
     model = model_of(kind)
     model.weights()
     for row in range(59, 39, -1):  # followed one by one
-        model.forget(QUANTISED[row : row + 1], LabelIndex(LABELS[row : row + 1]))
+        model.apply(Change(FORGET, QUANTISED[row : row + 1], LabelIndex(LABELS[row : row + 1])))
         model.weights()
     forgot = Version.of(model)
     forgot.check(model.statistics)
@@ -109,7 +110,7 @@ def test_the_version_of_a_model_that_forgot_is_that_of_one_that_never_learned(ki
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_a_version_without_samples(kind: str, tmp_path: Path) -> None:
     model = model_of(kind)
-    model.forget(QUANTISED, LabelIndex(LABELS))
+    model.apply(Change(FORGET, QUANTISED, LabelIndex(LABELS)))
     raw = written(Version.of(model), tmp_path)
     assert raw == written(Version.empty(model.configuration), tmp_path)
     version = read_version(tmp_path / "version")
@@ -316,7 +317,7 @@ def test_a_published_history_can_be_checked_by_outsiders(tmp_path: Path) -> None
     receipts = model.learn(X, LABELS)
 
     def publish(learned: int, forgotten: list[bytes]) -> Statistics:
-        exact, previous = model.classifier._held(), issued[-1] if issued else None
+        exact, previous = model.classifier.exact, issued[-1] if issued else None
         assert exact is not None
         version, sums = Version.of(exact), exact.statistics
         number, configuration = len(issued) + 1, exact.configuration_digest.hex()
@@ -342,7 +343,7 @@ def test_a_published_history_can_be_checked_by_outsiders(tmp_path: Path) -> None
     check_state(read[1], State(sums.digest(), version.digest(), sums.total, len(version.classes)))
     again = ForgettingModel(Precomputed(6), AnalyticClassifier(ENCODERS["projection"], 2**9), Keyring.generate())
     again.learn(X[:50], LABELS[:50])
-    retrained = again.classifier._held()
+    retrained = again.classifier.exact
     assert retrained is not None
     check_state(read[1], State(retrained.statistics.digest(), again.digest(), 50, len(version.classes)))
     with pytest.raises(CertificateRejectedError, match="certificate 1: it states another state"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,10 @@ from neverseen import saving
 from neverseen.encoding import Encoder, RandomProjection, quantise
 from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.hardware import choose
+from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex, as_array, from_text, normalise, require_classes, text
 from neverseen.model import Configuration, ExactModel, empty_digest
-from neverseen.register import Ticket
 
 _SEEN = ("n_features_in_", "feature_names_in_")  # what scikit-learn's validation notes about the first batch
 
@@ -107,9 +107,9 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         with self._unchanged_on_error():
             features, index = self._samples(X, y, reset=True)
-            model = self._new_model(features.shape[1])
-            model.learn(quantise(features), index)
-            self._model = model
+            model = self.new_model(features.shape[1])
+            model.apply(Change(LEARN, quantise(features), index))
+            self.hold(model)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Iterable[Any] | None = None) -> AnalyticClassifier:
@@ -122,31 +122,29 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes : iterable of labels, optional
             If given, labels outside it are refused. A class exists once it has a sample, so it is not needed otherwise.
         """
-        model = self._held()
         with self._unchanged_on_error():
-            features, index = self._samples(X, y, reset=model is None, least=0)
+            features, index = self._samples(X, y, reset=self.exact is None, least=0)
             if classes is not None:
                 unknown = set(index.texts) - {text(normalise(label)) for label in classes}
                 if unknown:
                     raise InputError(f"y contains labels that are not in classes: {', '.join(sorted(unknown)[:5])}")
-            self._learn(quantise(features), index)
+            model = self.exact or self.new_model(features.shape[1])
+            model.apply(Change(LEARN, quantise(features), index))
+            self.hold(model)
         return self
 
     def merge(self, other: AnalyticClassifier) -> AnalyticClassifier:
         """Add all that another model holds. Both need the same encoder, gamma, grid_bits, backbone and key."""
         if not isinstance(other, AnalyticClassifier):
             raise InputError(f"merge takes another AnalyticClassifier; got {type(other).__name__}")
-        if self._configuration().digest() != other._configuration().digest():
+        if self.configuration().digest() != other.configuration().digest():
             raise ConfigurationError("the models have different configurations (encoder, gamma, grid_bits or backbone)")
-        model, others = self._held(), other._held()
+        others = other.exact
         if others is None:
             return self
-        if model is None:
-            model = self._new_model(others.n_features, default_key=others.membership.key)
-            model.merge(others)
-            self._model, self.n_features_in_ = model, model.n_features
-        else:
-            model.merge(others)
+        model = self.exact or self.new_model(others.n_features, default_key=others.holdings.key)
+        model.merge(others)
+        self.hold(model)
         return self
 
     # -- forgetting --------------------------------------------------------------------------------
@@ -163,21 +161,22 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The features as they were learned.
         y : sequence of n labels
         """
-        model = self._held()
+        model = self.exact
         if model is None:
             raise NotLearnedError("the model holds no samples: nothing was learned, or all of it is forgotten already")
         features, index = self._samples(X, y, reset=False, least=0, any_label=True)
-        self._forget(model, quantise(features), index)
+        model.apply(Change(FORGET, quantise(features), index))
+        self.hold(model)
         return self
 
     def forget_class(self, label: Any) -> AnalyticClassifier:
         """Forget every sample of a class, without having them. Needs ``track_classes=True``."""
-        model = self._held()
+        model = self.exact
         name = text(normalise(label))
         if model is None:
             raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
-        model.forget_class(name)
-        self._tidy()
+        model.apply(Change(FORGET_CLASS, name=name))
+        self.hold(model)
         return self
 
     # -- predicting --------------------------------------------------------------------------------
@@ -222,7 +221,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def classes_(self) -> np.ndarray:
         """Classes held, sorted."""
-        model = self._held()
+        model = self.exact
         if model is None:
             raise AttributeError("classes_ is there once the model holds samples")
         return as_array([from_text(name) for name in model.classes])
@@ -235,8 +234,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def digest(self) -> str:
         """Return the SHA-256, in hex, of what the model is: configuration, classes, weights."""
-        model = self._held()
-        return empty_digest(self._configuration()) if model is None else model.digest()
+        model = self.exact
+        return empty_digest(self.configuration()) if model is None else model.digest()
 
     def error_bound(self) -> np.ndarray:
         """Return a proven bound on ``|weights_ - W*|`` in each column; shape (C,).
@@ -247,7 +246,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def discard_hints(self) -> None:
         """Drop the factors and recent codes that are kept in memory to save time. Changes no answer."""
-        model = self._held()
+        model = self.exact
         if model is not None:
             model.discard_hints()
 
@@ -263,8 +262,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Whether the file holds the membership key. Without it the file cannot tell which samples are held, and
             `load` needs ``key=`` to learn or forget.
         """
-        model = self._held()
-        saving.write(path, self._configuration(), model, bool(self.track_classes), self.key, include_key=include_key)
+        model = self.exact
+        saving.write(path, self.configuration(), model, bool(self.track_classes), self.key, include_key=include_key)
 
     @classmethod
     def load(
@@ -288,40 +287,31 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             backbone=configuration.backbone,
         )
         if model is not None:
-            classifier._model, classifier.n_features_in_ = model, model.n_features
+            classifier.hold(model)
         return classifier
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- for what is built on it ------------------------------------------------------------------
 
-    def _learn(
-        self,
-        quantised: np.ndarray,
-        index: LabelIndex,
-        tickets: Sequence[Ticket] | None = None,
-        checked: Callable[[], None] | None = None,
-    ) -> None:
-        if len(index):
-            model = self._held() or self._new_model(quantised.shape[1])
-            model.learn(quantised, index, tickets, checked)
+    @property
+    def exact(self) -> ExactModel | None:
+        """The exact model behind this, if it holds samples and the settings are those it was built with."""
+        model: ExactModel | None = getattr(self, "_model", None)
+        if model is not None and self.configuration().digest() != model.configuration_digest:
+            raise ConfigurationError(
+                "encoder, gamma, grid_bits or backbone was changed after samples were learned; set them back, "
+                "or call fit to start anew"
+            )
+        return model
+
+    def hold(self, model: ExactModel) -> None:
+        """Stand for this exact model from now on; while it holds no sample, as new."""
+        if model.statistics.total:
             self._model, self.n_features_in_ = model, model.n_features
-        self._tidy()
+        else:
+            for name in ("_model", *_SEEN):
+                self.__dict__.pop(name, None)
 
-    def _forget(
-        self,
-        model: ExactModel,
-        quantised: np.ndarray,
-        index: LabelIndex,
-        tickets: Sequence[Ticket] | None = None,
-        checked: Callable[[], None] | None = None,
-    ) -> None:
-        if len(index):
-            model.forget(quantised, index, tickets, checked)
-        self._tidy()
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return self._held() is not None
-
-    def _configuration(self) -> Configuration:
+    def configuration(self) -> Configuration:
         """Return the settings as they stand, checked."""
         encoder = RandomProjection() if self.encoder is None else self.encoder
         if not isinstance(encoder, Encoder):
@@ -330,40 +320,28 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return Configuration(clone(encoder), self.gamma, self.grid_bits, self.backbone)
 
-    def _new_model(self, n_features: int, default_key: Key | None = None) -> ExactModel:
+    def new_model(self, n_features: int, default_key: Key | None = None) -> ExactModel:
+        """Return an exact model with these settings that holds nothing yet."""
         if self.key is not None and not isinstance(self.key, Key):
             raise ConfigurationError(
                 f"key must be a neverseen.Key, such as Key.generate(); got {type(self.key).__name__}"
             )
         key = self.key or default_key or Key.generate()
-        return ExactModel(
-            self._configuration(), n_features, key, choose(self.hardware), bool(self.track_classes), self.class_folder
+        hardware = choose(self.hardware)
+        return ExactModel.in_memory(
+            self.configuration(), n_features, key, hardware, bool(self.track_classes), self.class_folder
         )
 
-    def _held(self) -> ExactModel | None:
-        """Return the model if it holds samples, having checked that the settings are those it was built with."""
-        model: ExactModel | None = getattr(self, "_model", None)
-        if model is None:
-            return None
-        if self._configuration().digest() != model.configuration_digest:
-            raise ConfigurationError(
-                "encoder, gamma, grid_bits or backbone was changed after samples were learned; set them back, "
-                "or call fit to start anew"
-            )
-        return model
+    # -- inside ------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.exact is not None
 
     def _require(self) -> ExactModel:
-        model = self._held()
+        model = self.exact
         if model is None:
             raise NotFittedError(f"this {type(self).__name__} holds no samples; call fit or partial_fit first")
         return model
-
-    def _tidy(self) -> None:
-        """Return to the state of a new model once no sample is held."""
-        model: ExactModel | None = getattr(self, "_model", None)
-        if model is None or model.statistics.total == 0:
-            for name in ("_model", *_SEEN):
-                self.__dict__.pop(name, None)
 
     @contextmanager
     def _unchanged_on_error(self) -> Iterator[None]:

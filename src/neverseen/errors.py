@@ -5,6 +5,7 @@
     NeverseenError
     ├── InputError (ValueError)             the data handed in is unusable: mend it and call again
     │   ├── LabelError                      a label has no canonical form
+    │   ├── IdTakenError                    an id belongs to a sample that is held, or is given twice
     │   └── AmbiguousError                  several samples fit: say which by id or owner, or use the receipts
     ├── NotLearnedError (LookupError)       asked to forget what the model does not hold
     │   └── FeaturesMovedError              it holds the sample, with other features: use the receipt
@@ -39,6 +40,20 @@ class InputError(NeverseenError, ValueError):
 
 class LabelError(InputError, TypeError):
     """A label is of a kind that has no canonical form."""
+
+
+class IdTakenError(InputError):
+    """An id belongs to a sample that is held, or is given twice.
+
+    Attributes
+    ----------
+    row : int
+        Its position in the request.
+    """
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class AmbiguousError(InputError):

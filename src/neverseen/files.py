@@ -99,3 +99,11 @@ def sync_folder(folder: Path) -> None:
         raise
     finally:
         os.close(handle)
+
+
+def require_file(path: Path, what: str) -> None:
+    """Raise, saying what to give, unless there is a file: reading a pipe might wait for ever."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}: give {what}")
+    if not path.is_file():
+        raise FileRejectedError(f"{path} is a folder, a pipe or a device: give {what}")

@@ -3,64 +3,22 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from neverseen.backbones import Backbone, efficientnet_lite0
-from neverseen.backbones.contents import as_list, fingerprint, portions
-from neverseen.backbones.progress import progress_bar
-from neverseen.classifier import AnalyticClassifier, label_list
-from neverseen.encoding import quantise
-from neverseen.errors import (
-    ConfigurationError,
-    FeaturesMovedError,
-    InputError,
-    KeyMissingError,
-    LabelError,
-    NotLearnedError,
-    ReceiptRejectedError,
-)
+from neverseen.backbones.reading import Prepared, features_of
+from neverseen.classifier import AnalyticClassifier
+from neverseen.errors import ConfigurationError, NotLearnedError
+from neverseen.holdings import FORGET, Change
+from neverseen.intake import Intake, Verdict
 from neverseen.keys import Keyring
-from neverseen.labels import LabelIndex, from_text, normalise, text
-from neverseen.receipts import TEXT_LIMIT, Receipt, commitment, require_cipher, seal, unseal
-from neverseen.register import Ticket, tickets_of
-
-CHUNK = 256
-"""Samples decoded at a time, or fewer if they are large. Any value gives the same features."""
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Samples whose features have been taken already (`ForgettingModel.prepare`), to be given instead of them."""
-
-    quantised: np.ndarray  # int8, shape (n, d0)
-    prints: list[bytes]  # fingerprints of the raw samples
-
-    def __len__(self) -> int:
-        return len(self.prints)
-
-    def only(self, rows: Sequence[int]) -> Prepared:
-        """Return some of them."""
-        return Prepared(self.quantised[list(rows)], [self.prints[row] for row in rows])
-
-    @classmethod
-    def joined(cls, parts: Sequence[Prepared]) -> Prepared:
-        """Return several as one, in order."""
-        return cls(np.concatenate([part.quantised for part in parts]), [each for part in parts for each in part.prints])
-
-
-class Verdict(NamedTuple):
-    """What is to be said about one receipt."""
-
-    owner: Any  # as it was learned; None if the receipt cannot be read
-    label: Any
-    error: ReceiptRejectedError | None  # None: its sample is held
+from neverseen.labels import normalise, text
+from neverseen.model import ExactModel
 
 
 class ForgettingModel:
@@ -128,14 +86,14 @@ class ForgettingModel:
 
     def _start(self, classifier: AnalyticClassifier, keys: Keyring | None) -> None:
         self.classifier = classifier
-        self._keys = keys
         self._lock = threading.RLock()
-        self._configuration = classifier._configuration().digest()
+        self._new: ExactModel | None = None
+        self._intake = Intake(self.backbone, classifier.configuration().digest(), keys, owned=False)
 
     @property
     def keys(self) -> Keyring | None:
         """The model's secrets; None if it was loaded without them."""
-        return self._keys
+        return self._intake.keys
 
     def __bool__(self) -> bool:
         return True  # also while it holds no sample
@@ -146,13 +104,7 @@ class ForgettingModel:
     # -- learning ----------------------------------------------------------------------------------
 
     def learn(
-        self,
-        samples: Any,
-        labels: Any,
-        ids: Iterable[Any] | None = None,
-        owners: Iterable[Any] | None = None,
-        *,
-        deliver: Callable[[list[bytes]], None] | None = None,
+        self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
     ) -> list[bytes]:
         """Learn samples and return a receipt for each, in order. Give them to their owners; the model keeps none.
 
@@ -167,46 +119,15 @@ class ForgettingModel:
             owner's own, and every receipt is new: see `neverseen.store`.)
         owners : iterable of n values, optional
             Whose each sample is, noted in its receipt alone.
-        deliver : callable, optional
-            Called with the receipts when every check has passed, just before the samples are learned: what it stores
-            is there even if the process dies on the way back. If it raises, nothing is learned.
 
         Returns
         -------
         list of bytes
             About 115 bytes more than the backbone has features; 130 in a store.
         """
-        keys = self._require_keys()
-        require_cipher()  # before the network has worked for minutes
-        listed = samples if isinstance(samples, Prepared) else as_list(samples)
-        count = len(listed)
-        index, texts = _indexed(labels, count)
-        id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in range(count)] if ids is None else ids, count)
-        owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
-        with self._lock:
-            model = self.classifier._held()
-            if model is not None:  # before the network has worked for nothing; `_learn` makes sure
-                model.register.require_new(self._tickets(keys, id_texts, owner_texts, texts, [b""] * count))
-        prepared = self._read(listed, remember=True)
-        quantised, prints = prepared.quantised, prepared.prints
-        salts = [self._new_salt() for _ in prints]
-        about = zip(id_texts, owner_texts, texts, prints, quantised, salts, strict=True)
-        receipts = [seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about]
-        tickets = [
-            ticket._replace(commitment=commitment(receipt), salt=salt)
-            for ticket, receipt, salt in zip(
-                self._tickets(keys, id_texts, owner_texts, texts, prints), receipts, salts, strict=True
-            )
-        ]
-        try:
-            with self._lock:
-                self.classifier._learn(
-                    quantised, index, tickets, None if deliver is None else lambda: deliver(receipts)
-                )
-        except BaseException:
-            self._drop(prints)
-            raise
-        return receipts
+        change = self._intake.learning(self._exact(), samples, labels, ids, owners)
+        self._commit(change)
+        return list(change.receipts)
 
     # -- forgetting --------------------------------------------------------------------------------
 
@@ -221,7 +142,7 @@ class ForgettingModel:
         remember : bool
             Whether a cache may keep the features: only for samples that are about to be learned.
         """
-        return self._read(as_list(samples), remember=remember)
+        return self._intake.prepare(samples, remember=remember)
 
     def forget(
         self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None, dry_run: bool = False
@@ -250,28 +171,15 @@ class ForgettingModel:
         NotLearnedError
             The model does not hold the sample with this label, or not under this id.
         """
-        if labels is None:
-            if ids is not None:
-                raise InputError("receipts hold their ids: leave ids out, or give labels if these are samples")
-            self._forget_receipts([given] if isinstance(given, bytes) else as_list(given), dry_run)
-        else:
-            self._forget_samples(given if isinstance(given, Prepared) else as_list(given), labels, ids, dry_run)
+        self._commit(self._intake.forgetting(given, labels, ids), dry_run)
 
-    def _forget_receipts(self, tokens: list[Any], dry_run: bool) -> None:
-        receipts = self._unsealed(tokens, self._require_keys())
-        if not receipts:
-            return
-        with self._lock:
-            quantised, index, tickets = self._about(receipts, tokens)
-            seen: set[bytes] = set()
-            for row, ticket in enumerate(tickets):
-                if ticket.number in seen:
-                    raise _repeated(row)
-                seen.add(ticket.number)
-            try:
-                self._forget(quantised, index, tickets, [receipt.fingerprint for receipt in receipts], dry_run)
-            except NotLearnedError as error:
-                raise (_used(error.rows[0]) if error.rows else error) from None
+    def forget_class(self, label: Any, *, dry_run: bool = False) -> None:
+        """Forget every sample of a class, without receipts. Needs a classifier with ``track_classes=True``.
+
+        A cache of features (`neverseen.backbones.Cached`) is emptied: it does not know which samples were of the class.
+        With `dry_run`, raise what would be raised, and change nothing.
+        """
+        self._commit(self._intake.forgetting_class(label), dry_run)
 
     def verdicts(self, tokens: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
         """Return what `forget` would say about each receipt by itself, or about its being listed again; change nothing.
@@ -285,132 +193,14 @@ class ForgettingModel:
             Whose each receipt must be; None for anybody's. One of somebody else is refused as one that cannot be read
             is, and nothing is looked up for it: how long that takes does not tell what became of its sample.
         """
-        keys = self._require_keys()
-        limits = [None] * len(tokens) if owners is None else [_text_of(owner) for owner in owners]
-        found: list[Verdict | None] = [None] * len(tokens)
-        receipts: dict[int, Receipt] = {}
-        for row, (token, limit) in enumerate(zip(tokens, limits, strict=True)):
-            try:
-                receipt = unseal(token, row, keys.receipts, self._configuration)
-                if limit not in (None, receipt.owner):
-                    raise ReceiptRejectedError(f"receipt {row} is another owner's. Nothing was changed", row, "owner")
-                receipts[row] = receipt
-            except ReceiptRejectedError as error:
-                found[row] = Verdict(None, None, error)
+        whose = [None] * len(tokens) if owners is None else owners
+        limits = [None if owner is None else text(normalise(owner)) for owner in whose]
         with self._lock:
-            model = self.classifier._held()
-            quantised, index, tickets = self._about(list(receipts.values()), [tokens[row] for row in receipts])
-            standing = [False] * len(tickets)
-            if model is not None and tickets:
-                standing = model.register.standing(tickets, model.membership.digests(quantised, index))
-        seen: set[bytes] = set()
-        for (row, receipt), ticket, stands in zip(receipts.items(), tickets, standing, strict=True):
-            refusal = _used(row) if not stands else _repeated(row) if ticket.number in seen else None
-            seen.add(ticket.number)
-            found[row] = Verdict(from_text(receipt.owner), from_text(receipt.label), refusal)
-        return [verdict for verdict in found if verdict is not None]
-
-    def _about(self, receipts: list[Receipt], tokens: Sequence[bytes]) -> tuple[np.ndarray, LabelIndex, list[Ticket]]:
-        """Return features, labels and tickets of what receipts are about."""
-        texts = [receipt.label for receipt in receipts]
-        prints = [receipt.fingerprint for receipt in receipts]
-        quantised = np.empty((0, self.backbone.n_features), np.int8)
-        if receipts:
-            quantised = np.stack([receipt.quantised for receipt in receipts])
-        ids, owners = [receipt.id for receipt in receipts], [receipt.owner for receipt in receipts]
-        tickets = self._tickets(self._require_keys(), ids, owners, texts, prints)
-        shown = [ticket._replace(commitment=commitment(token)) for ticket, token in zip(tickets, tokens, strict=True)]
-        return quantised, LabelIndex([from_text(name) for name in texts]), shown
-
-    def _forget_samples(
-        self,
-        samples: list[Any] | Prepared,
-        labels: Any,
-        ids: Iterable[Any] | None,
-        dry_run: bool,
-        owners: Iterable[Any] | None = None,
-    ) -> None:
-        keys = self._require_keys()
-        count = len(samples)
-        index, texts = _indexed(labels, count, any_label=True)
-        id_texts = None if ids is None else _texts("ids", ids, count)
-        owner_texts = None if owners is None else _texts("owners", owners, count)
-        prepared = self._read(samples, remember=False)
-        quantised, prints = prepared.quantised, prepared.prints
-        if not count:
-            return
-        with self._lock:
-            tickets = self._tickets(keys, id_texts or [""] * count, owner_texts, texts, prints)
-            try:
-                self._forget(quantised, index, tickets if id_texts or owner_texts else None, prints, dry_run)
-            except NotLearnedError as error:
-                moved = self._moved(error.rows, quantised, index, tickets)
-                if not moved:
-                    raise
-                raise FeaturesMovedError(
-                    f"the model learned this very sample (row {moved[0]}; {len(moved)} of {count} in all), but "
-                    "the backbone now makes other features of it: another machine, library or setting rounds "
-                    "differently. Forget it with its receipt. Nothing was changed",
-                    moved,
-                ) from error
-
-    def _moved(
-        self, rows: Iterable[int], quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket]
-    ) -> tuple[int, ...]:
-        """Return the rows that are held with other features: their content is known, their features are not."""
-        model = self.classifier._held()
-        if model is None:
-            return ()
-        members = model.membership.digests(quantised, index)
-        held, known = model.membership.held(members), model.register.known(ticket.content for ticket in tickets)
-        return tuple(row for row in rows if tickets[row].content in known and not held[members[row]])
-
-    def _forget(
-        self,
-        quantised: np.ndarray,
-        index: LabelIndex,
-        tickets: Sequence[Ticket] | None,
-        prints: Sequence[bytes],
-        dry_run: bool,
-    ) -> None:
-        model = self.classifier._held()
-        if model is None:
-            raise NotLearnedError(
-                "the model holds no samples: nothing was learned, or all of it is forgotten already",
-                tuple(range(len(index))),
-            )
-        if dry_run:
-            model.require(quantised, index, tickets)
-        else:
-            self.classifier._forget(model, quantised, index, tickets, lambda: self._drop(prints))
-
-    def _drop(self, prints: Sequence[bytes]) -> None:
-        """Let a cache lose what is not held: it must not outlast that, and losing it costs time alone."""
-        discard = getattr(self.backbone, "discard", None)
-        if discard is not None:
-            discard(prints)
-
-    def forget_class(self, label: Any, *, dry_run: bool = False) -> None:
-        """Forget every sample of a class, without receipts. Needs a classifier with ``track_classes=True``.
-
-        A cache of features (`neverseen.backbones.Cached`) is emptied: it does not know which samples were of the class.
-        With `dry_run`, raise what would be raised, and change nothing.
-        """
-        with self._lock:
-            model = self.classifier._held()
-            clear = getattr(self.backbone, "clear", None)
-            if model is not None and (dry_run or clear is not None):
-                model.require_class(text(normalise(label)))
-            if dry_run and model is not None:
-                return
-            if model is not None and clear is not None:
-                clear()
-            self.classifier.forget_class(label)
+            return self._intake.verdicts(self._exact(), tokens, limits)
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return id, label and owner of a receipt that this model gave, used or not; change nothing."""
-        (opened,) = self._unsealed([receipt], self._require_keys())
-        return {"id": from_text(opened.id), "label": from_text(opened.label), "owner": from_text(opened.owner)}
+        return self._intake.opened([receipt])[0].facts()
 
     # -- predicting --------------------------------------------------------------------------------
 
@@ -435,7 +225,7 @@ class ForgettingModel:
 
     def __len__(self) -> int:
         """Return the number of samples held."""
-        model = self.classifier._held()
+        model = self.classifier.exact
         return 0 if model is None else model.statistics.total
 
     def digest(self) -> str:
@@ -478,7 +268,7 @@ class ForgettingModel:
         return cls._of(found, classifier, keys)
 
     @classmethod
-    def _of(cls, backbone: Backbone, classifier: AnalyticClassifier, keys: Keyring | None) -> Self:
+    def _of(cls, backbone: Backbone, classifier: AnalyticClassifier, keys: Keyring | None) -> ForgettingModel:
         """Return a model over a classifier that was set up for it, and may hold samples."""
         model = cls.__new__(cls)
         model.backbone = backbone
@@ -487,74 +277,29 @@ class ForgettingModel:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _require_keys(self) -> Keyring:
-        if self.keys is None:
-            raise KeyMissingError(
-                "this model was loaded without its keys: it can predict, not learn or forget. Use keys="
-            )
-        return self.keys
+    def _exact(self) -> ExactModel:
+        """Return the exact model; while no sample is held, one that waits for the first."""
+        held = self.classifier.exact
+        if held is not None:
+            return held
+        if self._new is None or self._new.statistics.total:
+            self._new = self.classifier.new_model(self.backbone.n_features)
+        return self._new
 
-    def _unsealed(self, tokens: list[Any], keys: Keyring) -> list[Receipt]:
-        for row, token in enumerate(tokens):
-            if not isinstance(token, bytes):
-                raise InputError(
-                    f"receipts are bytes; row {row} is of type {type(token).__name__}. To forget samples, give their "
-                    "labels too: forget(samples, labels)"
+    def _commit(self, change: Change, dry_run: bool = False) -> None:
+        with self._lock:
+            model = self._exact()
+            if change.kind == FORGET and not model.statistics.total and len(change) and not change.receipts:
+                raise NotLearnedError(
+                    "the model holds no samples: nothing was learned, or all of it is forgotten already",
+                    tuple(range(len(change))),
                 )
-        return [unseal(token, row, keys.receipts, self._configuration) for row, token in enumerate(tokens)]
-
-    def _tickets(
-        self,
-        keys: Keyring,
-        ids: Sequence[str],
-        owners: Sequence[str] | None,
-        names: Iterable[str],
-        prints: Iterable[bytes],
-    ) -> list[Ticket]:
-        """Return the ticket of each sample. Owners, None if they are not known, make no difference in memory."""
-        return tickets_of(self._configuration, keys.membership, ids, names, prints)
-
-    def _new_salt(self) -> bytes:
-        """Return the salt of a new receipt: none, so that what a model gives depends on what it holds alone."""
-        return b""
-
-    def _read(self, samples: list[Any] | Prepared, *, remember: bool) -> Prepared:
-        """Return quantised features and fingerprints, refusing samples of the backbone's base set."""
-        if isinstance(samples, Prepared):
-            return samples
-        base = getattr(self.backbone, "base", None)
-        parts, prints = [np.empty((0, self.backbone.n_features), np.int8)], list[bytes]()
-        try:
-            with progress_bar("features", len(samples), batch=CHUNK) as advance:
-                for chunk in portions(samples, CHUNK):
-                    for sample in chunk:
-                        prints.append(fingerprint(sample))
-                        if base is not None and base.holds(prints[-1]):
-                            raise InputError(
-                                f"sample {len(prints) - 1} belongs to the base set {base.name!r} that the backbone was "
-                                "trained on: it can be neither learned nor forgotten. Nothing was changed"
-                            )
-                    parts.append(quantise(features_of(self.backbone, chunk, remember)))
-                    if len(parts[-1]) != len(chunk):
-                        raise InputError(f"{self.backbone.name} gave {len(parts[-1])} rows for {len(chunk)} samples")
-                    advance(len(chunk))
-        except BaseException:
-            if remember:
-                self._drop(prints)
-            raise
-        return Prepared(np.concatenate(parts), prints)
-
-
-def features_of(backbone: Backbone, samples: Any, remember: bool = False) -> np.ndarray:
-    """Return the features of samples; a cache may keep them only if they are about to be learned."""
-    cache: Any = backbone
-    plain = remember or not hasattr(cache, "discard")
-    features = np.asarray(cache.extract(samples) if plain else cache.extract(samples, remember=False))
-    if features.ndim != 2 or features.shape[1] != backbone.n_features:
-        raise InputError(
-            f"{backbone.name} gave features of shape {features.shape}; n_features is {backbone.n_features}"
-        )
-    return features
+            if dry_run:
+                self._intake.check(model, change)
+                return
+            self._intake.commit(model, change)
+            self.classifier.hold(model)
+            self._new = None
 
 
 def _checked(backbone: Backbone | None) -> Backbone:
@@ -566,54 +311,3 @@ def _checked(backbone: Backbone | None) -> Backbone:
             "see neverseen.backbones"
         )
     return backbone
-
-
-def _repeated(row: int) -> ReceiptRejectedError:
-    return ReceiptRejectedError(f"receipt {row} is listed twice in one request. Nothing was changed", row, "repeated")
-
-
-def _used(row: int) -> ReceiptRejectedError:
-    return ReceiptRejectedError(
-        f"receipt {row} was used already, or on another copy of this model: its sample is not held. "
-        "Nothing was changed",
-        row,
-        "used",
-    )
-
-
-def _text_of(owner: Any) -> str | None:
-    return None if owner is None else text(normalise(owner))
-
-
-def _indexed(labels: Any, count: int, any_label: bool = False) -> tuple[LabelIndex, list[str]]:
-    """Return labels as an index and as canonical texts, one for each sample."""
-    if labels is None or isinstance(labels, str | bytes | dict | set):
-        raise InputError(f"labels must be a sequence, one label for each sample; got {type(labels).__name__}")
-    listed = labels if hasattr(labels, "__array__") or isinstance(labels, list | tuple) else list(labels)
-    try:
-        index = LabelIndex(label_list(listed, any_label))
-    except LabelError:
-        raise
-    except ValueError as error:
-        raise InputError(f"labels cannot be used: {error}") from error
-    if len(index) != count:
-        raise InputError(f"there are {count} samples and {len(index)} labels: give one label for each sample")
-    _require_short("labels", index.texts)
-    return index, [index.texts[position] for position in index.positions]
-
-
-def _texts(what: str, values: Iterable[Any], count: int) -> list[str]:
-    """Return ids or owners as canonical texts, one for each sample."""
-    if isinstance(values, str | bytes):
-        raise InputError(f"{what} must be a sequence with one value for each sample; got one {type(values).__name__}")
-    texts = [text(normalise(value)) for value in values]
-    if len(texts) != count:
-        raise InputError(f"there are {count} samples and {len(texts)} {what}: give one for each sample")
-    _require_short(what, texts)
-    return texts
-
-
-def _require_short(what: str, texts: Iterable[str]) -> None:
-    longest = max(map(len, texts), default=0)  # canonical texts are ASCII: a letter is a byte
-    if longest > TEXT_LIMIT:
-        raise InputError(f"one of the {what} is {longest} bytes long in its canonical form; at most {TEXT_LIMIT} fit")

@@ -156,6 +156,11 @@ def text(label: Label) -> str:
     return canonical_json(_plain(label))
 
 
+def plain(label: Label) -> Any:
+    """Return a label as a JSON value: text, number, true, false or null as they are, others as in the specification."""
+    return json.loads(text(normalise(label)))
+
+
 def from_text(canonical: str) -> Label:
     """Return the label whose canonical text is given; refuse any other text."""
     if not isinstance(canonical, str):

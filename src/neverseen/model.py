@@ -12,10 +12,10 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,11 +24,24 @@ from neverseen.encoding import Encoder, encoder_of, whole_number
 from neverseen.errors import ConfigurationError, HardwareError, InputError, NeverseenError, NotLearnedError
 from neverseen.following import Following, can_follow
 from neverseen.hardware import Array, Hardware
+from neverseen.holdings import (
+    FORGET_CLASS,
+    LEARN,
+    Change,
+    Decision,
+    Holdings,
+    Member,
+    MemoryHoldings,
+    Ticket,
+    decide,
+    members_of,
+    moved,
+    require_new,
+    standing,
+)
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex, canonical_json
-from neverseen.membership import Member, Membership
 from neverseen.preconditioning import NoProgressError, Preconditioner, can_correct, corrected
-from neverseen.register import Register, Ticket
 from neverseen.solver import Solution, solve
 from neverseen.statistics import Statistics
 
@@ -112,149 +125,171 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
+class Checked(NamedTuple):
+    """A change that a model has found good, and what stands for the state in which it is."""
+
+    decision: Decision
+    state: object
+
+
 class ExactModel:
     """A model that learns and forgets exactly.
+
+    A change is checked, then committed: what is to happen between the two, such as handing out receipts, happens there,
+    with the model `locked`.
 
     Parameters
     ----------
     configuration : Configuration
     n_features : int
         Width d0 of the quantised features.
-    key : Key or None
-        For membership. Without it the model can predict, but neither learn nor forget.
+    holdings : Holdings
+        Which samples are held, in memory or in a ledger. Without a key the model can predict, not learn or forget.
     hardware : Hardware
-    track_classes : bool
-    class_folder : path, optional
-    statistics : Statistics, optional
-        Of samples held from the start, in place of the last two.
+    statistics : Statistics
+        Sums of the samples held.
     """
 
     def __init__(
         self,
         configuration: Configuration,
         n_features: int,
-        key: Key | None,
+        holdings: Holdings,
         hardware: Hardware,
-        track_classes: bool = False,
-        class_folder: str | os.PathLike[str] | None = None,
-        statistics: Statistics | None = None,
+        statistics: Statistics,
     ) -> None:
         self.configuration = configuration
         self.configuration_digest = configuration.digest()
         self.n_features = n_features
         self.hardware = hardware
-        size = configuration.encoder.code_size(n_features)
-        if statistics is None:
-            statistics = Statistics(size, hardware, track_classes, class_folder)
         self.statistics = statistics
-        self.membership = Membership(key, self.configuration_digest)
-        self.register = Register()
+        self.holdings = holdings
         self._torn = False
+        self._state = object()  # another after each change
         self._lock = threading.RLock()
         self._hint: tuple[Solution | Following, list[str]] | None = None  # an earlier solution and its classes
         self._changes: list[tuple[Array, np.ndarray, list[str]]] = []  # codes, signs and classes since then
         self._weights: GridWeights | None = None
+
+    @classmethod
+    def in_memory(
+        cls,
+        configuration: Configuration,
+        n_features: int,
+        key: Key | None,
+        hardware: Hardware,
+        track_classes: bool = False,
+        class_folder: str | os.PathLike[str] | None = None,
+    ) -> ExactModel:
+        """Return a model that holds nothing yet, in memory."""
+        size = configuration.encoder.code_size(n_features)
+        statistics = Statistics(size, hardware, track_classes, class_folder)
+        return cls(configuration, n_features, MemoryHoldings(key), hardware, statistics)
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
             return {
                 name: value
                 for name, value in vars(self).items()
-                if name not in ("_lock", "_hint", "_changes", "_weights")
+                if name not in ("_lock", "_state", "_hint", "_changes", "_weights")
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock = threading.RLock()
+        self._lock, self._state = threading.RLock(), object()
         self.discard_hints()
 
-    # -- verbs -------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------
 
-    def learn(
-        self,
-        quantised: np.ndarray,
-        index: LabelIndex,
-        tickets: Sequence[Ticket] | None = None,
-        checked: Callable[[], None] | None = None,
-    ) -> None:
-        """Add samples: int8 features of shape (n, d0), their labels and, if they are learned under ids, tickets.
+    def check(self, change: Change) -> Checked:
+        """Return a change that may be made, or raise why it may not. Nothing is changed.
 
-        `checked` is called once every check has passed, and before anything is changed; it may refuse.
+        It finds each id, receipt and digest once; `commit` does not look again unless the model changed meanwhile.
         """
         with self.locked():
-            self._require_width(quantised)
-            members = self.membership.digests(quantised, index)
-            if tickets is not None:
-                self.register.require_new(tickets)
-            batch, codes = self._batch(quantised, index)
-            self.statistics.require_room(batch)
-            if checked is not None:
-                checked()
+            if change.kind == FORGET_CLASS:
+                self._require_class(change.name)
+            else:
+                self._require_width(change.quantised)
+            new = change.new_at is self._state
+            return Checked(decide(self.holdings, self.configuration_digest, change, ids_are_new=new), self._state)
+
+    def check_new(self, tickets: Sequence[Ticket]) -> object:
+        """Raise `IdTakenError` unless all ids are new; return what stands for the state in which they are."""
+        with self.locked():
+            require_new(self.holdings, tickets)
+            return self._state
+
+    def standing(self, change: Change) -> list[bool]:
+        """Return, for each ticket of a change, whether its sample is held under it."""
+        with self.locked():
+            if not change.tickets:
+                return []
+            return standing(self.holdings, change.tickets, self.members(change.quantised, change.labels))
+
+    def moved(self, change: Change, rows: Sequence[int]) -> tuple[int, ...]:
+        """Return those of some rows whose samples are held with other features."""
+        with self.locked():
+            members = self.members(change.quantised, change.labels)
+            return moved(self.holdings, rows, members, change.contents) if change.contents else ()
+
+    def members(self, quantised: np.ndarray, labels: LabelIndex) -> list[Member]:
+        """Return class and digest of each sample."""
+        return members_of(self.holdings, self.configuration_digest, quantised, labels)
+
+    def commit(self, checked: Checked) -> None:
+        """Make a change: what lasts is on disk first, then the sums follow. One that raises has changed nothing."""
+        with self.locked():
+            decision = checked.decision
+            if checked.state is not self._state:  # somebody else's change came between
+                decision = self.check(decision.change).decision
+            change = decision.change
+            if change.kind == FORGET_CLASS:
+                with self._changing():
+                    self.holdings.record(decision)
+                    self.statistics.remove_class(change.name)
+                    self.discard_hints()
+                return
+            if not len(change):
+                return
+            batch, codes = self.batch(change.quantised, change.labels)
+            learning = change.kind == LEARN
+            (self.statistics.require_room if learning else self.statistics.require_part)(batch)
             with self._changing():
-                self._record_learn(quantised, index, members, tickets)
-                self.statistics.merge(batch)
-                self._note(codes, index, 1)
+                self.holdings.record(decision)
+                (self.statistics.merge if learning else self.statistics.subtract)(batch)
+                self._note(codes, change.labels, 1 if learning else -1)
 
-    def require(
-        self, quantised: np.ndarray, index: LabelIndex, tickets: Sequence[Ticket] | None = None
-    ) -> tuple[list[Member], list[bytes]]:
-        """Return the members and ticket numbers that `forget` would take away, or raise what it would raise."""
+    def apply(self, change: Change) -> None:
+        """Check a change and make it."""
         with self.locked():
-            self._require_width(quantised)
-            members = self.membership.digests(quantised, index)
-            if tickets is not None:  # a sample whose ticket stands is held: no digest has more tickets than samples
-                return members, self.register.resolve(members, tickets)
-            return members, self.register.resolve_without_tickets(members, self.membership.require(members))
+            self.commit(self.check(change))
 
-    def forget(
-        self,
-        quantised: np.ndarray,
-        index: LabelIndex,
-        tickets: Sequence[Ticket] | None = None,
-        checked: Callable[[], None] | None = None,
-    ) -> None:
-        """Take samples away; raise `NotLearnedError` unless every one of them is held, under its ticket if given.
+    def replay(self, change: Change) -> None:
+        """Let the sums follow a change that the holdings have already."""
+        if change.kind == FORGET_CLASS:
+            self.statistics.remove_class(change.name)
+            return
+        batch, _ = self.batch(change.quantised, change.labels)
+        (self.statistics.merge if change.kind == LEARN else self.statistics.subtract)(batch)
 
-        `checked` is called once every check has passed, and before anything is changed; it may refuse.
-        """
-        with self.locked():
-            members, numbers = self.require(quantised, index, tickets)
-            batch, codes = self._batch(quantised, index)
-            self.statistics.require_part(batch)
-            if checked is not None:
-                checked()
-            with self._changing():
-                self._record_forget(quantised, index, members, numbers)
-                self.statistics.subtract(batch)
-                self._note(codes, index, -1)
-
-    def require_class(self, name: str) -> None:
-        """Raise what `forget_class` would raise."""
-        with self.locked():
-            if name not in self.statistics.counts:
-                raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
-            if self.statistics.class_grams is None:
-                raise ConfigurationError(
-                    "forgetting a class without its samples needs the class's own sums: "
-                    "set track_classes=True before learning, or forget its samples"
-                )
-
-    def forget_class(self, name: str) -> None:
-        """Take a whole class away, by its canonical label text, without its samples."""
-        with self.locked():
-            self.require_class(name)
-            with self._changing():
-                self._record_forget_class(name)
-                self.statistics.remove_class(name)
-                self.discard_hints()
+    def _require_class(self, name: str) -> None:
+        if name not in self.statistics.counts:
+            raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
+        if self.statistics.class_grams is None:
+            raise ConfigurationError(
+                "forgetting a class without its samples needs the class's own sums: "
+                "set track_classes=True before learning, or forget its samples"
+            )
 
     def merge(self, other: ExactModel) -> None:
-        """Add all that another model holds: same configuration, same key."""
+        """Add all that another model holds: same configuration, same key; both in memory."""
         if other is self:
             raise InputError("a model cannot be merged with itself: its samples would be held twice")
-        first, second = sorted(
-            (self, other), key=id
-        )  # always in this order, so that two merges cannot block each other
+        ours, theirs = self.holdings, other.holdings
+        if not (isinstance(ours, MemoryHoldings) and isinstance(theirs, MemoryHoldings)):
+            raise ConfigurationError("only models in memory can be merged: a store learns samples, not models")
+        first, second = sorted((self, other), key=id)  # always in this order: two merges cannot block each other
         with first.locked(), second.locked():
             if self.configuration_digest != other.configuration_digest:
                 raise ConfigurationError(
@@ -262,33 +297,12 @@ class ExactModel:
                 )
             if self.n_features != other.n_features:
                 raise ConfigurationError(f"the models have {self.n_features} and {other.n_features} features")
-            self.membership.require_like(other.membership)
-            self.register.require_apart(other.register)
+            ours.require_mergeable(theirs)
             self.statistics.require_room(other.statistics)
             with self._changing():
                 self.statistics.merge(other.statistics)
-                self.membership.merge(other.membership)
-                self.register.merge(other.register)
+                ours.merge(theirs)
                 self.discard_hints()
-
-    # -- what is on record: who is held, and in a model that lasts, what happened -------------------
-
-    def _record_learn(
-        self, quantised: np.ndarray, index: LabelIndex, members: list[Member], tickets: Sequence[Ticket] | None
-    ) -> None:
-        self.membership.add(members)
-        if tickets is not None:
-            self.register.add(members, tickets)
-
-    def _record_forget(
-        self, quantised: np.ndarray, index: LabelIndex, members: list[Member], numbers: list[bytes]
-    ) -> None:
-        self.membership.remove(members)
-        self.register.remove(numbers)
-
-    def _record_forget_class(self, name: str) -> None:
-        self.register.remove_members(self.membership.of_class(name))
-        self.membership.remove_class(name)
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -314,6 +328,8 @@ class ExactModel:
     def digest(self) -> str:
         """Return the SHA-256 of what the model is: configuration, classes, weights."""
         with self.locked():
+            if not self.statistics.total:
+                return empty_digest(self.configuration)
             return model_digest(self.configuration_digest, self.n_features, self.classes, self.weights())
 
     # -- hints -------------------------------------------------------------------------------------
@@ -417,7 +433,7 @@ class ExactModel:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _batch(self, quantised: np.ndarray, index: LabelIndex) -> tuple[Statistics, Array | None]:
+    def batch(self, quantised: np.ndarray, index: LabelIndex) -> tuple[Statistics, Array | None]:
         """Return the statistics of a batch, and its codes if they fit one chunk."""
         tracked = self.statistics.class_grams is not None
         expand = self.configuration.encoder.expand
@@ -454,6 +470,7 @@ class ExactModel:
         What comes first inside changes all or nothing, and what follows was checked before: a refusal is not a tear.
         """
         self._torn = True
+        self._state = object()
         try:
             yield
         except NeverseenError as error:

@@ -16,12 +16,12 @@ import numpy as np
 
 from neverseen.definiteness import why_impossible
 from neverseen.encoding import GaussianKernel, require_storable
-from neverseen.errors import FileRejectedError, NeverseenError
+from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
 from neverseen.files import replace_file
 from neverseen.hardware import Hardware
+from neverseen.holdings import DIGEST_SIZE, MemoryHoldings
 from neverseen.keys import Key
 from neverseen.labels import from_text, in_class_order
-from neverseen.membership import DIGEST_SIZE
 from neverseen.model import Configuration, ExactModel
 from neverseen.statistics import narrowed, pack_triangle, unpack_triangle
 from neverseen.tensorfile import demand, pack, unpack
@@ -47,7 +47,7 @@ def write(
         None for a model that holds no sample; then `track_classes` and `key` are what it was given.
     """
     if model is not None:
-        track_classes, key = model.statistics.class_grams is not None, model.membership.key
+        track_classes, key = model.statistics.class_grams is not None, model.holdings.key
     with nullcontext() if model is None else model.locked():
         parts = _file(configuration, model, track_classes, key, include_key)
         replace_file(Path(path), parts)
@@ -81,9 +81,11 @@ def _file(
         }
         tensors["gram"] = narrowed(pack_triangle(statistics.hardware.numpy(statistics.gram)))
         tensors["sums"] = np.ascontiguousarray(statistics.cross().T)  # (C, d)
-        tensors["members"] = model.membership.to_array()
-        if len(model.register):
-            tensors["tickets"] = model.register.to_array()
+        holdings = _in_memory(model)
+        tensors["members"] = holdings.members_array()
+        tickets = holdings.tickets_array()
+        if len(tickets):
+            tensors["tickets"] = tickets
         if statistics.class_grams is not None:
             for position, name in enumerate(classes):
                 tensors[f"class_gram.{position:06d}"] = statistics.class_grams.packed(name)
@@ -141,7 +143,7 @@ def _assemble(
     packed, sums = tensors.pop("gram"), tensors.pop("sums")
     _demand(packed.shape == (triangle,) and packed.dtype.kind == "i", "the shape of its Gram matrix")
     _demand(sums.shape == (len(classes), size) and sums.dtype == np.int64, "the shape of its class sums")
-    model = ExactModel(configuration, n_features, key, hardware, track_classes, class_folder)
+    model = ExactModel.in_memory(configuration, n_features, key, hardware, track_classes, class_folder)
     statistics = model.statistics
     _require_possible(packed, sums, counts)
 
@@ -169,19 +171,25 @@ def _require_possible(packed: np.ndarray, sums: np.ndarray, counts: list[int]) -
     demand(why is None, f"its sums are not those of any samples: {why}")
 
 
+def _in_memory(model: ExactModel) -> MemoryHoldings:
+    if not isinstance(model.holdings, MemoryHoldings):
+        raise ConfigurationError("only a model in memory is saved to one file: a store is a folder already")
+    return model.holdings
+
+
 def _fill_members(model: ExactModel, tensors: dict[str, np.ndarray]) -> None:
     """Take in members and tickets."""
-    members, total = tensors.pop("members"), model.statistics.total
+    members, total, holdings = tensors.pop("members"), model.statistics.total, _in_memory(model)
     _demand(members.shape == (total, DIGEST_SIZE) and members.dtype == np.uint8, "the list of its members")
-    model.membership.fill(members, model.statistics.counts)
-    _demand(np.array_equal(model.membership.to_array(), members), "the order of its members")
-    if "tickets" in tensors:
-        tickets = tensors.pop("tickets")
+    tickets = tensors.pop("tickets", None)
+    if tickets is not None:
         _demand(tickets.ndim == 2 and tickets.shape[1] == 3 * DIGEST_SIZE, "the shape of its tickets")
         _demand(tickets.dtype == np.uint8 and 0 < len(tickets) <= total, "the list of its tickets")
-        model.register.fill(tickets)
-        _demand(np.array_equal(model.register.to_array(), tickets), "the order of its tickets")
-        _demand(model.register.fits(model.membership.occurrences()), "the list of its tickets")
+    holdings.fill(members, model.statistics.counts, tickets)
+    _demand(np.array_equal(holdings.members_array(), members), "the order of its members")
+    if tickets is not None:
+        _demand(np.array_equal(holdings.tickets_array(), tickets), "the order of its tickets")
+        _demand(holdings.is_sound(), "the list of its tickets")
 
 
 def _demand(holds: bool, what: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import chromium
-from tests.test_console import Running, call, centre, drop, go, learned, new_store, opened, running
+from tests.test_console import Running, call, centre, drop, go, new_store, opened, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -31,6 +31,15 @@ HOSTILE = {
     "tag\U000e0041": "tag\\u{e0041}",
     "cat ": '"cat "',
     "\u05d0\u05d1\u05d2": "\u05d0\u05d1\u05d2",
+    "safe\\u{202e}gnp.exe": "safe\\u{5c}u{202e}gnp.exe",
+    "5": '"5"',
+    '"5"': '"\\"5\\""',
+    "true": '"true"',
+    "cat\u2800": "cat\\u{2800}",
+    "cat\ue000": "cat\\u{e000}",
+    "caf\u00e9": "caf\u00e9",
+    "cafe\u0301": "cafe\\u{301}",
+    "back\\slash": "back\\slash",
 }
 """Labels, and how they are shown."""
 READ = """() => {
@@ -56,8 +65,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(new_store(tmp_path_factory.mktemp("labels") / "model")) as started:
-        for label in HOSTILE:
-            learned(started, label)
+        samples = [{"features": centre(label), "label": label} for label in [*HOSTILE, 5]]
+        call(started, "POST", "/v1/samples", {"samples": samples})
         call(started, "POST", "/v1/publish")
         yield started
 
@@ -81,8 +90,8 @@ def test_labels_that_turn_or_hide(page: Page) -> None:
         assert hidden_in(page) == set(), path
     go(page, "/#/")
     shown = page.locator(".classes li .text")
-    page.locator(".classes li").nth(len(HOSTILE) - 1).wait_for()
-    assert set(shown.all_text_contents()) == set(HOSTILE.values())
+    page.locator(".classes li").nth(len(HOSTILE)).wait_for()
+    assert sorted(shown.all_text_contents()) == sorted([*HOSTILE.values(), "5"])  # no two look alike
     for place in range(len(HOSTILE)):
         assert shown.nth(place).evaluate("(element) => getComputedStyle(element).unicodeBidi") == "isolate"
 
@@ -102,9 +111,9 @@ def test_a_class_that_is_to_be_forgotten(page: Page, label: str) -> None:
 def test_what_is_typed_and_not_seen_is_told(page: Page) -> None:
     go(page, "/#/learn")
     page.get_by_label("Label", exact=True).fill(TURNED)
-    page.get_by_text(f"With signs that are not seen: {HOSTILE[TURNED]}").wait_for()
+    page.get_by_text(f"Pages show it as: {HOSTILE[TURNED]}").wait_for()
     page.get_by_label("Label", exact=True).fill("cat")
-    page.get_by_text("With signs that are not seen").wait_for(state="hidden")
+    page.get_by_text("Pages show it as").wait_for(state="hidden")
 
 
 def test_the_receipt_of_a_hostile_label(page: Page) -> None:

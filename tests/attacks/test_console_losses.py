@@ -98,6 +98,98 @@ def test_a_forget_without_an_answer_that_is_called_off(page: Page, service: Runn
     assert "othing was changed" not in page.locator("#announce").inner_text()
 
 
+def refused(status: int, code: str) -> dict[str, Any]:
+    """Return what a service answers that refuses."""
+    return {"status": status, "json": {"error": {"code": code, "message": "the service says no"}}}
+
+
+def holding(page: Page, path: str) -> list[Route]:
+    """Keep what is sent to a path from going on; return what was sent."""
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route(path, hold)
+    return held
+
+
+def confirm(page: Page, receipt: str) -> None:
+    """Ask for a receipt to be forgotten, and confirm it."""
+    go(page, "/#/forget")
+    page.get_by_label("Receipts", exact=True).fill(receipt)
+    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Forget 1 sample").click()
+
+
+def assert_unsure(page: Page) -> None:
+    """Nobody is told that nothing was changed."""
+    page.locator("main .notice").get_by_text("it may have been carried out all the same").wait_for()
+    assert "othing was changed" not in page.locator("main").inner_text()
+    assert "othing was changed" not in page.locator("#announce").inner_text()
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "forbidden"), (409, "idempotency_expired"), (404, "not_found")])
+def test_a_forget_that_is_refused_after_an_answer_was_lost(
+    page: Page, service: Running, status: int, code: str
+) -> None:
+    sent: list[str | None] = []
+
+    def cut(route: Route) -> None:
+        sent.append(route.request.headers.get("idempotency-key"))
+        if len(sent) == 1:
+            assert route.fetch().status == 202  # it was carried out
+            route.abort()
+        else:
+            route.fulfill(**refused(status, code))
+
+    page.route("**/v1/forget", cut)
+    confirm(page, learned(service))
+    page.get_by_role("dialog").get_by_text("Confirming again is safe").wait_for()
+    page.get_by_role("button", name="Forget 1 sample").click()
+    assert_unsure(page)
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+
+
+def test_a_forget_that_is_asked_to_wait_after_an_answer_was_lost(page: Page, service: Running) -> None:
+    answers = [None, refused(408, "timeout"), refused(429, "rate_limited")]
+
+    def cut(route: Route) -> None:
+        answer = answers.pop(0)
+        if answer is None:
+            route.fetch()  # it was carried out
+            route.abort()
+        else:
+            route.fulfill(**answer)
+
+    page.route("**/v1/forget", cut)
+    confirm(page, learned(service))
+    for words in ("does not answer", "The service says no", "Too many requests"):
+        page.get_by_role("dialog").get_by_text(words).get_by_text("Confirming again is safe").wait_for()
+        if answers:
+            page.get_by_role("button", name="Forget 1 sample").click()
+    page.get_by_role("button", name="Cancel").click()
+    assert_unsure(page)
+
+
+def test_a_forget_whose_answer_is_cut(page: Page, service: Running) -> None:
+    page.route("**/v1/forget", lambda route: route.fulfill(status=202, body='{"request": {"id"'))
+    confirm(page, learned(service))
+    page.get_by_role("dialog").get_by_text("Confirming again is safe").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    assert_unsure(page)
+
+
+def test_a_forget_that_is_closed_while_it_is_sent(page: Page, service: Running) -> None:
+    held = holding(page, "**/v1/forget")
+    confirm(page, learned(service))
+    until(page, lambda: bool(held))
+    for _ in range(3):
+        page.keyboard.press("Escape")  # the first is not heeded; browsers heed the second
+    assert_unsure(page)
+
+
 # -- receipts ----------------------------------------------------------------------------------------
 
 
@@ -207,13 +299,129 @@ def test_an_answer_that_is_lost(page: Page, service: Running) -> None:
     assert {each["label"]: each["samples"] for each in counts}["lost"] == 1
 
 
+class Lossy:
+    """A service that carries out what it is asked to learn and whose first answer is lost; then it answers as told."""
+
+    def __init__(self, page: Page, *answers: dict[str, Any]) -> None:
+        self.keys: list[str | None] = []
+        self._answers: list[dict[str, Any] | None] = [None, *answers]
+        page.route("**/v1/samples", self)
+
+    def __call__(self, route: Route) -> None:
+        self.keys.append(route.request.headers.get("idempotency-key"))
+        if not self._answers:
+            route.continue_()
+        elif (answer := self._answers.pop(0)) is None:
+            route.fetch()
+            route.abort()
+        else:
+            route.fulfill(**answer)
+
+
+def leaving_asks(page: Page) -> bool:
+    asks: bool = page.evaluate(
+        "() => { const left = new Event('beforeunload', { cancelable: true }); return !window.dispatchEvent(left); }"
+    )
+    return asks
+
+
+def samples_of(service: Running, label: str) -> int:
+    counts = call(service, "GET", "/v1/model")["class_counts"]
+    return sum(each["samples"] for each in counts if each["label"] == label)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(429, "rate_limited"), (408, "timeout"), (403, "forbidden"), (409, "id_taken"), (413, "too_large")],
+)
+def test_asking_again_that_is_refused(page: Page, service: Running, status: int, code: str) -> None:
+    lossy = Lossy(page, refused(status, code))
+    go(page, "/#/learn")
+    teach(page, f"lost {code}")
+    page.get_by_role("button", name="Ask again").click()
+    page.locator("main .notice").get_by_text("says no").or_(page.get_by_text("Too many requests")).first.wait_for()
+    page.locator("main .notice").get_by_text("The samples may have been learned.").wait_for()
+    assert leaving_asks(page)
+    page.get_by_role("button", name="Learn", exact=True).click()
+    page.locator("main .notice").get_by_text("First settle the request before").wait_for()
+    page.get_by_role("button", name="Ask again").click()
+    page.locator(".batch").wait_for()
+    assert len(kept(page)) == 1
+    assert page.get_by_role("button", name="Ask again").count() == 0
+    assert len(lossy.keys) == 3
+    assert len(set(lossy.keys)) == 1
+    call(service, "POST", "/v1/publish")
+    assert samples_of(service, f"lost {code}") == 1
+
+
+def test_asking_again_with_another_key(page: Page, service: Running) -> None:
+    lossy = Lossy(page, refused(401, "unauthorized"))
+
+    def sign_in(key: str) -> None:
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("button", name="Ask again").click()
+
+    go(page, "/#/learn")
+    teach(page, "lost by key")
+    page.get_by_role("button", name="Ask again").click()
+    sign_in(service.learner)
+    page.locator("main .notice").get_by_text("Sign in with the key that sent it").wait_for()
+    assert len(lossy.keys) == 2  # under another key it would be another request
+    page.route("**/v1/model", lambda route: route.fulfill(**refused(401, "unauthorized")), times=1)
+    page.get_by_role("navigation", name="Console").get_by_role("link", name="Predict").click()
+    page.get_by_role("heading", name="Sign in").wait_for()
+    page.evaluate("location.hash = '#/learn'")
+    sign_in(service.admin)
+    page.locator(".batch").wait_for()
+    call(service, "POST", "/v1/publish")
+    assert samples_of(service, "lost by key") == 1
+
+
+def test_asking_again_for_receipts_that_are_gone(page: Page) -> None:
+    lossy = Lossy(page, refused(409, "receipts_gone"))
+    go(page, "/#/learn")
+    teach(page, "gone")
+    page.get_by_role("button", name="Ask again").click()
+    page.locator("main .notice").get_by_text("The service says no.").wait_for()
+    assert page.get_by_role("button", name="Ask again").count() == 0
+    assert not leaving_asks(page)
+    teach(page, "gone")
+    page.locator(".batch").wait_for()
+    assert len(set(lossy.keys)) == 2
+
+
+def test_giving_up_the_receipts(page: Page) -> None:
+    Lossy(page)
+    go(page, "/#/learn")
+    teach(page, "given up")
+    page.get_by_role("button", name="Give up the receipts").click()
+    page.locator("main .notice").get_by_text("The samples may have been learned").wait_for()
+    assert not leaving_asks(page)
+    teach(page, "another")
+    page.locator(".batch").wait_for()
+
+
+def test_asking_again_while_the_first_answer_is_on_its_way(page: Page) -> None:
+    held = holding(page, "**/v1/samples")
+    go(page, "/#/learn")
+    teach(page, "twice")
+    until(page, lambda: bool(held))
+    for name in ("Predict", "Learn"):
+        page.get_by_role("navigation", name="Console").get_by_role("link", name=name).click()
+        page.get_by_role("heading", name=name).wait_for()
+    page.get_by_role("button", name="Ask again").click()
+    until(page, lambda: len(held) == 2)
+    for route in held:
+        route.continue_()
+    page.get_by_role("heading", name="Learned").wait_for()
+    page.get_by_role("link", name="1 receipt to save").wait_for()
+    assert len(kept(page)) == 1
+    assert page.get_by_role("button", name="Ask again").count() == 0
+
+
 def test_an_answer_that_comes_after_the_page_was_left(page: Page) -> None:
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        held.append(route)
-
-    page.route("**/v1/samples", hold)
+    held = holding(page, "**/v1/samples")
     go(page, "/#/learn")
     teach(page, "slow")
     until(page, lambda: bool(held))
@@ -360,6 +568,20 @@ def test_old_numbers_look_old(page: Page, path: str, asked: str) -> None:
     page.unroute_all()
     page.locator(".fresh:not(.stale)").wait_for()
     assert page.locator("[data-stale]").count() == 0
+
+
+def test_older_certificates_that_do_not_come(page: Page) -> None:
+    entry = {"time": "2026-01-01T00:00:00Z", "learned": 1, "forgotten": 0, "samples": 1, "classes": 1}
+    answers = [{"json": {"certificates": [entry | {"number": 9}]}}, refused(503, "unavailable")]
+    answers.append({"json": {"certificates": [entry | {"number": 1}]}})
+    page.route("**/v1/certificates?limit=50*", lambda route: route.fulfill(**answers.pop(0)))
+    go(page, "/#/certificates")
+    older = page.get_by_role("button", name="Older certificates")
+    older.click()
+    page.locator("main .notice").get_by_text("The service says no.").wait_for()
+    older.click()
+    page.get_by_role("link", name="Certificate 1", exact=True).wait_for()
+    assert page.locator("main .notice").count() == 0
 
 
 def test_a_request_that_cannot_be_followed(page: Page) -> None:

@@ -131,7 +131,7 @@ def test_owners_do_not_meet_in_a_store(made: Store) -> None:
             made.forget(receipt)
     assert made.digest() == never([1, 2])
     made.forget(ROWS[1:3], LABELS[1:3], ids=["diary", "other"])
-    assert len(made._open_ledger().counts()) == 0
+    assert len(made.ledger.counts()) == 0
 
 
 def test_a_sample_is_forgotten_for_its_owner_alone(made: Store) -> None:
@@ -152,7 +152,7 @@ def test_a_sample_is_forgotten_for_its_owner_alone(made: Store) -> None:
         made.forget([b""], owners=["ada"])
     with pytest.raises(InputError, match="1 samples and 2 owners"):
         made.forget(ROWS[:1], LABELS[:1], owners=["ada", "bob"])
-    held = made._open_ledger()
+    held = made.ledger
     made.forget(ROWS[[0, 0]], [LABELS[0]] * 2, ids=["p", "p"], owners=["bob", None])
     assert sorted((row.owner, row.id) for row in held.samples()) == [('"ada"', '"p"'), ('"ada"', '"q"')]
     made.forget(ROWS[[0, 0]], [LABELS[0]] * 2, owners=["ada", "ada"])

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import siege_service
 from neverseen import AnalyticClassifier, RandomProjection, store
-from neverseen.forgetting import Prepared
+from neverseen.backbones.reading import Prepared
 from neverseen.ledger import Ledger
 from neverseen.service import Settings
 from neverseen.service.applying import apply

@@ -23,12 +23,13 @@ from scipy.stats import mannwhitneyu
 
 from neverseen import AnalyticClassifier, Identity, Key, Keyring, NeverseenError, store
 from neverseen.backbones import Precomputed
+from neverseen.holdings import Found, Member
 from neverseen.receipts import Receipt, seal
 from neverseen.service.errors import Refusal
 from neverseen.service.jobs import SampleList
 from neverseen.service.rehearsing import effect_of_receipts, effect_of_samples
 from neverseen.store import Store
-from neverseen.store.held import HeldRows
+from neverseen.store.held import LedgerHoldings
 from tests.samples import clustered
 
 SIZE, MANY = 8, 2000
@@ -86,11 +87,12 @@ def bob(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bob]:
 def unfiltered(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it once was: rows of everybody are fetched and checked, and those of others left out then."""
 
-    def by_members(self: HeldRows, members: Iterable[bytes]) -> dict[bytes, list[Any]]:
-        found = self._ledger.by_members(members)
-        return {each: [row for row in rows if row.owner == self.owner] for each, rows in found.items()}
+    def by_members(self: LedgerHoldings, members: Iterable[Member], owner: str | None = None) -> dict[bytes, Found]:
+        held = self._ledger.by_members({digest for _, digest in members})
+        found = {each: [row for row in rows if row.owner == owner] for each, rows in held.items()}
+        return {each: Found(len(rows), rows) for each, rows in found.items() if rows}
 
-    monkeypatch.setattr(HeldRows, "by_members", by_members)
+    monkeypatch.setattr(LedgerHoldings, "by_members", by_members)
 
 
 def refused(question: Question) -> str:
@@ -106,7 +108,7 @@ def refused(question: Question) -> str:
 
 def work(bob: Bob, question: Question) -> tuple[str, Counter[str], list[str], int]:
     """Return the answer, every call that is made for it, the statements, and the steps the database takes."""
-    engine: Any = bob.store._open_ledger()._database._engine
+    engine: Any = bob.store.ledger._database._engine
     calls: Counter[str] = Counter()
     statements: list[str] = []
     steps = [0]

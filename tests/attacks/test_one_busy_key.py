@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
-from neverseen.forgetting import Prepared
+from neverseen.backbones.reading import Prepared
 from neverseen.ledger import Ledger, RequestRow, in_file
 from neverseen.ledger import ledger as ledgers
 from neverseen.service import Settings, core, queue
@@ -209,7 +209,7 @@ def test_one_key_has_a_share_of_the_queue_and_learning_leaves_room_to_forget(
             gate.set()
         assert (forgotten.result().status_code, rehearsed.result().status_code) == (202, 200)
         assert {each.result().status_code for each in waiting} == {201}
-        done = [row.client for row in reversed(service.service.opened()._open_ledger().requests(9))]
+        done = [row.client for row in reversed(service.service.opened().ledger.requests(9))]
         assert done == ["eve", "bob", "cleo", "dora", "fay", "ada", "bob", "cleo", "dora"]
         assert not any(share._held for share in (*writer._learning, *writer._others))
 

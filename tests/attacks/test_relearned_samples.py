@@ -43,7 +43,7 @@ def forgotten(folder: Path, keys: Keyring | None = None) -> bytes:
         model.publish()
         model.forget(receipts[:1])
         model.publish()
-        ReceiptFile(folder.parent / "mine.jsonl").write(receipts[:1], model.read_receipt)
+        ReceiptFile(folder.parent / "mine.jsonl").write(receipts[:1], map(model.read_receipt, receipts[:1]))
     return receipts[0]
 
 
@@ -169,7 +169,7 @@ def twice(folder: Path, keys: Keyring) -> bytes:
         model.publish()
         model.forget(receipts[:1])
         model.publish()
-        ReceiptFile(folder.parent / "mine.jsonl").write(receipts[:1], model.read_receipt)
+        ReceiptFile(folder.parent / "mine.jsonl").write(receipts[:1], map(model.read_receipt, receipts[:1]))
     return receipts[0]
 
 
@@ -257,10 +257,14 @@ def test_json_says_what_was_found(tmp_path: Path) -> None:
     mine, place = tmp_path / "mine.jsonl", str(tmp_path / "shop")
     code, words, _ = verify(place, "--receipt", mine, "--json")
     assert code == 0
+    with store.open(place, write=False) as model:
+        public_key = model.description.public_key
     assert json.loads(words) == {
         "certificates": [2],
         "check": "mine",
         "held": [None],
+        "key_known": True,
+        "keys": [public_key],
         "passed": True,
         "store": place,
     }
@@ -274,7 +278,7 @@ def test_json_says_what_was_found(tmp_path: Path) -> None:
 def test_what_is_listed_nowhere_fails(tmp_path: Path) -> None:
     with made(tmp_path / "shop") as model:
         receipts = model.learn(ROWS, NAMES, IDS)
-        ReceiptFile(tmp_path / "all.jsonl").write(receipts, model.read_receipt)
+        ReceiptFile(tmp_path / "all.jsonl").write(receipts, map(model.read_receipt, receipts))
         model.publish()
         assert model.holds(receipts[:2]) == [store.Holding(None, "receipt", sure=True)] * 2
     assert len(read_receipts([tmp_path / "all.jsonl"])) == 24
@@ -291,9 +295,9 @@ def test_an_altered_receipt_is_not_listed(tmp_path: Path) -> None:
 def test_looking_changes_nothing(tmp_path: Path) -> None:
     receipt = forgotten(tmp_path / "shop")
     with store.open(tmp_path / "shop") as model:
-        before = model.digest(), model.status()["samples"], model._exact().last_record
+        before = model.digest(), model.status()["samples"], model._holdings.last_record
         model.holds([receipt])
-        assert before == (model.digest(), model.status()["samples"], model._exact().last_record)
+        assert before == (model.digest(), model.status()["samples"], model._holdings.last_record)
 
 
 def test_the_service_names_the_certificate_and_no_more(tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ def taken_up(folder: Path, point: str) -> None:
         assert again.published_number == (1 if signed is None else 2)
         if signed is not None:
             assert path.read_bytes() == signed
-            assert again._open_ledger().pending() == []
+            assert again.ledger.pending() == []
         assert again.publish().number == 2
         assert signed in (None, path.read_bytes())
         assert again.version().digest() == again.digest()
@@ -487,7 +487,7 @@ def test_a_ledger_without_the_note_is_given_it(unpublished: Path, tmp_path: Path
     with opened(folder, write=False) as reader:
         reader.predict(ROWS)
     with opened(folder) as made:
-        assert made._open_ledger().meta("newest") == f"1 {made.certificate(1).digest()}"
+        assert made.ledger.meta("newest") == f"1 {made.certificate(1).digest()}"
 
 
 # -- failures that are no crashes --------------------------------------------------------------------

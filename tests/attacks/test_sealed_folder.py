@@ -79,7 +79,7 @@ def listed_in(folder: Path) -> set[bytes]:
 
 def rows_of(made: Store) -> dict[str, list[dict[str, Any]]]:
     """All rows of all tables."""
-    with made._open_ledger()._database.reading() as transaction:
+    with made.ledger._database.reading() as transaction:
         return {
             table.name: [dict(row._mapping) for row in transaction.rows(sa.select(table))]
             for table in tables.sorted_tables
@@ -195,7 +195,7 @@ def test_no_byte_of_any_file_is_of_what_went(tmp_path: Path) -> None:
         learn(made, KEPT)
         receipts = learn(made, GONE)
         made.publish()
-        held = {row.id: row for row in made._open_ledger().samples()}
+        held = {row.id: row for row in made.ledger.samples()}
         secrets = [part for row in GONE for part in traces(held[f'"photo-{row:02d}"'], row)]
         secrets += [OWNER.encode(), LABEL.encode(), *(receipt[28:60] for receipt in receipts)]
         secrets += [receipt[16:28] for receipt in receipts]
@@ -217,12 +217,12 @@ def test_no_byte_of_any_file_is_of_what_went(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_that_of_a_store_that_never_learned_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from neverseen.store import held
+    from neverseen.intake import Intake
 
     left = []
     for name in ("forgot", "never"):
         numbers = count()
-        monkeypatch.setattr(held.StoredForgetting, "_new_salt", lambda _, numbers=numbers: next(numbers).to_bytes(16))
+        monkeypatch.setattr(Intake, "new_salt", lambda _, numbers=numbers: next(numbers).to_bytes(16))
         folder = tmp_path / name
         with create(folder) as made:
             learn(made, KEPT)

@@ -30,6 +30,7 @@ from neverseen.backbones import Precomputed
 from neverseen.cli.receipt_files import read_receipts
 from neverseen.client.samples import receipt_bytes
 from neverseen.hardware import choose
+from neverseen.holdings import LEARN, Change
 from neverseen.labels import LabelIndex, canonical_json, require_classes
 from neverseen.model import Configuration, ExactModel
 from neverseen.service.contents import from_base64
@@ -148,9 +149,9 @@ def test_labels_that_are_not_finite_are_refused_with_one_error(labels: Any) -> N
 def test_a_class_with_a_fraction_that_is_held_is_read_and_forgotten(tmp_path: Path) -> None:
     """Such classes could be learned beside labels of other kinds; their files stay good."""
     key = Key(bytes(32))
-    exact = ExactModel(Configuration(Identity(), 1, 40), 2, key, choose("numpy"))
+    exact = ExactModel.in_memory(Configuration(Identity(), 1, 40), 2, key, choose("numpy"))
     quantised = np.array([[14, -18], [16, 16]], np.int8)
-    exact.learn(quantised, LabelIndex([0.5, "a"]))
+    exact.apply(Change(LEARN, quantised, LabelIndex([0.5, "a"])))
     held = AnalyticClassifier(Identity(), gamma=1, key=key, hardware="numpy")
     held._model, held.n_features_in_ = exact, 2
     held.save(tmp_path / "model")

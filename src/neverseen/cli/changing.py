@@ -29,7 +29,6 @@ from neverseen.cli.printing import (
     by_class,
     class_rows,
     counted,
-    plain,
     print_json,
     print_table,
     published_words,
@@ -48,9 +47,10 @@ from neverseen.errors import (
     ReceiptRejectedError,
 )
 from neverseen.keys import Keyring
-from neverseen.labels import from_text, normalise, require_classes, text
+from neverseen.labels import from_text, normalise, plain, require_classes, text
 
 if TYPE_CHECKING:
+    from neverseen.intake import Shown
     from neverseen.store import Store
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]
@@ -181,26 +181,20 @@ def learn(
                 rows = [row for row, is_held in enumerate(again) if not is_held]
                 prepared, found = prepared.only(rows), found.only(rows)
                 _require_new(model, source, found)
-            given = model.learn(
-                prepared,
-                found.labels,
-                found.ids,
-                found.owners,
-                deliver=lambda receipts: file.write(receipts, model.read_receipt),
-            )
+            change = model.learning(prepared, found.labels, found.ids, found.owners)
+            file.write(change.receipts, change.facts())  # before the change: whoever holds receipts can forget
+            model.commit(change)
         except BaseException as error:
             if not getattr(error, "uncertain", False):  # else the samples may be there: who holds receipts can forget
                 file.discard()
             raise
-        if not file.is_written:  # there were no samples
-            file.write([], model.read_receipt)
         certificate = model.publish() if publish else None
     if as_json:
         print_json(
             {
                 "certificate": about(certificate),
                 "held_already": sum(again),
-                "learned": len(given),
+                "learned": len(change),
                 "receipts": str(file.path),
                 "skipped": skipped_view(found),
             }
@@ -209,7 +203,7 @@ def learn(
     if any(again):
         ending = "left out" if skip_held else "learned again, and count again (--skip-held leaves them out)"
         typer.echo(f"{sum(again):,} of {counted(len(again), 'sample')} were held already or come twice: {ending}")
-    typer.echo(f"learned {counted(len(given), 'sample')}; {published_words(certificate)}")
+    typer.echo(f"learned {counted(len(change), 'sample')}; {published_words(certificate)}")
     typer.echo(f"receipts are in {file.path}: give them to their owners")
 
 
@@ -272,9 +266,9 @@ def forget(
     with opened(folder, write=True, keys=keys, signs=signs, **ways) as model:
         if source is None or found is None:
             chosen = _chosen(model, placed_receipts(receipts or []), only_id, only_owner)
-            places = [where for where, _, _ in chosen]
-            names: list[Any] = [label for _, _, label in chosen]
-            request: dict[str, Any] = {"given": [token for _, token, _ in chosen]}
+            places = [where for where, _ in chosen]
+            names: list[Any] = [shown.facts()["label"] for _, shown in chosen]
+            request: dict[str, Any] = {"given": [shown for _, shown in chosen]}
         else:
             places = [f"{source}, {place}" for place in found.places]
             names = found.labels or []
@@ -387,17 +381,17 @@ def _require_new(model: Store, source: Path, found: Samples) -> None:
 
 def _chosen(
     model: Store, given: list[tuple[str, bytes]], ids: list[str] | None, owners: list[str] | None
-) -> list[tuple[str, bytes, Any]]:
-    """Return the receipts of these ids and owners with their labels, going by what is sealed in them."""
+) -> list[tuple[str, Shown]]:
+    """Return the receipts of these ids and owners, going by what is sealed in them."""
     chosen = []
     for where, token in given:
         try:
-            said = model.read_receipt(token)
+            (shown,) = model.opened([token])
         except ReceiptRejectedError as error:
             raise _placed(error, where) from error
-        known = {name: str(plain(value)) for name, value in said.items() if value is not None}
+        known = {name: str(plain(value)) for name, value in shown.facts().items() if value is not None}
         if (not ids or known.get("id") in ids) and (not owners or known.get("owner") in owners):
-            chosen.append((where, token, said["label"]))
+            chosen.append((where, shown))
     if not chosen:
         raise InputError(f"none of the {counted(len(given), 'receipt')} is of that id and owner")
     return chosen

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neverseen.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
-from neverseen.cli.opening import backbone_for, described, keys_of, opened, require_file, require_published, taken_by
+from neverseen.cli.opening import backbone_for, described, keys_of, opened, require_published, taken_by
 from neverseen.cli.options import (
     Backbone,
     Folder,
@@ -28,6 +28,7 @@ from neverseen.cli.printing import counted, print_json, skipped_view, tell_skipp
 from neverseen.cli.receipt_files import placed_receipts
 from neverseen.cli.sources import Columns, read_source
 from neverseen.errors import CertificateRejectedError
+from neverseen.files import require_file
 from neverseen.keys import Key
 from neverseen.labels import LabelIndex
 
@@ -238,6 +239,7 @@ def retrain(
     """
     from neverseen.encoding import quantise
     from neverseen.hardware import choose
+    from neverseen.holdings import LEARN, Change
     from neverseen.model import ExactModel
 
     description = described(folder)
@@ -252,11 +254,11 @@ def retrain(
     network = made or backbone_for(folder, backbone)
     if network.digest() != description.configuration.backbone:
         raise CertificateRejectedError("the backbone made here is not the one that the store was made with")
-    fresh = ExactModel(description.configuration, network.n_features, Key.generate(), choose("auto"))
+    fresh = ExactModel.in_memory(description.configuration, network.n_features, Key.generate(), choose("auto"))
     names = found.labels or []
     for start in range(0, len(found), ROWS):
         rows = network.extract(found.samples[start : start + ROWS])
-        fresh.learn(quantise(rows), LabelIndex(names[start : start + ROWS]))
+        fresh.apply(Change(LEARN, quantise(rows), LabelIndex(names[start : start + ROWS])))
     state = State(fresh.statistics.digest(), fresh.digest(), fresh.statistics.total, len(fresh.classes))
     check_state(certificate, state)
     _passed(

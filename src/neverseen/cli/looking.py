@@ -14,7 +14,6 @@ from neverseen.cli.printing import (
     about,
     by_class,
     class_rows,
-    plain,
     print_facts,
     print_json,
     print_table,
@@ -24,7 +23,7 @@ from neverseen.cli.printing import (
 )
 from neverseen.cli.sources import Columns, read_source
 from neverseen.files import replace_file
-from neverseen.labels import normalise, text
+from neverseen.labels import normalise, plain, text
 
 HEADS = ("number", "time", "learned", "forgotten", "samples", "classes", "model")
 

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from neverseen.cli.archive import read_archive, write_archive
-from neverseen.cli.opening import opened, require_file, require_place, require_published
+from neverseen.cli.opening import opened, require_place, require_published
 from neverseen.cli.options import Folder, Json, Keys
 from neverseen.cli.printing import print_json, shown
 from neverseen.errors import InputError
-from neverseen.files import replace_file
+from neverseen.files import replace_file, require_file
 
 
 def register(app: typer.Typer) -> None:

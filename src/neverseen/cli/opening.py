@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neverseen.cli.tables import Takes
-from neverseen.errors import ConfigurationError, FileRejectedError, KeyMissingError, NotPublishedError
+from neverseen.errors import ConfigurationError, KeyMissingError, NotPublishedError
+from neverseen.files import require_file
 from neverseen.keys import Keyring
 
 if TYPE_CHECKING:
@@ -116,14 +117,6 @@ def _cause(error: Exception) -> str:
     own = [frame for frame in frames if frame.filename not in skipped and Path(frame.filename).is_file()]
     place = f", in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
     return f"{type(error).__name__}: {error}{place}"
-
-
-def require_file(path: Path, what: str) -> None:
-    """Raise, saying what to give, unless there is a file: reading a pipe might wait for ever."""
-    if not path.exists():
-        raise FileNotFoundError(f"there is no {path}: give {what}")
-    if not path.is_file():
-        raise FileRejectedError(f"{path} is a folder, a pipe or a device: give {what}")
 
 
 def require_place(folder: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from neverseen.certificates import Certificate
 from neverseen.cli.tables import Samples
-from neverseen.labels import Label, from_text, in_class_order, normalise, text
+from neverseen.labels import Label, from_text, in_class_order, normalise, plain, text
 
 
 def print_json(document: Any) -> None:
@@ -45,11 +45,6 @@ def print_facts(facts: dict[str, object]) -> None:
     wide = max(map(len, facts), default=0)
     for name, value in facts.items():
         typer.echo(f"{name.ljust(wide) if sys.stdout.isatty() else name + ':'} {shown(value)}")
-
-
-def plain(label: Label) -> Any:
-    """Return a label as a JSON value: text, number, true, false or null as they are, others as in the specification."""
-    return json.loads(text(normalise(label)))
 
 
 def by_class(counts: Mapping[str, int]) -> list[dict[str, Any]]:

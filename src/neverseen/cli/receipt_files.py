@@ -9,15 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neverseen.cli.opening import require_file
-from neverseen.cli.printing import plain
 from neverseen.errors import FileRejectedError
-from neverseen.files import sync_folder
-from neverseen.labels import canonical_json, parse_json
+from neverseen.files import require_file, sync_folder
+from neverseen.labels import canonical_json, parse_json, plain
 from neverseen.receipts import PREFIXES
 
 LINE_LIMIT = 2**25
@@ -37,19 +35,14 @@ class ReceiptFile:
     def __init__(self, place: Path) -> None:
         self.path, self._handle = _new_file(place)
 
-    @property
-    def is_written(self) -> bool:
-        """Whether `write` was called."""
-        return self._handle < 0
-
-    def write(self, receipts: Iterable[bytes], read: Callable[[bytes], dict[str, Any]]) -> None:
-        """Write receipts and sync them; `read` tells id, label and owner of one."""
+    def write(self, receipts: Iterable[bytes], facts: Iterable[Mapping[str, Any]]) -> None:
+        """Write receipts with id, label and owner of each, and sync them."""
         handle, self._handle = self._handle, -1
         with os.fdopen(handle, "wb") as file:
-            for receipt in receipts:
-                said = {name: plain(value) for name, value in read(receipt).items()}
+            for receipt, said in zip(receipts, facts, strict=True):
+                shown = {name: plain(value) for name, value in said.items()}
                 token = base64.urlsafe_b64encode(receipt).decode()
-                file.write(canonical_json(said | {"receipt": token}).encode() + b"\n")
+                file.write(canonical_json(shown | {"receipt": token}).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         sync_folder(self.path.parent)

@@ -102,7 +102,8 @@ class Client(Connected):
         owner : str, optional
             To whom the samples belong. Keys that have an owner need not say it.
         idempotency_key : str, optional
-            One is made for each call. Give your own to be able to repeat the call after this process has died.
+            One is made for each call. Give your own to be able to repeat the call after this process has died. If no
+            answer came, `ServiceError.idempotency_key` has it.
         """
         return self._run(conversations.learn(self._retries, samples, labels, ids, owner, idempotency_key))
 

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import httpx
 
 from neverseen.client import answers
-from neverseen.client.failures import UnreachableError, WaitedTooLongError, from_answer, unexpected
+from neverseen.client.failures import (
+    ServiceError,
+    UnreachableError,
+    WaitedTooLongError,
+    from_answer,
+    in_doubt,
+    unexpected,
+)
 from neverseen.client.samples import plain_label, receipt_list, sample_list
 from neverseen.errors import InputError
 
@@ -103,8 +110,7 @@ def learn(
     body: dict[str, Any] = {"samples": sample_list(samples, labels, ids)}
     if owner is not None:
         body["owner"] = owner
-    said = yield from _change("/v1/samples", body, key, retries)
-    return _read(answers.read_learned, said)
+    return (yield from _change("/v1/samples", body, key, retries, answers.read_learned))
 
 
 def forget(
@@ -211,10 +217,16 @@ def wait(
         interval = min(1.0, 1.5 * interval)
 
 
-def _change(path: str, body: dict[str, Any], key: str | None, retries: Retries) -> Conversation[httpx.Response]:
-    """Send a change under one idempotency key, however often it takes."""
-    headers = {"Idempotency-Key": secrets.token_hex(16) if key is None else key}
-    return (yield from _exchange(Send("POST", path, body, headers=headers), retries))
+def _change(
+    path: str, body: dict[str, Any], key: str | None, retries: Retries, reader: Callable[[dict[str, Any]], T]
+) -> Conversation[T]:
+    """Send a change under one idempotency key, however often it takes; if it may have been done, the error has it."""
+    key = secrets.token_hex(16) if key is None else key
+    said = yield from _exchange(Send("POST", path, body, headers={_KEY: key}), retries)
+    try:
+        return _read(reader, said)
+    except ServiceError as error:
+        raise in_doubt(error, key) from error.__cause__
 
 
 def _forget(
@@ -223,40 +235,45 @@ def _forget(
     if dry:
         said = yield from _exchange(Send("POST", path, body, {"dry_run": "true"}), retries)
         return _read(answers.read_effect, said)
-    said = yield from _change(path, body, key, retries)
-    return _read(lambda found: answers.read_request(found["request"]), said)
+    return (yield from _change(path, body, key, retries, lambda found: answers.read_request(found["request"])))
 
 
 _AGAIN = frozenset({408, 429, 502, 503, 504})
+_KEY = "Idempotency-Key"
 
 
 def _exchange(what: Send, retries: Retries) -> Conversation[httpx.Response]:
     """Return the answer to one exchange, or raise what it says is wrong; try again where that helps and is safe."""
-    tries = 0
+    key = what.headers.get(_KEY)
+    tries, doubt = 0, False  # doubt: a try may have been carried out, whatever is said to the next
     while True:
         outcome = yield what
         tries += 1
         if isinstance(outcome, httpx.RequestError):
             # What was never sent can always be sent again.
-            safe = what.repeatable or isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
+            unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
+            safe, doubt = what.repeatable or unsent, doubt or not unsent
             if not safe or tries > retries.count or isinstance(outcome, httpx.UnsupportedProtocol):
                 why = str(outcome) or type(outcome).__name__
                 times = f"{tries} tries" if tries > 1 else "one try"
-                raise UnreachableError(f"{what.about} got no answer in {times}: {why}") from outcome
+                error = UnreachableError(f"{what.about} got no answer in {times}: {why}")
+                raise in_doubt(error, key if doubt else None) from outcome
             yield Pause(retries.wait(tries, None))
             continue
         response = _answered(outcome)
         if response.is_success:
             return response
+        doubt = doubt or response.status_code >= 500
         asked = _retry_after(response)
         safe = what.repeatable or response.status_code in (408, 429)  # refused at the door: nothing was begun
         patient = asked is None or asked <= retries.longest
         if response.status_code in _AGAIN and safe and patient and tries <= retries.count:
             yield Pause(retries.wait(tries, asked))
             continue
-        raise from_answer(
+        refusal = from_answer(
             response.status_code, _json_or_none(response), asked, response.headers.get("x-request-id"), what.about
         )
+        raise in_doubt(refusal, key if doubt else None)
 
 
 def _answered(outcome: Outcome) -> httpx.Response:
@@ -284,7 +301,7 @@ def _until(date: str) -> float:
 def _json_or_none(response: httpx.Response) -> object:
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

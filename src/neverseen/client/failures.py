@@ -41,7 +41,12 @@ class ServiceError(NeverseenError):
         What the service's log calls this exchange.
     request : str or None
         Id of the earlier request that used the idempotency key: ask with it what became of that one.
+    idempotency_key : str or None
+        Of a change that may have been carried out, although its answer did not come: make the same call again with
+        this key, and it counts once. For a learn, that is the only way to the receipts. None if nothing was changed.
     """
+
+    idempotency_key: str | None = None
 
     def __init__(
         self,
@@ -154,6 +159,14 @@ def from_answer(
 def unexpected(message: str, status: int | None, request_id: str | None = None) -> ServiceError:
     """Return the error for an answer that does not have its form."""
     return ServiceError(message, _UNKNOWN, status, request_id=request_id)
+
+
+def in_doubt(error: ServiceError, key: str | None) -> ServiceError:
+    """Return an error that says how to repeat a change that may have been carried out; no key: as it was."""
+    if key is not None:
+        error.idempotency_key = key
+        error.message += f". It may have been carried out: call again with idempotency_key={key!r}, which counts once"
+    return error
 
 
 def _whole(value: object) -> int | None:

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from neverseen.ledger.database import in_file
 from neverseen.ledger.ledger import Ledger, Writing
-from neverseen.ledger.tables import FORMAT, LASTING, JournalRow, RequestRow, SampleRow
+from neverseen.ledger.tables import FORMAT, LASTING, JournalRow, Notes, RequestRow, SampleRow
 
-__all__ = ["FORMAT", "LASTING", "JournalRow", "Ledger", "RequestRow", "SampleRow", "Writing", "in_file"]
+__all__ = ["FORMAT", "LASTING", "JournalRow", "Ledger", "Notes", "RequestRow", "SampleRow", "Writing", "in_file"]

@@ -20,6 +20,7 @@ from neverseen.ledger.tables import (
     MIGRATIONS,
     OLD_FORMAT,
     JournalRow,
+    Notes,
     RequestRow,
     SampleRow,
     certified,
@@ -550,6 +551,12 @@ class Writing:
         self._transaction.run(sa.delete(meta).where(meta.c.key == key))
         if value is not None:
             self._transaction.run(sa.insert(meta), [{"key": key, "value": value}])
+
+    def note(self, notes: Notes) -> None:
+        """Note what belongs to this transaction."""
+        self.note_requests(notes.requests)
+        for key, value in notes.meta.items():
+            self.set_meta(key, value)
 
     def note_requests(self, rows: Sequence[RequestRow]) -> None:
         """Note requests that this transaction carries out, in order."""

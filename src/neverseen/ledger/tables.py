@@ -8,7 +8,7 @@ index each of them touches. A key decides nothing: two digests with the same key
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -60,6 +60,13 @@ class RequestRow(NamedTuple):
     applied: int  # Unix time in milliseconds
     version: int = 0  # of the certificate that publishes it; set by the ledger
     maker: bytes | None = None  # by which the client is known once its name is cleared
+
+
+class Notes(NamedTuple):
+    """What is to be noted in the transaction of a change."""
+
+    requests: Sequence[RequestRow] = ()  # that the change carries out, in order
+    meta: Mapping[str, str | None] = {}  # as for `Writing.set_meta`
 
 
 class JournalRow(NamedTuple):

@@ -9,6 +9,7 @@ import hmac
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from neverseen.errors import ConfigurationError, FileRejectedError, InputError
+from neverseen.errors import ConfigurationError, FileRejectedError, InputError, NeverseenError
 from neverseen.files import read_secret, replace_file
 from neverseen.labels import canonical_json, parse_json
+from neverseen.service.errors import Refusal
 
 SCOPES = ("learn", "predict", "forget", "audit", "admin")
 NAME, FORMAT = "keys.json", "neverseen-service-keys-1"
@@ -84,6 +86,7 @@ class KeyFile:
         self.path = folder / NAME
         self._seen: tuple[int, int, int] | None = None
         self._looked = -_FRESH
+        self._fault: str | None = None
         self._keys: dict[str, ApiKey] = {}
 
     def find(self, token: str, look: bool = True) -> ApiKey | None:
@@ -92,19 +95,28 @@ class KeyFile:
         Parameters
         ----------
         look : bool
-            Whether to look at the file for a token that is not known: it may be new.
+            Whether to look at the file for a token that is not known, since it may be new, and to refuse the request if
+            the file cannot be read. Without it, None.
         """
-        if time.monotonic() - self._looked > _FRESH:
-            self._refresh()
         if not _TOKEN.fullmatch(token):
             return None
+        if self.fault() is not None and not look:
+            return None
+        self._require_sound()
         digest = hashlib.sha256(token.encode()).hexdigest()
         if look and digest not in self._keys:
-            self._refresh()
+            self._look()
+            self._require_sound()
         found = self._keys.get(digest)
         if found is None or not hmac.compare_digest(found.sha256, digest) or found.revoked is not None:
             return None
         return found
+
+    def fault(self) -> str | None:
+        """Return why the file cannot be used now, or None."""
+        if time.monotonic() - self._looked > _FRESH:
+            self._look()
+        return self._fault
 
     def all(self) -> list[ApiKey]:
         """Return all keys, revoked ones too, in the order of their names."""
@@ -156,16 +168,33 @@ class KeyFile:
         replace_file(self.path, [canonical_json({"format": FORMAT, "keys": listed}).encode() + b"\n"])
         self._refresh()
 
+    def _require_sound(self) -> None:
+        """Refuse while the file cannot be used: keys that were read before may have been revoked in it."""
+        if self.fault() is not None:
+            raise Refusal("unavailable", "the API keys cannot be read now: try again in a moment", wait=2)
+
+    def _look(self) -> None:
+        """Read the file if it has changed, and note whether it can be used."""
+        before = self._fault
+        try:
+            self._refresh()
+        except (NeverseenError, OSError) as error:
+            self._fault = str(error)
+            if self._fault != before:
+                print(f"error: the API keys cannot be read: {error}", file=sys.stderr)  # noqa: T201
+
     def _refresh(self) -> None:
         self._looked = time.monotonic()
         try:
             about = self.path.stat()
         except FileNotFoundError:
-            self._seen, self._keys = None, {}
+            self._seen, self._keys, self._fault = None, {}, None
             return
         seen = (about.st_ino, about.st_mtime_ns, about.st_size)
         if seen != self._seen:
+            self._seen = None  # one that cannot be read is read again
             self._keys, self._seen = _read(self.path), seen
+        self._fault = None
 
 
 def maker_of(token: str, request_id: str) -> bytes:

@@ -7,14 +7,15 @@ itself, all of it or nothing, and one that is refused does not spoil its neighbo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import groupby
 
+from neverseen.backbones.reading import Prepared
 from neverseen.certificates import AuditHead
-from neverseen.errors import ConfigurationError, InputError, NeverseenError, NotLearnedError
-from neverseen.forgetting import Prepared, Verdict
+from neverseen.errors import ConfigurationError, IdTakenError, NeverseenError, NotLearnedError
+from neverseen.holdings import Change
+from neverseen.intake import Shown, Verdict
 from neverseen.labels import canonical_json, normalise, text
-from neverseen.ledger import RequestRow, Writing
+from neverseen.ledger import Notes, RequestRow
 from neverseen.service.errors import Refusal, hidden, refusal_of
 from neverseen.service.idempotency import conflict, told_apart
 from neverseen.service.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, LEARN, Applied, Job, LearnSamples, SampleList
@@ -22,8 +23,8 @@ from neverseen.service.room import Room, texts_of
 from neverseen.store import AUDIT, Store
 
 Outcome = tuple[Job, Applied | Refusal]
-Note = Callable[[Writing, Sequence[bytes] | None], None]
-"""Notes requests in the transaction that carries them out, given the receipts that all of them show or are given."""
+Make = Callable[[Store, list[Job]], Change]
+"""Makes one change of several requests."""
 _ROUNDS = 4
 
 
@@ -43,7 +44,7 @@ def apply(
     room : Room, optional
         What it refuses is not learned.
     """
-    known = store._open_ledger().requests_by_tag(job.tag for job in jobs if job.tag is not None)
+    known = store.ledger.requests_by_tag(job.tag for job in jobs if job.tag is not None)
     taken: set[bytes] = set()
     new: list[Job] = []
     later: list[Job] = []
@@ -66,7 +67,7 @@ def _apply(store: Store, jobs: list[Job], audit: AuditHead | None, room: Room | 
     if kind == FORGET:
         yield from _forget(store, jobs, audit)
     elif kind == LEARN:
-        yield from _together(store, jobs, partial(_learn, room), audit)
+        yield from _together(store, jobs, _learn, audit, room)
     elif kind == FORGET_SAMPLES:
         for (_, named), group in groupby(jobs, lambda job: (job.owner, job.payload.ids is not None)):
             # Without ids, how often a request lists a sample says whether it is clear which is meant.
@@ -86,21 +87,28 @@ def _forget(store: Store, jobs: list[Job], audit: AuditHead | None) -> Iterator[
             return
         good, jobs, refused = _parted(store, jobs)
         yield from refused
-        yield from _together(store, good, _forget_receipts, audit)
+        yield from _together(store, list(good), _receipts_shown(good), audit)
     for job in jobs:  # requests that overlap in turns: each by itself
         good, _, refused = _parted(store, [job])
         yield from refused
-        yield from _together(store, good, _forget_receipts, audit)
+        yield from _together(store, list(good), _receipts_shown(good), audit)
 
 
-def _parted(store: Store, jobs: list[Job]) -> tuple[list[Job], list[Job], list[tuple[Job, Refusal]]]:
-    """Return the jobs to apply together, those that have to wait for these, and those that are refused."""
+def _receipts_shown(good: dict[Job, list[Shown]]) -> Make:
+    def change(store: Store, jobs: list[Job]) -> Change:
+        return store.forgetting([each for job in jobs for each in good[job]])
+
+    return change
+
+
+def _parted(store: Store, jobs: list[Job]) -> tuple[dict[Job, list[Shown]], list[Job], list[tuple[Job, Refusal]]]:
+    """Return the jobs to apply together with their opened receipts, those that have to wait, and those refused."""
     places: dict[tuple[str | None, bytes], int] = {}  # by owner too: one that is not theirs is not looked up
     for job in jobs:
         for token in job.payload:
             places.setdefault((job.owner, token), len(places))
     verdicts = store.verdicts([token for _, token in places], [owner for owner, _ in places])
-    good: list[Job] = []
+    good: dict[Job, list[Shown]] = {}
     later: list[Job] = []
     refused: list[tuple[Job, Refusal]] = []
     taken: set[bytes] = set()
@@ -112,7 +120,7 @@ def _parted(store: Store, jobs: list[Job]) -> tuple[list[Job], list[Job], list[t
         elif not taken.isdisjoint(job.payload) or any(verdict.error is not None for verdict in found):
             later.append(job)  # what it lists is in a request before it
         else:
-            good.append(job)
+            good[job] = [verdict.shown for verdict in found if verdict.shown is not None]
             taken.update(job.payload)
     return good, later, refused
 
@@ -137,15 +145,10 @@ def refusal_for(tokens: Sequence[bytes], verdicts: Sequence[Verdict], owner: str
     return None
 
 
-def _forget_receipts(store: Store, jobs: list[Job], note: Note) -> None:
-    tokens = [token for job in jobs for token in job.payload]
-    store.forget(tokens, note=lambda writing: note(writing, tokens))
-
-
 # -- by sample, by class, learning -------------------------------------------------------------------
 
 
-def _forget_samples(store: Store, jobs: list[Job], note: Note) -> None:
+def _forget_samples(store: Store, jobs: list[Job]) -> Change:
     lists: list[SampleList] = [job.payload for job in jobs]
     owner = jobs[0].owner
     ids = None
@@ -153,54 +156,41 @@ def _forget_samples(store: Store, jobs: list[Job], note: Note) -> None:
         ids = [name if owner is None else f"{owner}/{name}" for listed in lists for name in listed.ids or ()]
     prepared = Prepared.joined([listed.prepared for listed in lists])
     labels = [label for listed in lists for label in listed.labels]
-    store.forget(prepared, labels, ids=ids, owner=owner, note=lambda writing: note(writing, None))
+    return store.forgetting(prepared, labels, ids=ids, owner=owner)
 
 
-def _forget_class(store: Store, jobs: list[Job], note: Note) -> None:
-    store.forget_class(jobs[0].payload, note=lambda writing: note(writing, None))
+def _forget_class(store: Store, jobs: list[Job]) -> Change:
+    return store.forgetting_class(jobs[0].payload)
 
 
-def _learn(room: Room | None, store: Store, jobs: list[Job], note: Note) -> list[bytes]:
+def _learn(store: Store, jobs: list[Job]) -> Change:
     lists: list[LearnSamples] = [job.payload for job in jobs]
-    brought = [(job.client, texts_of(listed.labels)) for job, listed in zip(jobs, lists, strict=True)]
-    if room is not None:
-        room.require_room(store.statistics(), brought)
-    given: list[bytes] = []
-    receipts = store.learn(
+    return store.learning(
         Prepared.joined([listed.prepared for listed in lists]),
         [label for listed in lists for label in listed.labels],
         [name for job, listed in zip(jobs, lists, strict=True) for name in listed.full_ids(job.id)],
         [listed.owner for listed in lists for _ in listed.labels],
-        deliver=given.extend,
-        note=lambda writing: note(writing, given),
     )
-    if room is not None:
-        room.learned(brought)
-    return receipts
 
 
 def _together(
-    store: Store,
-    jobs: list[Job],
-    change: Callable[[Store, list[Job], Note], list[bytes] | None],
-    audit: AuditHead | None,
+    store: Store, jobs: list[Job], make: Make, audit: AuditHead | None, room: Room | None = None
 ) -> Iterator[Outcome]:
-    """Make several changes as one; if that is refused, each by itself."""
+    """Make several requests one change; if that is refused, each by itself."""
     if not jobs:
         return
     single = jobs[0] if len(jobs) == 1 else None
-    rows: list[RequestRow] = []
-
-    def note(writing: Writing, receipts: Sequence[bytes] | None) -> None:
-        rows[:] = [job.row(shown) for job, shown in zip(jobs, _shared_out(jobs, receipts), strict=True)]
-        writing.note_requests(rows)
-        if audit is not None:
-            writing.set_meta(AUDIT, canonical_json(vars(audit)))
-
     if single is not None and single.kind == FORGET_CLASS:
-        single.samples = store._open_ledger().counts().get(text(normalise(single.payload)), 0)
+        single.samples = store.ledger.counts().get(text(normalise(single.payload)), 0)
+    brought = [(job.client, texts_of(job.payload.labels)) for job in jobs] if room is not None else []
     try:
-        receipts = change(store, jobs, note)
+        if room is not None:
+            room.require_room(store.statistics(), brought)
+        change = make(store, jobs)
+        shares = list(_shared_out(jobs, change.receipts or None))
+        rows = [job.row(shown) for job, shown in zip(jobs, shares, strict=True)]
+        meta = {} if audit is None else {AUDIT: canonical_json(vars(audit))}
+        store.commit(change.noting(Notes(rows, meta)))
     except (NeverseenError, Refusal) as error:
         refusal = _own_fault(error, jobs)
         if refusal is None:
@@ -209,10 +199,12 @@ def _together(
             yield single, refusal
             return
         for job in jobs:
-            yield from _together(store, [job], change, audit)
+            yield from _together(store, [job], make, audit, room)
         return
-    for job, row, given in zip(jobs, rows, _shared_out(jobs, receipts), strict=True):
-        yield job, Applied(row, given)
+    if room is not None:
+        room.learned(brought)
+    for job, row, given in zip(jobs, rows, shares, strict=True):
+        yield job, Applied(row, given if job.kind == LEARN else None)
 
 
 def _shared_out(jobs: list[Job], receipts: Sequence[bytes] | None) -> Iterator[list[bytes] | None]:
@@ -226,7 +218,7 @@ def _shared_out(jobs: list[Job], receipts: Sequence[bytes] | None) -> Iterator[l
 def _own_fault(error: NeverseenError | Refusal, jobs: list[Job]) -> Refusal | None:
     """Return the refusal for an error that a request is to blame for."""
     job = jobs[0]
-    if isinstance(error, InputError) and job.kind == LEARN and "the id of row" in str(error):
+    if isinstance(error, IdTakenError):
         return Refusal("id_taken", str(error))
     if job.kind == FORGET_CLASS:
         return class_refusal(error)
@@ -247,12 +239,12 @@ def class_refusal(error: Exception) -> Refusal | None:
 
 def is_known(store: Store, tag: bytes) -> bool:
     """Return whether a request was carried out under this idempotency key."""
-    return bool(store._open_ledger().requests_by_tag([tag]))
+    return bool(store.ledger.requests_by_tag([tag]))
 
 
 def reused(store: Store, job: Job) -> Refusal | None:
     """Return why a job cannot be carried out under its idempotency key; None if it can, or was."""
-    row = None if job.tag is None else store._open_ledger().requests_by_tag([job.tag]).get(job.tag)
+    row = None if job.tag is None else store.ledger.requests_by_tag([job.tag]).get(job.tag)
     found = None if row is None else _repeated(store, job, row)
     return found if isinstance(found, Refusal) else None
 

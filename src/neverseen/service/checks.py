@@ -43,16 +43,19 @@ class Chain:
 
     def get(self, number: int) -> Certificate:
         """Return a certificate that may be any, as its file has it."""
-        path = certificate_path(self._folder, number)
         try:
-            return Certificate.from_json(path.read_bytes(), str(path))
-        except FileNotFoundError:
+            content = certificate_path(self._folder, number).read_bytes()
+        except OSError:
             raise _missing() from None
+        return Certificate.from_json(content, f"certificate {number} of this service")
 
     def summaries(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return a line about each certificate, as JSON values; refuse for now if there is much to read."""
         until = time.monotonic() + _SECONDS
-        return [self._summary(number, until) for number in numbers]
+        try:
+            return [self._summary(number, until) for number in numbers]
+        except CertificateRejectedError as error:
+            raise Refusal("unavailable", f"the list cannot be made now: {error}", wait=60) from None
 
     def _summary(self, number: int, until: float) -> dict[str, Any]:
         stamp = self._stamp(number)
@@ -105,13 +108,13 @@ def certificate_path(folder: Path, number: int) -> Path:
 
 
 def _missing() -> CertificateRejectedError:
-    return CertificateRejectedError("a certificate is missing from the chain")
+    return CertificateRejectedError("a certificate is missing from the chain, or cannot be read")
 
 
 def _stamp(path: Path) -> _Stamp:
     try:
         about = os.stat(path)  # noqa: PTH116
-    except FileNotFoundError:
+    except OSError:
         raise _missing() from None
     return about.st_ino, about.st_mtime_ns, about.st_size, about.st_ctime_ns
 

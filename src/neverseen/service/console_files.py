@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -29,6 +30,8 @@ _TYPES = {
 _START = "index.html"
 _FIRST, _BUNDLE = "app.js", "bundle.js"
 """The module that imports all others, and the one script that the page asks for."""
+_NUMBER = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
+"""What the console takes for a certificate's number. It is not made a number: that takes long for many digits."""
 _EMPTY = b"<!doctype html><title>neverseen</title><p>The service runs. Its console is not installed."
 
 
@@ -98,6 +101,11 @@ def router() -> APIRouter:
     async def start(request: Request) -> Response:
         return files[_START].response(request)
 
+    async def certificate(request: Request) -> Response:
+        if not _NUMBER.fullmatch(str(request.path_params["number"])):
+            raise Refusal("not_found", "there is no such certificate")
+        return files[_START].response(request)
+
     async def file(request: Request) -> Response:
         found = files.get(str(request.path_params["path"]))
         if found is None:
@@ -105,6 +113,6 @@ def router() -> APIRouter:
         return found.response(request)
 
     routes.get("/")(start)
-    routes.get("/certificates/{number:int}")(start)
+    routes.get("/certificates/{number}")(certificate)
     routes.get("/console/{path:path}")(file)
     return routes

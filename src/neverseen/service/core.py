@@ -23,8 +23,8 @@ from starlette.responses import Response
 
 from neverseen import store
 from neverseen.backbones import Backbone
+from neverseen.backbones.reading import Prepared
 from neverseen.errors import InputError
-from neverseen.forgetting import Prepared
 from neverseen.keys import Keyring
 from neverseen.ledger import RequestRow
 from neverseen.service import messages
@@ -134,7 +134,7 @@ class Service:
         with ExitStack() as undone:
             undone.callback(self.writer.stop, self.settings.stop_timeout)
             opened = self.writer.open()  # before the log is touched: only one process may write to either
-            key = audit_key(opened._writer()._require_keys())
+            key = audit_key(opened.required_keys())
             limits = self.settings.audit_bytes, self.settings.audit_files
             self.audit = AuditLog(place, key, *limits, expected=opened.audit_head)
             undone.callback(self.audit.close)
@@ -196,6 +196,8 @@ class Service:
         found = []
         if not self.writer.alive:
             found.append("the store cannot be written now")
+        if self.access.fault() is not None:
+            found.append("the API keys cannot be read now")
         if not self.audit.healthy:
             found.append("the audit log cannot be written now")
         if self.writer.policy.overdue() is not None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from neverseen.forgetting import Prepared
+from neverseen.backbones.reading import Prepared
 from neverseen.ledger import RequestRow
 from neverseen.service.idempotency import to_keep
 from neverseen.store import Store

@@ -91,11 +91,11 @@ class Policy:
         if samples and not self._changes:
             self._first = self._last = self._clock()
         self._changes = samples
-        self._failing = self._failing and self._is_due()
+        self._failing = self._failing and self._clock() >= self._due()
 
     def wait(self) -> float | None:
         """Return the seconds until something may be due; None if nothing is."""
-        due = min(self._due_to_publish(), max(self._no_seal_before, self._due_to_seal()))
+        due = self._due()
         return None if due == _NEVER else max(0.0, max(due, self._not_before) - self._clock())
 
     def to_publish(self) -> bool:
@@ -129,7 +129,8 @@ class Policy:
 
         If nothing was due yet, nothing has failed: what comes later has as much time as ever.
         """
-        self._not_before, self._failing = self._clock() + retry, self._is_due()
+        now = self._clock()
+        self._not_before, self._failing = now + retry, now >= self._due()
 
     def put_off_seal(self) -> None:
         """Note that sealing has to wait for somebody who reads; publications go on."""
@@ -154,8 +155,8 @@ class Policy:
             self._changes >= self._settings.min_batch or self._settings.publish_below_min_batch
         )
 
-    def _is_due(self) -> bool:
-        return self._clock() >= min(self._due_to_publish(), max(self._no_seal_before, self._due_to_seal()))
+    def _due(self) -> float:
+        return min(self._due_to_publish(), max(self._no_seal_before, self._due_to_seal()))
 
     def _due_to_publish(self) -> float:
         if not self.enough():

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones import Backbone
+from neverseen.backbones.reading import features_of
 from neverseen.backbones.recipes import kind_of
 from neverseen.encoding import quantise
 from neverseen.errors import NeverseenError
-from neverseen.forgetting import features_of
 from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.history import History
 from neverseen.service.line import Line

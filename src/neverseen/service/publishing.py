@@ -157,7 +157,7 @@ class Publisher:
 
     def _show(self, store: Store) -> None:
         number = store.published_number
-        clean = store._open_ledger().meta("unsealed") is None
+        clean = store.ledger.meta("unsealed") is None
         certificate = store.certificate(number) if number else None
         shown = self._published
         if number == 0:
@@ -200,7 +200,7 @@ def unpublished(store: Store) -> int:
 
     Not 0 if a request is not published, or something was forgotten that no certificate lists.
     """
-    ledger = store._open_ledger()
+    ledger = store.ledger
     newest = ledger.requests(1)
     waits = bool(ledger.pending()) or (bool(newest) and newest[0].version > store.published_number)
     return max(store.unpublished(), int(waits))

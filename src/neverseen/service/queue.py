@@ -307,7 +307,7 @@ class Writer:
             raise
         self.policy.takes(self._publisher.seconds())
         self.policy.found(unpublished)
-        if store._open_ledger().meta("unsealed") is not None:
+        if store.ledger.meta("unsealed") is not None:
             self.policy.unsealed()
         self.store = store
 
@@ -353,7 +353,7 @@ def lines_to_make_up(store: Store, audit: AuditLog) -> list[dict[str, Any]]:
 
     To be written before anything else is changed: a seal clears whose they were.
     """
-    rows = store._open_ledger().requests(_SAMPLES)[::-1]  # no turn has more
+    rows = store.ledger.requests(_SAMPLES)[::-1]  # no turn has more
     logged = audit.logged([row.id for row in rows])
     first = next((place for place, row in enumerate(rows) if row.id in logged), None)
     if first is None:  # In a log that knows none, those that are sealed, and so without a name, had lines elsewhere.

@@ -25,7 +25,7 @@ def effect_of_receipts(opened: Store, tokens: list[bytes], owner: str | None) ->
 def effect_of_samples(opened: Store, given: SampleList, owner: str | None) -> dict[str, Any]:
     """Return what would go with these samples, or refuse."""
     ids = given.ids if given.ids is None or owner is None else [f"{owner}/{name}" for name in given.ids]
-    opened.forget(given.prepared, given.labels, ids=ids, owner=owner, dry_run=True)
+    opened.rehearse(opened.forgetting(given.prepared, given.labels, ids=ids, owner=owner))
     return _effect(Counter(text(normalise(label)) for label in given.labels))
 
 
@@ -33,13 +33,13 @@ def effect_of_class(opened: Store, label: Any) -> dict[str, Any]:
     """Return what would go with a class, or refuse."""
     name = text(normalise(label))
     try:
-        opened.forget_class(label, dry_run=True)
+        opened.rehearse(opened.forgetting_class(label))
     except NeverseenError as error:
         refusal = class_refusal(error)
         if refusal is None:
             raise
         raise refusal from None
-    return _effect(Counter({name: opened._open_ledger().counts()[name]}))
+    return _effect(Counter({name: opened.ledger.counts()[name]}))
 
 
 def _effect(counts: Counter[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,9 @@ class Certificates:
         if not 1 <= wanted <= service.writer.published.number:
             raise Refusal("not_found", "there is no such certificate")
         path = checks.certificate_path(service.opened().folder / "certificates", wanted)
-        size = (await service.in_thread(path.stat)).st_size
+        size = await service.in_thread(_size, path)
+        if size is None:
+            raise Refusal("unavailable", f"certificate {wanted} cannot be read now", wait=60)
         return StreamingResponse(self._pieces(path), headers={"content-length": str(size)}, media_type=JSON)
 
     async def _pieces(self, path: Path) -> AsyncIterator[bytes]:
@@ -148,6 +151,15 @@ class Certificates:
                 lambda opened: checks.timed("weights", lambda: checks.weights(opened, number, after)), client
             )
         return found
+
+
+def _size(path: Path) -> int | None:
+    """Return the bytes of a file; None if it cannot be opened."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return os.fstat(file.fileno()).st_size
+    except OSError:
+        return None
 
 
 def _piece(path: Path, place: int) -> bytes:

@@ -117,7 +117,7 @@ class Reading:
                 "unpublished": service.writer.policy.unpublished,
                 "sealed": published.clean,
             }
-            counts = await service.from_ledger(opened._open_ledger().counts)
+            counts = await service.from_ledger(opened.ledger.counts)
             names = in_class_order(counts)
             labels = labels_of(tuple(names))
             found["class_counts"] = [
@@ -142,7 +142,7 @@ class Reading:
         if len(before) > 1 or any(not _ID.fullmatch(word) for word in before):
             raise Refusal("invalid_request", "before is the id of a request, given once")
         client = None if key.may("audit") else key.name
-        ledger = service.opened()._open_ledger()
+        ledger = service.opened().ledger
         if before:
             row = await service.from_ledger(ledger.request, before[0])
             if row is None or not service.may_see(request, key, row):
@@ -164,7 +164,7 @@ class Reading:
             for job in service.writer.waiting(client):
                 if job.id == wanted:
                     return answer({"request": waiting_view(job)})
-            row = await service.from_ledger(service.opened()._open_ledger().request, wanted)
+            row = await service.from_ledger(service.opened().ledger.request, wanted)
             if row is not None and service.may_see(request, key, row):
                 return answer({"request": service.view(row)})
         raise Refusal("not_found", "there is no such request")

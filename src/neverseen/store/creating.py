@@ -71,7 +71,7 @@ def create(
         if keys is None:
             known.save(partial / KEYS)
         signing.save(partial / SIGNING_KEY)
-        configuration = model.classifier._configuration()
+        configuration = model.classifier.configuration()
         tracked = bool(settings.track_classes)
         about = {"name": backbone.name, "recipe": recipe or recipe_of(backbone, partial)}
         Description(configuration, backbone.n_features, tracked, about, ledger, signing.public).write(partial)

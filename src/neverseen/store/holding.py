@@ -12,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from neverseen.errors import ReceiptRejectedError
+from neverseen.holdings import member_digests, owned_number, tickets_of
 from neverseen.keys import Key, Keyring
 from neverseen.labels import LabelIndex, from_text
 from neverseen.ledger import Ledger
 from neverseen.ledger.tables import chunks
-from neverseen.membership import Membership
 from neverseen.receipts import Receipt, commitment, unseal
-from neverseen.register import number_for, tickets_of
 
 _TOGETHER = 2**16
 """Pairs of a receipt and a class that are looked up at a time: their digests are in memory."""
@@ -88,7 +87,7 @@ def _opened(receipts: Sequence[bytes], configuration: bytes, keys: Keyring) -> d
 def _found(ledger: Ledger, opened: dict[int, Receipt], configuration: bytes, keys: Keyring) -> dict[int, str]:
     """Return, by row, as what the samples of opened receipts are held."""
     receipts = list(opened.values())
-    numbers = [number_for(configuration, keys.membership, receipt.owner, receipt.id) for receipt in receipts]
+    numbers = [owned_number(configuration, keys.membership, receipt.owner, receipt.id) for receipt in receipts]
     by_number = ledger.by_numbers(numbers)
     found = {row: "id" for row, number in zip(opened, numbers, strict=True) if number in by_number}
     rows = list(opened)
@@ -107,7 +106,7 @@ def _digests(receipts: list[Receipt], name: str, configuration: bytes, key: Key)
     """Yield, for each receipt, member digest and content of its sample as one of a class."""
     index = LabelIndex([from_text(name)] * len(receipts))
     quantised = np.stack([receipt.quantised for receipt in receipts])
-    members = Membership(key, configuration).digests(quantised, index)
+    members = member_digests(configuration, key, quantised, index)
     ids, prints = [receipt.id for receipt in receipts], [receipt.fingerprint for receipt in receipts]
     tickets = tickets_of(configuration, key, ids, [name] * len(receipts), prints)
     return ((member, ticket.content) for (_, member), ticket in zip(members, tickets, strict=True))

@@ -9,15 +9,14 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from neverseen.errors import FileRejectedError, StoreDamagedError
+from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
 from neverseen.labels import Label, LabelIndex, canonical_json, from_text, parse_json
 from neverseen.ledger import JournalRow
 
-LEARN, FORGET, FORGET_CLASS = "learn", "forget", "forget-class"
 _CHECK = 16
 _LARGEST = 127  # of quantised features, either sign
 _GATHER = 8192  # samples read from records and not yet added up
@@ -70,16 +69,7 @@ def read_class(record: bytes, sequence: int) -> str:
     return name
 
 
-class Gathered(NamedTuple):
-    """Changes in one: samples that are learned or forgotten, or a class that is forgotten."""
-
-    kind: str
-    quantised: np.ndarray
-    labels: LabelIndex
-    name: str
-
-
-def gathered(records: Iterable[JournalRow], n_features: int) -> Iterator[Gathered]:
+def gathered(records: Iterable[JournalRow], n_features: int) -> Iterator[Change]:
     """Yield the changes of records, many in one: sums do not depend on the order, and a sample takes as long as many.
 
     What is learned comes before what is forgotten, so that all that goes is there. A class that is forgotten parts
@@ -93,18 +83,17 @@ def gathered(records: Iterable[JournalRow], n_features: int) -> Iterator[Gathere
                 yield from _together(waiting)
         elif record.kind == FORGET_CLASS:
             yield from _together(waiting)
-            name = read_class(record.payload, record.sequence)
-            yield Gathered(FORGET_CLASS, np.empty((0, 0), np.int8), LabelIndex([]), name)
+            yield Change(FORGET_CLASS, name=read_class(record.payload, record.sequence))
         else:
             raise StoreDamagedError(f"record {record.sequence} of the journal is of unknown kind {record.kind!r}")
     yield from _together(waiting)
 
 
-def _together(waiting: dict[str, list[tuple[np.ndarray, list[Label]]]]) -> Iterator[Gathered]:
+def _together(waiting: dict[str, list[tuple[np.ndarray, list[Label]]]]) -> Iterator[Change]:
     for kind, parts in waiting.items():
         if parts:
             index = LabelIndex([label for _, labels in parts for label in labels])
-            yield Gathered(kind, np.concatenate([quantised for quantised, _ in parts]), index, "")
+            yield Change(kind, np.concatenate([quantised for quantised, _ in parts]), index)
             parts.clear()
 
 

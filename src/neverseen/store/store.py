@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones import Backbone
+from neverseen.backbones.reading import Prepared, features_of
 from neverseen.certificates import AuditHead, Certificate, State, check_chain, issue
 from neverseen.definiteness import why_impossible
 from neverseen.encoding import quantise
@@ -28,20 +29,21 @@ from neverseen.errors import (
     ReceiptRejectedError,
     StoreDamagedError,
 )
-from neverseen.forgetting import Prepared, Verdict, features_of
 from neverseen.hardware import Hardware, choose
+from neverseen.holdings import LEARN, Change, owned_number
+from neverseen.intake import Intake, Shown, Verdict
 from neverseen.keys import Key, Keyring, tidy
 from neverseen.labels import LabelIndex, normalise, parse_json, text
 from neverseen.ledger import JournalRow, Ledger, Writing, in_file
-from neverseen.receipts import commitment
-from neverseen.register import number_for
+from neverseen.model import ExactModel
+from neverseen.receipts import Receipt, commitment, seal
 from neverseen.signing import SigningKey
 from neverseen.statistics import Statistics, pack_triangle
 from neverseen.store.absent import checked
 from neverseen.store.description import NAME, Description
-from neverseen.store.held import Note, StoredClassifier, StoredForgetting, StoredModel
+from neverseen.store.held import LedgerHoldings
 from neverseen.store.holding import Holding, holdings
-from neverseen.store.journal import FORGET_CLASS, LEARN, gathered
+from neverseen.store.journal import gathered
 from neverseen.store.lock import WriterLock
 from neverseen.store.publications import CERTIFICATES, VERSIONS, Publications, files_in, note_of
 from neverseen.store.snapshots import files_of, read_snapshot, release_classes, write_snapshot
@@ -113,10 +115,11 @@ class Store:
         self.folder = folder
         self.description = Description.read(folder)
         self.backbone = checked(backbone, self.description, folder)
-        self._hardware, self._clock, self._given_keys = hardware, clock, keys
-        self._publications = Publications(folder, self.description, lambda: self._open_ledger().meta(NEWEST))
+        self._hardware, self._clock = hardware, clock
+        self._publications = Publications(folder, self.description, lambda: self.ledger.meta(NEWEST))
         self._published: tuple[int, Version] | None = None
-        self._model: StoredForgetting | None = None
+        self._model: ExactModel | None = None
+        self._intake = Intake(self.backbone, self.description.configuration.digest(), keys, owned=True)
         self._ledger: Ledger | None = None
         self._lock = WriterLock(folder / LOCK) if write else None
         try:
@@ -152,17 +155,11 @@ class Store:
 
     def prepare(self, samples: Any, *, remember: bool = False) -> Prepared:
         """Return samples with their features taken, to be given to `learn` or `forget`; waits for no other change."""
-        return self._writer().prepare(samples, remember=remember)
+        self._exact()
+        return self._intake.prepare(samples, remember=remember)
 
     def learn(
-        self,
-        samples: Any,
-        labels: Any,
-        ids: Iterable[Any] | None = None,
-        owners: Iterable[Any] | None = None,
-        *,
-        deliver: Callable[[list[bytes]], None] | None = None,
-        note: Note | None = None,
+        self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
     ) -> list[bytes]:
         """Learn samples; return a receipt for each once they are on disk. See `ForgettingModel.learn`.
 
@@ -172,21 +169,12 @@ class Store:
 
         Parameters
         ----------
-        samples, labels, ids, owners, deliver
+        samples, labels, ids, owners
             As there.
-        note : callable, optional
-            Called with the ledger's transaction before it is committed, to write more into it. If it raises, nothing
-            is learned.
         """
-        model = self._writer()
-        if note is None:
-            receipts = model.learn(samples, labels, ids, owners, deliver=deliver)
-        else:
-            prepared = samples if isinstance(samples, Prepared) else self.prepare(samples, remember=True)
-            with self._on_behalf(None, note):
-                receipts = model.learn(prepared, labels, ids, owners, deliver=deliver)
-        self._fold_if_due()
-        return receipts
+        change = self.learning(samples, labels, ids, owners)
+        self.commit(change)
+        return list(change.receipts)
 
     def forget(
         self,
@@ -196,7 +184,6 @@ class Store:
         ids: Iterable[Any] | None = None,
         owners: Iterable[Any] | None = None,
         owner: Any = None,
-        note: Note | None = None,
         dry_run: bool = False,
     ) -> None:
         """Forget samples, by receipt or by sample; see `ForgettingModel.forget`.
@@ -213,27 +200,61 @@ class Store:
             at most can be. Not for receipts, which say it themselves.
         owner : value, optional
             Whose samples they must be: those of others are as if not there.
-        note : callable, optional
-            Called with the ledger's transaction before it is committed, to write more into it. If it raises, nothing
-            is forgotten.
         """
-        model = self._writer()
+        change = self.forgetting(given, labels, ids=ids, owners=owners, owner=owner)
+        self.rehearse(change) if dry_run else self.commit(change)
 
-        def owner_of(token: bytes) -> str:
-            return _text_of(model.read_receipt(token)["owner"])
+    def forget_class(self, label: Any, *, dry_run: bool = False) -> None:
+        """Forget every sample of a class, without receipts; needs a store that tracks classes."""
+        change = self.forgetting_class(label)
+        self.rehearse(change) if dry_run else self.commit(change)
 
-        tokens = [given] if isinstance(given, bytes) else given
-        if labels is not None and not isinstance(given, Prepared):
-            tokens = self.prepare(given)
-        try:
-            with self._on_behalf(owner, note):
-                model.forget(tokens, labels, ids=ids, owners=owners, dry_run=dry_run)
-        except ReceiptRejectedError as error:
-            used = error.reason == "used"  # and so it can be read
-            if used and owner is not None and owner_of(tokens[error.row]) != _text_of(owner):
-                raise
-            raise self._answered([error], [tokens[error.row]])[0] from error
+    # -- changing in two steps: for those who write down receipts, or note requests, before the change is made ------
+
+    def learning(
+        self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
+    ) -> Change:
+        """Return the change that `learn` makes, with its receipts, for `commit`. Ids that are held are refused."""
+        return self._intake.learning(self._exact(), samples, labels, ids, owners)
+
+    def forgetting(
+        self,
+        given: Any,
+        labels: Any = None,
+        *,
+        ids: Iterable[Any] | None = None,
+        owners: Iterable[Any] | None = None,
+        owner: Any = None,
+    ) -> Change:
+        """Return the change that `forget` makes. Receipts that `verdicts` opened may be given as `Verdict.shown`."""
+        self._exact()
+        return self._intake.forgetting(given, labels, ids, owners, None if owner is None else _text_of(owner))
+
+    def forgetting_class(self, label: Any) -> Change:
+        """Return the change that `forget_class` makes."""
+        return self._intake.forgetting_class(label)
+
+    def commit(self, change: Change) -> None:
+        """Make a change; it is on disk when this returns. What it has to note goes into the same transaction."""
+        with self._answering(change):
+            self._intake.commit(self._exact(), change)
         self._fold_if_due()
+
+    def rehearse(self, change: Change) -> None:
+        """Raise what `commit` would raise; change nothing."""
+        with self._answering(change):
+            self._intake.check(self._exact(), change)
+
+    @contextmanager
+    def _answering(self, change: Change) -> Iterator[None]:
+        """Answer a receipt that was used from the certificates, unless it is one of somebody else."""
+        try:
+            yield
+        except ReceiptRejectedError as error:
+            tickets = change.tickets or ()
+            if error.reason == "used" and change.owner not in (None, tickets[error.row].owner):
+                raise
+            raise self._answered([error], [change.receipts[error.row]])[0] from error
 
     def verdicts(self, receipts: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
         """Return what `forget` would say about each receipt by itself; change nothing. See `ForgettingModel.verdicts`.
@@ -244,7 +265,9 @@ class Store:
         owners : sequence, optional
             Whose each must be; None for anybody's. Nothing is looked up for one that is somebody else's.
         """
-        found = self._writer().verdicts(receipts, owners)
+        whose = [None] * len(receipts) if owners is None else owners
+        limits = [None if owner is None else _text_of(owner) for owner in whose]
+        found = self._intake.verdicts(self._exact(), receipts, limits)
         rows = [row for row, verdict in enumerate(found) if verdict.error is not None]
         errors = [error for verdict in found if (error := verdict.error) is not None]
         for row, error in zip(rows, self._answered(errors, [receipts[row] for row in rows]), strict=True):
@@ -255,19 +278,24 @@ class Store:
         self, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any = None
     ) -> list[bytes] | None:
         """Return the receipts that an owner's samples were given when they were learned; None if one is not held."""
-        return self._writer().receipts_again(self._open_ledger(), prepared, labels, ids, owner)
-
-    def forget_class(self, label: Any, *, note: Note | None = None, dry_run: bool = False) -> None:
-        """Forget every sample of a class, without receipts; needs a store that tracks classes."""
-        with self._on_behalf(None, note):
-            self._writer().forget_class(label, dry_run=dry_run)
-        self._fold_if_due()
-
-    @contextmanager
-    def _on_behalf(self, owner: Any, note: Note | None) -> Iterator[None]:
-        limit = None if owner is None else _text_of(owner)
-        with self._writer()._lock, self._exact().on_behalf(limit, note):  # in the order in which the model takes them
-            yield
+        names, owners = [_text_of(label) for label in labels], [_text_of(owner)] * len(labels)
+        tickets = self._intake.tickets([_text_of(each) for each in ids], owners, names, prepared.prints)
+        held = self.ledger.by_numbers([ticket.number for ticket in tickets])
+        configuration = self.description.configuration.digest()
+        receipts: list[bytes] = []
+        for ticket, name, fingerprint, quantised in zip(
+            tickets, names, prepared.prints, prepared.quantised, strict=True
+        ):
+            row = held.get(ticket.number)
+            if row is None:
+                return None
+            said = Receipt(ticket.id, ticket.owner, name, fingerprint, quantised, row.salt)
+            sealed = (seal(said, key, configuration) for key in self._intake.require_keys().receipts)
+            found = next((token for token in sealed if commitment(token) == row.commitment), None)
+            if found is None:
+                return None
+            receipts.append(found)
+        return receipts
 
     def _answered(
         self, errors: Sequence[ReceiptRejectedError], receipts: Sequence[bytes]
@@ -276,7 +304,7 @@ class Store:
         used = [
             commitment(token) if error.reason == "used" else b"" for error, token in zip(errors, receipts, strict=True)
         ]
-        numbers = self._open_ledger().certificates_of(value for value in used if value)
+        numbers = self.ledger.certificates_of(value for value in used if value)
         return [
             error
             if number is None
@@ -303,7 +331,7 @@ class Store:
         audit : AuditHead, optional
             How far the log of a service has come, for the certificate to say. That line must be on disk.
         """
-        ledger, exact, publications = self._open_ledger(), self._exact(), self._publications
+        ledger, exact, publications = self.ledger, self._exact(), self._publications
         with exact.locked():
             number = self.published_number
             previous = None if number == 0 else publications.checked(number)
@@ -342,7 +370,7 @@ class Store:
         The file comes last before the commit. If that fails, nothing else may be changed until the store is opened
         again: what is signed must stay what the ledger comes to.
         """
-        ledger, number = self._open_ledger(), certificate.number
+        ledger, number = self.ledger, certificate.number
         try:
             with ledger.writing() as writing:
                 _note_published(writing, certificate)
@@ -387,7 +415,7 @@ class Store:
         The published weights still hold what was forgotten since they were made. So the store counts as sealed up to
         the last certificate, and no further.
         """
-        ledger, exact = self._open_ledger(), self._exact()
+        ledger, exact = self.ledger, self._exact()
         with exact.locked():
             self._fold()
             exact.discard_hints()
@@ -405,7 +433,7 @@ class Store:
         """
         number = self.published_number
         before = self.certificate(number).after.samples if number else 0
-        learned, held = self._open_ledger().learned_since_certificate()
+        learned, held = self.ledger.learned_since_certificate()
         forgotten = before - (held - learned)
         return learned + forgotten
 
@@ -417,7 +445,7 @@ class Store:
     @property
     def audit_head(self) -> AuditHead | None:
         """How far the audit log of a service must have come, as the ledger and the newest certificate say."""
-        noted = self._open_ledger().meta(AUDIT)
+        noted = self.ledger.meta(AUDIT)
         number = self.published_number
         try:
             found = [] if noted is None else [AuditHead(**parse_json(noted))]
@@ -434,7 +462,7 @@ class Store:
         return self._noted_number("published")
 
     def _noted_number(self, key: str) -> int:
-        noted = self._open_ledger().meta(key) or "0"
+        noted = self.ledger.meta(key) or "0"
         if not (noted.isascii() and noted.isdecimal() and len(noted) <= 16):
             raise StoreDamagedError(f"the ledger of {self.folder} is damaged: its note {key!r} is no number")
         return int(noted)
@@ -511,7 +539,7 @@ class Store:
         For a store that comes from elsewhere, or was restored; for readers too. That the sums are those of the samples,
         `neverseen verify retrain` shows.
         """
-        self._open_ledger().check()
+        self.ledger.check()
         if certificates := self.certificates():
             check_chain(certificates, self.description.public_key)
         for _ in range(10):  # another process may change it meanwhile, and remove what is being read
@@ -545,13 +573,14 @@ class Store:
 
     def ids_held(self, ids: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
         """Return, for each id, whether a sample of its owner is held under it: `learn` would refuse it."""
-        key, configuration = self._writer()._require_keys().membership, self.description.configuration.digest()
+        self._exact()
+        key, configuration = self._intake.require_keys().membership, self.description.configuration.digest()
         whose = [None] * len(ids) if owners is None else owners
         numbers = [
-            number_for(configuration, key, text(normalise(owner)), text(normalise(each)))
+            owned_number(configuration, key, text(normalise(owner)), text(normalise(each)))
             for owner, each in zip(whose, ids, strict=True)
         ]
-        held = self._open_ledger().by_numbers(numbers)
+        held = self.ledger.by_numbers(numbers)
         return [number in held for number in numbers]
 
     def held_already(self, samples: Any, labels: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
@@ -561,9 +590,9 @@ class Store:
         samples are nobody's, as for `learn`.
         """
         prepared = samples if isinstance(samples, Prepared) else self.prepare(samples)
-        members = self._exact().membership.digests(prepared.quantised, LabelIndex(list(labels)))
+        members = self._exact().members(prepared.quantised, LabelIndex(list(labels)))
         whose = [text(normalise(owner)) for owner in ([None] * len(members) if owners is None else owners)]
-        rows = self._open_ledger().by_members(digest for _, digest in members)
+        rows = self.ledger.by_members(digest for _, digest in members)
         seen = {(digest, row.owner) for digest, found in rows.items() for row in found}
         answers = []
         for (_, digest), owner in zip(members, whose, strict=True):
@@ -580,24 +609,29 @@ class Store:
         learned again is another sample.
         """
         digest = self.description.configuration.digest()
-        return holdings(self._open_ledger(), receipts, digest, self._readable_keys())
+        return holdings(self.ledger, receipts, digest, self._readable_keys())
 
     def _readable_keys(self) -> Keyring | None:
         """Return the keys, as far as they are there to be read."""
-        known = self._given_keys if self._model is None else self._model.keys
+        known = self._intake.keys
         if known is None and os.access(self.folder / KEYS, os.R_OK):
             known = Keyring.load(self.folder / KEYS)
-        if known is not None and self._open_ledger().meta("key_check") not in (None, known.membership.check()):
+        if known is not None and self.ledger.meta("key_check") not in (None, known.membership.check()):
             raise ConfigurationError("the keys are not those that this store was made with")
         return known
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return id, label and owner of a receipt of this store."""
-        return self._writer().read_receipt(receipt)
+        return self.opened([receipt])[0].facts()
+
+    def opened(self, receipts: Sequence[bytes]) -> list[Shown]:
+        """Return receipts with what they say, to look at and to give to `forget`."""
+        self._exact()
+        return self._intake.opened(receipts)
 
     def status(self) -> dict[str, Any]:
         """Return how the store stands, as JSON values."""
-        ledger = self._open_ledger()
+        ledger = self.ledger
         counts = ledger.counts()
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         return {
@@ -615,18 +649,25 @@ class Store:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _writer(self) -> StoredForgetting:
+    def _exact(self) -> ExactModel:
         if self._model is None:
             raise ConfigurationError("this store is closed, or open for reading: open it with write=True to change it")
         return self._model
 
-    def _exact(self) -> StoredModel:
-        classifier = self._writer().classifier
-        if not isinstance(classifier, StoredClassifier):  # `_recover` made it
-            raise ConfigurationError("this store is closed")
-        return classifier._stored
+    @property
+    def _holdings(self) -> LedgerHoldings:
+        holdings = self._exact().holdings
+        if not isinstance(holdings, LedgerHoldings):  # `_read_model` made them
+            raise TypeError("the holdings of a store are in its ledger")
+        return holdings
 
-    def _open_ledger(self) -> Ledger:
+    def required_keys(self) -> Keyring:
+        """Return the store's secrets; raise `KeyMissingError` if they were neither given nor in its folder."""
+        return self._intake.require_keys()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger: rows of samples, requests and notes. Look, and let `commit` change it."""
         if self._ledger is None:
             raise ConfigurationError("this store is closed: open it again")
         return self._ledger
@@ -636,7 +677,7 @@ class Store:
 
         Raises `StoreDamagedError` if certificates are missing or cannot be relied on, or are newer than the ledger.
         """
-        ledger = self._open_ledger()
+        ledger = self.ledger
         for _ in range(10):  # another process may publish meanwhile
             number = self.published_number
             try:
@@ -669,7 +710,7 @@ class Store:
             One that a process signed and did not live to note in the ledger. If what is recovered is what it states,
             it is noted now.
         """
-        ledger = self._open_ledger()
+        ledger = self.ledger
         known = keys
         if known is None and (self.folder / KEYS).is_file():
             known = Keyring.load(self.folder / KEYS)
@@ -688,8 +729,8 @@ class Store:
         if ledger.is_outdated:  # not sooner: a store that is refused stays as it is
             self._migrate(known)
         self._folded = self._clock()
-        classifier = StoredClassifier(stored)
-        self._model = StoredForgetting._of(self.backbone, classifier, known)
+        self._intake.keys = known
+        self._model = stored
         with ledger.writing() as writing:  # goes over what a process that died had not committed: no state but this
             writing.set_meta("snapshot", snapshot)  # one can come back, and no other's files are needed
             if ahead is not None:
@@ -702,11 +743,11 @@ class Store:
 
     def _standing(self) -> tuple[str | None, ...]:
         """Return what differs once the ledger has changed."""
-        return tuple(map(self._open_ledger().meta, ("sequence", "snapshot", "published")))
+        return tuple(map(self.ledger.meta, ("sequence", "snapshot", "published")))
 
     def _require_held(self, sums: Statistics) -> None:
         """Raise `StoreDamagedError` unless sums have as many samples of each class as the ledger."""
-        ledger = self._open_ledger()
+        ledger = self.ledger
         held, rows = ledger.counts(), ledger.total()
         if held != dict(sums.counts) or rows != sums.total:
             raise StoreDamagedError(
@@ -720,7 +761,7 @@ class Store:
         Without the version's file it can be published again. The sums can be compared if nothing changed since: then
         none is pending, and as many samples are held. Else nobody has signed for them yet.
         """
-        number, gone = self.published_number, len(self._open_ledger().pending())
+        number, gone = self.published_number, len(self.ledger.pending())
         if number == 0:
             return
         if self._publications.version_path(number).exists():
@@ -746,15 +787,15 @@ class Store:
                 "(keys=), which brings it up to date"
             )
         key, configuration = keys.membership, self.description.configuration.digest()
-        self._open_ledger().migrate(lambda row: number_for(configuration, key, row.owner, row.id))
+        self.ledger.migrate(lambda row: owned_number(configuration, key, row.owner, row.id))
 
     def _snapshot(self) -> str:
-        name = self._open_ledger().meta("snapshot")
+        name = self.ledger.meta("snapshot")
         if name is None:
             raise StoreDamagedError(f"the ledger of {self.folder} names no snapshot: restore it from a copy")
         return name
 
-    def _read_model(self, snapshot: str, key: Key | None) -> StoredModel:
+    def _read_model(self, snapshot: str, key: Key | None) -> ExactModel:
         """Return the model of a snapshot and of the journal since."""
         description = self.description
         statistics = read_snapshot(self.folder / SUMS, snapshot, self._hardware)
@@ -764,34 +805,19 @@ class Store:
                 f"the sums in {self.folder / SUMS} have {statistics.size} codes where {NAME} has {size}, or only one "
                 "of the two tracks classes: restore both from one copy"
             )
-        stored = StoredModel(
-            description.configuration,
-            description.n_features,
-            key,
-            self._hardware,
-            statistics,
-            self._open_ledger(),
-            self._clock,
-        )
-        self._replay(stored)
-        return stored
+        holdings = LedgerHoldings(key, self.ledger, self._clock)
+        model = ExactModel(description.configuration, description.n_features, holdings, self._hardware, statistics)
 
-    def _replay(self, stored: StoredModel) -> None:
         def noted() -> Iterator[JournalRow]:
-            for record in self._open_ledger().journal():
-                stored._recorded(record.sequence, record.payload)
+            for record in self.ledger.journal():
+                holdings.noted(record)
                 yield record
 
-        sums, why, gone = stored.statistics, None, False
+        sums, why, gone = model.statistics, None, False
         try:
-            for kind, quantised, index, name in gathered(noted(), stored.n_features):
-                gone |= kind != LEARN
-                if kind == FORGET_CLASS:
-                    sums.remove_class(name)
-                    continue
-                batch, _ = stored._batch(quantised, index)
-                change = sums.merge if kind == LEARN else sums.subtract
-                change(batch)
+            for change in gathered(noted(), model.n_features):
+                gone |= change.kind != LEARN
+                model.replay(change)
         except (NotLearnedError, LimitError, ConfigurationError) as error:
             why = str(error)
         if why is None and gone:  # what only adds samples cannot make impossible sums of possible ones
@@ -801,10 +827,10 @@ class Store:
             raise StoreDamagedError(
                 f"the journal of {self.folder} cannot have followed on its sums: {why}. Restore both from one copy"
             )
+        return model
 
     def _fold_if_due(self) -> None:
-        stored = self._exact()
-        waiting = stored.journal_bytes
+        waiting = self._holdings.journal_bytes
         if waiting > FOLD_BYTES or (waiting and self._clock() - self._folded > FOLD_SECONDS):
             try:
                 self._fold()
@@ -817,13 +843,13 @@ class Store:
 
     def _fold(self) -> None:
         """Write the sums as a snapshot, and drop the journal that led to them."""
-        stored, ledger = self._exact(), self._open_ledger()
+        stored, ledger = self._exact(), self.ledger
         with stored.locked():
             name = write_snapshot(self.folder / SUMS, stored.statistics)
             with ledger.writing() as writing:
                 writing.set_meta("snapshot", name)
-                writing.drop_journal(stored.last_record)
-            stored.journal_bytes = 0
+                writing.drop_journal(self._holdings.last_record)
+            self._holdings.journal_bytes = 0
             release_classes(self.folder / SUMS, name, stored.statistics)
             self._folded = self._clock()
             self._tidy()
@@ -833,7 +859,7 @@ class Store:
 
         Certificates are never removed: what is signed stays.
         """
-        ledger = self._open_ledger()
+        ledger = self.ledger
         wanted = {
             SUMS: files_of(self.folder / SUMS, ledger.meta("snapshot") or ""),
             VERSIONS: {self._publications.version_path(self.published_number).name},

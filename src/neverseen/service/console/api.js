@@ -99,6 +99,11 @@ export function sentence(words) {
   return `${bare[0].toUpperCase()}${bare.slice(1)}${/[.!?]$/.test(bare) ? "" : "."}`;
 }
 
+/** Return whether a request that failed may have been carried out all the same. @param {Error} error */
+export function mayBeDone({ status, code }) {
+  return status === 0 || status >= 500 || code === "bad_answer";
+}
+
 /** Return a fresh idempotency key: one is made for each action that a person confirms. */
 export function actionKey() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");

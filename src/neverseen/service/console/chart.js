@@ -42,7 +42,7 @@ export function lineChart(title, axis, words, range = {}) {
     if (place === undefined) return;
     event.preventDefault();
     read(place, true);
-    announce(readout.textContent);
+    announce(readout);
   });
   for (const away of ["pointerleave", "blur"]) picture.addEventListener(away, () => read(newest(), false));
   return {

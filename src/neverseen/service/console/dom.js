@@ -45,17 +45,17 @@ function asNodes(children) {
   return children
     .flat(Infinity)
     .filter((child) => child !== null && child !== undefined)
-    .map((child) => (child instanceof Node ? child : document.createTextNode(legible(child))));
+    .map((child) => (child instanceof Node ? child : document.createTextNode(visible(child))));
 }
 
-/** As `visible`, but lines stay lines: a file is shown with them, and elsewhere they are spaces. */
-function legible(text) {
-  return String(text).split("\n").map(visible).join("\n");
+/** Return a text of several lines, such as a file's, in which lines stay lines. */
+export function lines(text) {
+  return document.createTextNode(text.split("\n").map(visible).join("\n"));
 }
 
 /** Return words of somebody else's: their direction of writing does not touch what stands beside them. */
 export function theirs(text, name = "bdi.text") {
-  return make(name, {}, visible(text));
+  return make(name, {}, text);
 }
 
 /** Replace what an element holds. */
@@ -156,14 +156,15 @@ export function notice(tone, ...children) {
 
 let words = [];
 
-/** Say something to a screen reader: what comes at once is said together, and once. */
+/** Say something to a screen reader, a text or an element's: what comes at once is said together, and once. */
 export function announce(message) {
-  if (!words.includes(message)) words.push(message);
+  const said = message instanceof Node ? message.textContent : visible(message);
+  if (!words.includes(said)) words.push(said);
   if (words.length > 1) return;
   const place = document.getElementById("announce");
   place.textContent = "";
   setTimeout(() => {
-    place.textContent = visible(words.join(" "));
+    place.textContent = words.join(" ");
     words = [];
   }, 100);
 }

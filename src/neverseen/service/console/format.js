@@ -69,20 +69,34 @@ export function ago(value) {
   return `${Math.floor(past / 86_400)} d ago`;
 }
 
-const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{DI}]|(?! )\p{Zs}/gu;
+// The three by number have no ink. A backslash that would begin such a number is written as one.
+const HIDDEN = /\p{C}|\p{Zl}|\p{Zp}|\p{DI}|(?! )\p{Zs}|[\u{2800}\u{16fe4}\u{1d159}]|\\(?=u\{[\da-fA-F]+\})/gu;
+const FOREIGN = /[^ -~]|\\(?=u\{[\da-fA-F]+\})/gu;
 
 /**
  * Return a text in which everything is seen: what is invisible, turns the direction of writing, breaks lines or only
- * looks like a space is written as its number, "\u{202e}". Two texts that differ then look different.
+ * looks like a space is written as its number, "\u{202e}"; so is every letter beyond ASCII of a text that is not in
+ * Unicode's normal form, and so looks like another. Two texts that differ in these then look different. That needs
+ * `visible` to be used once: a text that is shown goes through it in `dom.js`, and nowhere else.
  */
 export function visible(text) {
-  return String(text).replace(HIDDEN, (sign) => `\\u{${sign.codePointAt(0).toString(16)}}`);
+  const whole = String(text);
+  const odd = whole === whole.normalize() ? HIDDEN : FOREIGN;
+  return whole.replace(odd, (sign) => `\\u{${sign.codePointAt(0).toString(16)}}`);
 }
 
-/** Return a label as text. One that is a text and looks like a number, or begins or ends with a space, has quotes. */
+/** Return a label as text. One that is a text has quotes if it could be JSON, or begins or ends with a space. */
 export function labelText(label) {
-  if (typeof label === "string") return /^-?\d+(\.\d+)?$|^$|^ | $/.test(label) ? `"${visible(label)}"` : visible(label);
-  return typeof label === "number" ? String(label) : visible(JSON.stringify(label));
+  return typeof label === "string" && !/^$|^ | $/.test(label) && !isJson(label) ? label : JSON.stringify(label);
+}
+
+function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** Return the JSON of a value in one line of ASCII. */

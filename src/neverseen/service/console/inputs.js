@@ -182,9 +182,8 @@ export function labelInput(known = []) {
   });
   const hidden = make("p.hint", { hidden: true });
   input.addEventListener("input", () => {
-    const shown = visible(input.value);
-    hidden.hidden = shown === input.value;
-    show(hidden, hidden.hidden ? "" : `With signs that are not seen: ${shown}`);
+    hidden.hidden = visible(input.value) === input.value;
+    show(hidden, hidden.hidden ? "" : `Pages show it as: ${input.value}`);
   });
   const row = field("Label", input);
   row.append(options, hidden);
@@ -228,7 +227,7 @@ export function receiptInput(name, hint, text = "") {
   function take(chosen) {
     files = chosen;
     tell();
-    announce(files.length ? said.textContent : "No file is chosen.");
+    announce(files.length ? said : "No file is chosen.");
   }
   input.addEventListener("change", () => take([...input.files]));
   none.addEventListener("click", () => {

@@ -2,7 +2,7 @@
 
 import { json } from "../api.js";
 import { Rejected, parsed } from "../checks.js";
-import { announce, copyButton, digest, facts, icon, make, saveButton, show } from "../dom.js";
+import { announce, copyButton, digest, facts, icon, lines, make, saveButton, show } from "../dom.js";
 import { count, many, time } from "../format.js";
 import { sha256 } from "../hashing.js";
 import { checkList, fileOf } from "../verdicts.js";
@@ -53,7 +53,7 @@ export async function render(place, { left, number }) {
       saveButton("Download JSON", `certificate-${number}.json`, bytes, "application/json"),
       copyButton(raw, "the file"),
     ),
-    make("details", {}, make("summary", {}, "Show it"), make("pre", { tabindex: "0" }, pretty(raw))),
+    make("details", {}, make("summary", {}, "Show it"), make("pre", { tabindex: "0" }, lines(pretty(raw)))),
   );
   if (fault) {
     show(

@@ -1,7 +1,7 @@
 /** All certificates. Anyone may look. */
 
 import { json } from "../api.js";
-import { busy, digest, make, notice, show } from "../dom.js";
+import { busy, complain, digest, make, notice, show } from "../dom.js";
 import { count, time } from "../format.js";
 import { certificateLink } from "../progress.js";
 
@@ -11,14 +11,20 @@ export async function render(place) {
   const [list, signer] = await Promise.all([load(), json("GET", "/v1/certificates/key", { open: true })]);
   const body = make("tbody", {}, list.map(row));
   const more = make("button.quiet", { type: "button" }, "Older certificates");
+  const said = make("div");
   let last = list.at(-1)?.number ?? 1;
   more.hidden = last === 1;
   more.addEventListener("click", () =>
     busy(more, "Loading…", async () => {
-      const older = await load(last);
-      body.append(...older.map(row));
-      last = older.at(-1)?.number ?? 1;
-      more.hidden = last === 1;
+      try {
+        const older = await load(last);
+        show(said);
+        body.append(...older.map(row));
+        last = older.at(-1)?.number ?? 1;
+        more.hidden = last === 1;
+      } catch (error) {
+        complain(said, error.message);
+      }
     }),
   );
   const table = make(
@@ -51,6 +57,7 @@ export async function render(place) {
     list.length
       ? make("div.card.flush", {}, table)
       : notice("plain", make("p", {}, "No certificates yet: nothing was published.")),
+    said,
     more,
   );
 }

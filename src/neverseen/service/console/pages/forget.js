@@ -1,6 +1,6 @@
 /** Forgetting: say what, see the effect, confirm, and follow it until the published model is without it. */
 
-import { actionKey, json } from "../api.js";
+import { actionKey, json, mayBeDone } from "../api.js";
 import { announce, busy, complain, make, notice, show } from "../dom.js";
 import { count, labelText, many } from "../format.js";
 import { handed } from "../handover.js";
@@ -77,7 +77,7 @@ export async function render(place, { left }) {
       } catch (error) {
         const told = refusal(error, given);
         show(said, told);
-        announce(told.textContent);
+        announce(told);
         said.scrollIntoView({ block: "nearest" });
       }
     });
@@ -127,7 +127,8 @@ function confirmed(effect, path, body) {
   return new Promise((resolve, reject) => {
     let request = null,
       sending = false,
-      unsure = false;
+      unsure = false; // whether a try was not answered: after that, no refusal says that nothing was changed
+    const doubt = () => new Unsure("No answer came, so it may have been carried out all the same.");
     back.addEventListener("click", () => {
       if (!sending) dialog.close();
     });
@@ -136,7 +137,7 @@ function confirmed(effect, path, body) {
     });
     dialog.addEventListener("close", () => {
       dialog.remove();
-      if (unsure && !request) reject(new Unsure("No answer came, so it may have been carried out all the same."));
+      if ((sending || unsure) && !request) reject(doubt()); // browsers close a dialog that is asked to twice
       resolve(request);
     });
     go.addEventListener("click", () =>
@@ -147,12 +148,12 @@ function confirmed(effect, path, body) {
           ({ request } = await json("POST", path, { body, headers: { "Idempotency-Key": key } }));
           dialog.close();
         } catch (error) {
-          if (error.status === 0 || error.status === 429 || error.status >= 500) {
-            unsure ||= error.status !== 429;
+          unsure ||= mayBeDone(error);
+          if (mayBeDone(error) || error.status === 408 || error.status === 429) {
             complain(said, `${error.message} Confirming again is safe: it counts once.`);
           } else {
+            reject(unsure ? doubt() : error);
             dialog.close();
-            reject(error);
           }
         } finally {
           sending = false;

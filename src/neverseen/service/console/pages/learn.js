@@ -1,19 +1,23 @@
 /** Learning a few samples by hand, and the receipts for them. */
 
-import { actionKey, json } from "../api.js";
+import { actionKey, json, mayBeDone } from "../api.js";
 import { announce, busy, complain, field, make, notice, show } from "../dom.js";
 import { many } from "../format.js";
 import { hand } from "../handover.js";
 import { labelInput, sampleBody, sampleInput } from "../inputs.js";
 import { changes, expect, keptReceipts } from "../keeping.js";
 import { progress } from "../progress.js";
+import { key } from "../session.js";
 
 export const title = "Learn";
 
-/** A request that was sent and not answered, which may have been carried out. It outlives the page. */
-let unanswered = null;
+/** Refusals of a repetition that say what became of the request itself: asking again would bring nothing else. */
+const SETTLED = new Set(["idempotency_conflict", "idempotency_expired", "receipts_gone"]);
+
+/** The request that was sent and not settled yet: it may have been carried out. It outlives the page. */
+let pending = null;
 changes.addEventListener("drop", () => {
-  unanswered = null;
+  pending = null;
 });
 
 export async function render(place, { left }) {
@@ -49,7 +53,7 @@ export async function render(place, { left }) {
     event.preventDefault();
     busy(button, "Learning…", async () => {
       try {
-        if (unanswered) throw new Error("First settle the request before: its answer did not come.");
+        if (pending) throw new Error("First settle the request before: its answer did not come.");
         await send(compose());
         sample.clear();
       } catch (error) {
@@ -70,21 +74,36 @@ export async function render(place, { left }) {
     options.body?.samples.forEach((entry, row) => {
       if (ids[row]) entry.id = ids[row];
     });
-    return { options: { ...options, headers: { "Idempotency-Key": actionKey() } }, labels, ids, awaited: expect() };
+    const headers = { "Idempotency-Key": actionKey() };
+    return { options: { ...options, headers }, labels, ids, signedIn: key(), tries: 0, awaited: expect() };
   }
 
-  /** Send a request, and keep its receipts before anything else is done with them. */
+  function settle(composed) {
+    if (pending === composed) pending = null;
+    composed.awaited.end();
+  }
+
+  /**
+   * Send a request, and keep its receipts before anything else is done with them.
+   *
+   * A refusal settles it if it was sent once. After that an earlier try may have been carried out, whatever is wrong
+   * with this one (too many requests, a key that was revoked), and only `SETTLED` settles it.
+   */
   async function send(composed) {
-    unanswered = null;
+    if (composed.signedIn !== key()) {
+      throw new Error("Sign in with the key that sent it: with another key the samples would be learned once more.");
+    }
+    pending = composed;
+    composed.tries += 1;
     let answer;
     try {
       answer = await json("POST", "/v1/samples", composed.options);
     } catch (error) {
-      if (mayBeDone(error)) unanswered = composed;
-      else composed.awaited.end();
+      if (composed.tries === 1 ? !mayBeDone(error) : SETTLED.has(error.code)) settle(composed);
       throw error;
     }
     composed.awaited.keep(answer.request, answer.receipts, composed.labels, composed.ids);
+    settle(composed);
     announce(`Learned ${many(answer.receipts.length, "sample")}. The receipts are on the page.`);
     if (left.aborted) return;
     const one = answer.receipts.length === 1;
@@ -102,22 +121,33 @@ export async function render(place, { left }) {
     said.scrollIntoView();
   }
 
+  let asking = null;
   function failed(error) {
     if (left.aborted) return;
-    if (!unanswered) {
+    if (!pending) {
       complain(said, error.message);
       return;
     }
+    const asked = pending;
     const again = make("button", { type: "button" }, "Ask again");
-    again.addEventListener("click", () => busy(again, "Asking…", () => send(unanswered).catch(failed)));
+    again.addEventListener("click", () => busy(again, "Asking…", () => send(asked).catch(failed)));
+    const stop = make("button.quiet", { type: "button" }, "Give up the receipts");
+    stop.addEventListener("click", () => {
+      settle(asked);
+      complain(said, "Given up. The samples may have been learned: the page Requests lists what was.");
+    });
     const words = "The samples may have been learned. Ask again for their receipts: however often, it counts once.";
-    show(said, notice("bad", make("p", {}, error.message), make("p", {}, words), again));
+    const actions = make("div.actions.start", {}, again, stop);
+    asking = notice("bad", make("p", {}, error.message), make("p", {}, words), actions);
+    show(said, asking);
     announce(`${error.message} ${words}`);
   }
-  if (unanswered) failed(new Error("The answer to an earlier request did not come."));
-}
-
-/** Return whether a request that failed may have been carried out all the same. */
-function mayBeDone({ status, code }) {
-  return status === 0 || status >= 500 || code === "bad_answer";
+  changes.addEventListener(
+    "change",
+    () => {
+      if (!pending) asking?.remove(); // the answer to an earlier try came after all
+    },
+    { signal: left },
+  );
+  if (pending) failed(new Error("The answer to an earlier request did not come."));
 }

@@ -3,7 +3,7 @@
 import { json, poll } from "../api.js";
 import { lineChart } from "../chart.js";
 import { announce, busy, chip, digest, draw, facts, make, notice, refresh, show, theirs } from "../dom.js";
-import { clock, count, instant, labelText, many, percent, seconds } from "../format.js";
+import { clock, count, instant, labelText, many, percent, seconds, visible } from "../format.js";
 import { freshness } from "../freshness.js";
 import { certificateLink } from "../progress.js";
 
@@ -156,7 +156,7 @@ function classesCard() {
   let room = CLASSES;
   function redraw() {
     const wanted = filter.value.toLowerCase();
-    const found = (rows ?? []).filter(({ text }) => text.toLowerCase().includes(wanted));
+    const found = (rows ?? []).filter(({ text }) => visible(text).toLowerCase().includes(wanted));
     const most = Math.max(1, ...(rows ?? []).map(({ samples }) => samples));
     refresh(
       list,

@@ -2,7 +2,7 @@
 
 import { json } from "../api.js";
 import { announce, busy, complain, make, notice, show, theirs } from "../dom.js";
-import { labelText, many, visible } from "../format.js";
+import { labelText, many } from "../format.js";
 import { sampleBody, sampleInput } from "../inputs.js";
 
 export const title = "Predict";
@@ -38,7 +38,8 @@ export async function render(place) {
           ),
         );
         const size = answer.predictions.length;
-        announce(size === 1 ? `Answer: ${said.querySelector(".answer").textContent}` : many(size, "answer"));
+        announce(size === 1 ? "Answer:" : many(size, "answer"));
+        if (size === 1) announce(said.querySelector(".answer"));
       } catch (error) {
         complain(said, error.message);
       }
@@ -92,6 +93,6 @@ function ranking({ top, scores }) {
   if (top) return top.map(({ label, score }) => ({ text: labelText(label), score }));
   if (!scores) return null;
   return Object.entries(scores)
-    .map(([text, score]) => ({ text: visible(text), score }))
+    .map(([text, score]) => ({ text, score }))
     .sort((one, other) => other.score - one.score);
 }

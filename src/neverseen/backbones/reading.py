@@ -1,0 +1,95 @@
+"""From raw samples to quantised features and fingerprints: each sample is decoded once, a portion at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neverseen.backbones.contents import fingerprint, portions
+from neverseen.backbones.progress import progress_bar
+from neverseen.backbones.protocol import Backbone
+from neverseen.encoding import quantise
+from neverseen.errors import InputError
+
+CHUNK = 256
+"""Samples decoded at a time, or fewer if they are large. Any value gives the same features."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Samples whose features have been taken already, to be given instead of them."""
+
+    quantised: np.ndarray  # int8, shape (n, d0)
+    prints: list[bytes]  # fingerprints of the raw samples
+
+    def __len__(self) -> int:
+        return len(self.prints)
+
+    def only(self, rows: Sequence[int]) -> Prepared:
+        """Return some of them."""
+        return Prepared(self.quantised[list(rows)], [self.prints[row] for row in rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Prepared]) -> Prepared:
+        """Return several as one, in order."""
+        return cls(np.concatenate([part.quantised for part in parts]), [each for part in parts for each in part.prints])
+
+
+def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool) -> Prepared:
+    """Return quantised features and fingerprints, refusing samples of the backbone's base set.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    samples : list, or Prepared, which is returned as it is
+    remember : bool
+        Whether a cache may keep the features: only for samples that are about to be learned.
+    """
+    if isinstance(samples, Prepared):
+        return samples
+    base = getattr(backbone, "base", None)
+    parts, prints = [np.empty((0, backbone.n_features), np.int8)], list[bytes]()
+    try:
+        with progress_bar("features", len(samples), batch=CHUNK) as advance:
+            for chunk in portions(samples, CHUNK):
+                for sample in chunk:
+                    prints.append(fingerprint(sample))
+                    if base is not None and base.holds(prints[-1]):
+                        raise InputError(
+                            f"sample {len(prints) - 1} belongs to the base set {base.name!r} that the backbone was "
+                            "trained on: it can be neither learned nor forgotten. Nothing was changed"
+                        )
+                parts.append(quantise(features_of(backbone, chunk, remember)))
+                if len(parts[-1]) != len(chunk):
+                    raise InputError(f"{backbone.name} gave {len(parts[-1])} rows for {len(chunk)} samples")
+                advance(len(chunk))
+    except BaseException:
+        if remember:
+            lose(backbone, prints)
+        raise
+    return Prepared(np.concatenate(parts), prints)
+
+
+def features_of(backbone: Backbone, samples: Any, remember: bool = False) -> np.ndarray:
+    """Return the features of samples; a cache may keep them only if they are about to be learned."""
+    cache: Any = backbone
+    plain = remember or not hasattr(cache, "discard")
+    features = np.asarray(cache.extract(samples) if plain else cache.extract(samples, remember=False))
+    if features.ndim != 2 or features.shape[1] != backbone.n_features:
+        raise InputError(
+            f"{backbone.name} gave features of shape {features.shape}; n_features is {backbone.n_features}"
+        )
+    return features
+
+
+def lose(backbone: Backbone, prints: Sequence[bytes] | None) -> None:
+    """Let a cache lose what is not held, or all of it if None: it must not outlast the samples."""
+    if prints is None:
+        clear = getattr(backbone, "clear", None)
+        if clear is not None:
+            clear()
+    elif (discard := getattr(backbone, "discard", None)) is not None:
+        discard(prints)

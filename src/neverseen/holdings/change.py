@@ -1,0 +1,91 @@
+"""`Change`: one change of what a model holds, made once and handed down as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from neverseen.holdings.digests import Ticket
+from neverseen.labels import LabelIndex, from_text
+
+LEARN, FORGET, FORGET_CLASS = "learn", "forget", "forget-class"
+_NO_ROWS = np.empty((0, 0), np.int8)
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """Samples to learn or to forget, or a class to forget.
+
+    Attributes
+    ----------
+    kind : str
+        `LEARN`, `FORGET` or `FORGET_CLASS`.
+    quantised : int8 ndarray of shape (n, d0)
+    labels : LabelIndex
+        Of n samples.
+    tickets : tuple of Ticket, or None
+        None: the samples have no ids, or are found by their features and labels alone.
+    owner : str or None
+        Canonical text of whose samples may be forgotten; None for anybody's.
+    name : str
+        Canonical text of the class to forget.
+    receipts : tuple of bytes
+        Those that the samples are given, or that are shown for them; empty if there are none.
+    prints : tuple of bytes
+        Fingerprints of the raw samples, for a cache of features to lose.
+    contents : tuple of bytes
+        Keyed digests of the raw samples, to tell one that is held with other features; empty for receipts.
+    new_at : object
+        Stands for the state in which the model found the ids to be new (`ExactModel.check_new`).
+    request : object
+        What a ledger notes with the change (`neverseen.ledger.Notes`). Holdings in memory do not look at it.
+    """
+
+    kind: str
+    quantised: np.ndarray = field(default_factory=lambda: _NO_ROWS)
+    labels: LabelIndex = field(default_factory=lambda: LabelIndex([]))
+    tickets: tuple[Ticket, ...] | None = None
+    owner: str | None = None
+    name: str = ""
+    receipts: tuple[bytes, ...] = ()
+    prints: tuple[bytes, ...] = ()
+    contents: tuple[bytes, ...] = ()
+    new_at: object = None
+    request: Any = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> list[str]:
+        """Canonical text of each sample's class."""
+        return [self.labels.texts[position] for position in self.labels.positions]
+
+    def facts(self) -> Iterator[dict[str, Any]]:
+        """Yield id, label and owner of each sample, as they were given; for samples with tickets."""
+        for ticket, name in zip(self.tickets or (), self.classes, strict=True):
+            yield {"id": from_text(ticket.id), "label": from_text(name), "owner": from_text(ticket.owner)}
+
+    def noting(self, request: Any) -> Change:
+        """Return the same change with something for the ledger to note in its transaction."""
+        return replace(self, request=request)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Change]) -> Change:
+        """Return changes of one kind and owner as one, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        tickets = [part.tickets for part in parts]
+        return cls(
+            parts[0].kind,
+            np.concatenate([part.quantised for part in parts]),
+            LabelIndex.joined([part.labels for part in parts]),
+            None if None in tickets else tuple(ticket for each in tickets for ticket in each or ()),
+            parts[0].owner,
+            receipts=tuple(receipt for part in parts for receipt in part.receipts),
+            prints=tuple(fingerprint for part in parts for fingerprint in part.prints),
+            contents=tuple(content for part in parts for content in part.contents),
+        )

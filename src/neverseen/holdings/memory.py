@@ -1,0 +1,164 @@
+"""Holdings in memory: a multiset of member digests for each class, and the tickets of those learned under ids.
+
+Forgetting removes digests and tickets and leaves no mark: what is left is what never having learned leaves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from neverseen.errors import ConfigurationError, InputError, KeyMissingError
+from neverseen.holdings.change import FORGET_CLASS, LEARN
+from neverseen.holdings.deciding import Decision
+from neverseen.holdings.digests import DIGEST_SIZE, Member
+from neverseen.holdings.protocol import Found
+from neverseen.keys import Key
+from neverseen.labels import in_class_order
+
+
+class _Ticket(NamedTuple):
+    number: bytes
+    member: bytes
+    content: bytes
+    id: str = ""
+    owner: str = ""
+    commitment: bytes | None = None
+
+
+class MemoryHoldings:
+    """What a model in memory holds; see `neverseen.holdings.Holdings`.
+
+    Parameters
+    ----------
+    key : Key or None
+        Without it holdings can be kept, saved and lose classes, but no sample can be looked up.
+    """
+
+    def __init__(self, key: Key | None) -> None:
+        self.key = key
+        self._members: dict[str, Counter[bytes]] = {}  # class -> digests
+        self._tickets: dict[bytes, _Ticket] = {}  # by number
+        self._numbers: dict[bytes, set[bytes]] = {}  # member digest -> numbers of its tickets
+        self._contents: Counter[bytes] = Counter()
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def by_numbers(self, numbers: Iterable[bytes], owner: str | None = None) -> dict[bytes, _Ticket]:
+        """Return the tickets that stand under these numbers; whose they are is not kept."""
+        return {number: self._tickets[number] for number in numbers if number in self._tickets}
+
+    def by_members(self, members: Iterable[Member], owner: str | None = None) -> dict[bytes, Found]:
+        """Return how these are held, by digest; those that are not held are left out."""
+        found = {}
+        for name, digest in members:
+            times = self._members.get(name, Counter()).get(digest, 0)
+            if times:
+                numbers = self._numbers.get(digest, ())
+                found[digest] = Found(times, [self._tickets[number] for number in numbers])
+        return found
+
+    def knows_contents(self, contents: Iterable[bytes]) -> set[bytes]:
+        """Return those of these contents that are held, whatever their features were."""
+        return {content for content in contents if self._contents[content]}
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of samples of each class."""
+        return {name: held.total() for name, held in self._members.items()}
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def record(self, decision: Decision) -> None:
+        """Carry out what was decided."""
+        change, members, numbers = decision
+        if change.kind == LEARN:
+            for name, digest in members:
+                self._members.setdefault(name, Counter())[digest] += 1
+            for (_, digest), ticket in zip(members, change.tickets or (), strict=change.tickets is not None):
+                self._add(_Ticket(ticket.number, digest, ticket.content))
+        elif change.kind == FORGET_CLASS:
+            gone = self._members.pop(change.name)
+            self._remove([number for digest in gone for number in self._numbers.get(digest, ())])
+        else:
+            for name, digest in members:
+                held = self._members[name]
+                held[digest] -= 1
+                if not held[digest]:
+                    del held[digest]
+                if not held:
+                    del self._members[name]
+            self._remove(numbers)
+
+    def _add(self, ticket: _Ticket) -> None:
+        self._tickets[ticket.number] = ticket
+        self._numbers.setdefault(ticket.member, set()).add(ticket.number)
+        self._contents[ticket.content] += 1
+
+    def _remove(self, numbers: Iterable[bytes]) -> None:
+        for number in numbers:
+            ticket = self._tickets.pop(number)
+            self._numbers[ticket.member].discard(number)
+            if not self._numbers[ticket.member]:
+                del self._numbers[ticket.member]
+            self._contents[ticket.content] -= 1
+            if not self._contents[ticket.content]:
+                del self._contents[ticket.content]
+
+    def require_mergeable(self, other: MemoryHoldings) -> None:
+        """Raise unless both are under one key, and no id is in both."""
+        if self.key is None or other.key is None:
+            raise KeyMissingError("models can be merged only with their membership keys. Load them with key=")
+        if self.key != other.key:
+            raise ConfigurationError("the models have different membership keys; build both with the same key=")
+        both = len(self._tickets.keys() & other._tickets.keys())
+        if both:
+            raise InputError(f"both models hold samples under the same id ({both} in all); ids must be different")
+
+    def merge(self, other: MemoryHoldings) -> None:
+        """Take in all that another holds, `require_mergeable` having been called."""
+        for name, held in other._members.items():
+            self._members.setdefault(name, Counter()).update(held)
+        for ticket in other._tickets.values():
+            self._add(ticket)
+
+    # -- as arrays ---------------------------------------------------------------------------------
+
+    def members_array(self) -> np.ndarray:
+        """Return all digests, uint8 of shape (n, 16): by class, in class order, then sorted, duplicates repeated."""
+        names = in_class_order(self._members)
+        rows = b"".join(digest for name in names for digest in sorted(self._members[name].elements()))
+        return np.frombuffer(rows, np.uint8).reshape(-1, DIGEST_SIZE)
+
+    def tickets_array(self) -> np.ndarray:
+        """Return all tickets, uint8 of shape (n, 48), sorted: number, content, member digest."""
+        rows = (ticket.number + ticket.content + ticket.member for _, ticket in sorted(self._tickets.items()))
+        return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 3 * DIGEST_SIZE)
+
+    def fill(self, members: np.ndarray, counts: dict[str, int], tickets: np.ndarray | None = None) -> None:
+        """Take in what `members_array` and `tickets_array` returned.
+
+        Parameters
+        ----------
+        members : uint8 ndarray of shape (n, 16)
+        counts : dict
+            The number of samples of each class, in class order.
+        tickets : uint8 ndarray of shape (m, 48), optional
+        """
+        place = 0
+        for name, count in counts.items():
+            rows = np.ascontiguousarray(members[place : place + count])
+            self._members[name] = Counter(row.tobytes() for row in rows)
+            place += count
+        for row in () if tickets is None else tickets:
+            number, content, digest = (row[start : start + DIGEST_SIZE].tobytes() for start in (0, 16, 32))
+            self._add(_Ticket(number, digest, content))
+
+    def is_sound(self) -> bool:
+        """Return whether no member digest has more tickets than it is held. No two classes share a digest."""
+        held: Counter[bytes] = Counter()
+        for digests in self._members.values():
+            held.update(digests)
+        return all(len(numbers) <= held[digest] for digest, numbers in self._numbers.items())

@@ -1,0 +1,63 @@
+"""What every kind of holdings can do. `neverseen.holdings.deciding` decides; holdings only answer and keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from neverseen.holdings.digests import Member
+from neverseen.keys import Key
+
+if TYPE_CHECKING:
+    from neverseen.holdings.deciding import Decision
+
+
+class HeldTicket(Protocol):
+    """A ticket that stands."""
+
+    @property
+    def number(self) -> bytes: ...  # noqa: D102
+    @property
+    def member(self) -> bytes: ...  # noqa: D102  # digest of its sample
+    @property
+    def id(self) -> str: ...  # noqa: D102  # canonical text; empty where it is not kept
+    @property
+    def owner(self) -> str: ...  # noqa: D102  # likewise
+    @property
+    def commitment(self) -> bytes | None: ...  # noqa: D102  # of its receipt; None where it is not kept
+
+
+class Found(NamedTuple):
+    """How a member digest is held."""
+
+    times: int
+    tickets: Sequence[HeldTicket]  # at most as many: samples may be learned without ids
+
+
+class Holdings(Protocol):
+    """Which samples a model holds.
+
+    Answers that are limited to an owner look at no other owner's rows.
+
+    Attributes
+    ----------
+    key : Key or None
+        For member digests. Without it no sample can be looked up, learned or forgotten.
+    """
+
+    key: Key | None
+
+    def by_numbers(self, numbers: Iterable[bytes], owner: str | None = None) -> Mapping[bytes, HeldTicket]:
+        """Return the tickets that stand under these numbers."""
+
+    def by_members(self, members: Iterable[Member], owner: str | None = None) -> Mapping[bytes, Found]:
+        """Return how these are held, by digest; those that are not held are left out."""
+
+    def knows_contents(self, contents: Iterable[bytes]) -> set[bytes]:
+        """Return those of these contents of tickets that are held."""
+
+    def record(self, decision: Decision) -> None:
+        """Carry out what was decided, all of it or, if it raises a `NeverseenError`, nothing.
+
+        What lasts is on disk when this returns.
+        """
