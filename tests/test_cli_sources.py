@@ -336,3 +336,29 @@ def test_read_source_names_what_it_needs() -> None:
     with pytest.raises(InputError, match="has no labels"):
         read_source(Path("a.csv"), Columns())
     assert read_source(Path("a.csv"), Columns(), labelled=False).samples == ["Hello"]
+
+
+def test_what_is_to_be_predicted_needs_no_labels_ids_or_owners() -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT)
+    run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    rows, size = ROWS[:3].tolist(), ROWS.shape[1]
+    heads = [f"f{place}" for place in range(size)]
+    cells = [",".join(map(str, row)) for row in rows]
+    Path("a.csv").write_text(f"{','.join(heads)},label,id,owner\n{cells[0]},,,\n{cells[1]},cat,7,\n{cells[2]},,,x\n")
+    lines("b.jsonl", {"features": rows[0], "label": None}, {"features": rows[1], "id": 7}, {"features": rows[2]})
+    lines(
+        "c.jsonl", *({"features": row, "label": ["x"], "id": each} for row, each in zip(rows, ("", 7, {}), strict=True))
+    )
+    np.savez("d.npz", X=ROWS[:3], y=np.array("none"), ids=np.array(["", "7", " "]), owners=np.zeros((2, 2)))
+    names = ["a.csv", "b.jsonl", "c.jsonl", "d.npz"]
+    arrow = pytest.importorskip("pyarrow")
+    table = dict(zip(heads, ROWS[:3].T.tolist(), strict=True)) | {"label": [None] * 3, "id": [None, 7.0, float("nan")]}
+    pytest.importorskip("pyarrow.parquet").write_table(arrow.table(table), "e.parquet")
+    found = {name: answer("predict", "shop", name)["predictions"] for name in [*names, "e.parquet"]}
+    assert len({tuple(each["class"] for each in predicted) for predicted in found.values()}) == 1
+    for name, predicted in found.items():
+        assert [each["sample"] for each in predicted] == ["row 1", "7.0" if name == "e.parquet" else "7", "row 3"], name
+    for name in ("a.csv", "b.jsonl", "c.jsonl", "e.parquet"):  # where labels are needed, each must be there
+        assert "label" in run("predict", "shop", name, "--labelled", code=1)
+        assert "label" in run("learn", "shop", name, code=1)

@@ -326,7 +326,7 @@ def test_a_mistake_of_ours_is_told_in_the_same_shape(service: Running, monkeypat
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("secret words")
 
-    monkeypatch.setattr(service.service.history, "points", fails)
+    monkeypatch.setattr(service.service.history, "written", fails)
     answer = service.client.get("/v1/history", headers=service.admin)
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "internal"

@@ -200,7 +200,7 @@ def test_memory_is_not_given_away_twice(tmp_path: Path, monkeypatch: pytest.Monk
     with running(tmp_path / "s", Settings(memory=memory)) as service:
         settings, left = service.service.settings, service.service.room._memory
     apart = (settings.reading_processes + 1) * settings.reading_memory
-    assert 2**27 + left + settings.max_waiting_bytes + apart <= memory
+    assert 2**27 + left + 2 * settings.max_waiting_bytes + apart <= memory  # bodies, and what is made of them
     assert left >= needed(2048, 10, tracked=False)  # the default still works
     assert settings.max_waiting_bytes >= 4 * settings.max_body >= 4 * settings.max_json
 
@@ -211,8 +211,8 @@ def test_a_small_service_takes_small_requests(monkeypatch: pytest.MonkeyPatch, m
     small = fitted(Settings())
     apart = (small.reading_processes + 1) * small.reading_memory
     pixels = PIXEL * small.max_waiting_pixels
-    assert memory_for_store(small) + small.max_waiting_bytes + apart <= megabytes * 10**6
-    assert apart + small.max_waiting_bytes + pixels <= megabytes * 10**6
+    assert memory_for_store(small) + 2 * small.max_waiting_bytes + apart <= megabytes * 10**6
+    assert apart + 2 * small.max_waiting_bytes + pixels <= megabytes * 10**6
     assert min(small.max_body, small.max_json) >= 2**22  # still a photograph
 
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,24 +26,19 @@ from neverseen.backbones import Backbone
 from neverseen.backbones.reading import Prepared
 from neverseen.errors import InputError
 from neverseen.ledger import RequestRow
-from neverseen.proof.keys import Keyring
 from neverseen.service.edge import messages
 from neverseen.service.edge.access import ApiKey, KeyFile, maker_of
 from neverseen.service.edge.answers import answer, is_long, written
 from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.bodies import Bodies, content_type, declared
 from neverseen.service.edge.connections import KEY
-from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given
+from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, require_room
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.limits import Buckets, origin
-from neverseen.service.edge.refusals import Refusals
-from neverseen.service.edge.samples import bounds_of
-from neverseen.service.edge.shares import Shares
-from neverseen.service.edge.threads import Threads
+from neverseen.service.edge.made import ROWS, Made, share_of
 from neverseen.service.operations.audit import AuditLog, audit_key
 from neverseen.service.operations.history import History, Probe
 from neverseen.service.operations.metrics import Metrics
-from neverseen.service.operations.settings import Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.writer.idempotency import Repetitions
 from neverseen.service.writer.jobs import FORGET, FORGET_SAMPLES, Job
@@ -101,7 +97,7 @@ class Service:
         self.health_buckets = Buckets(settings.health_per_second, settings.health_burst)
         self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
         self.public_byte_buckets = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
-        self.bodies = Bodies(settings)
+        self.bodies, self.made = Bodies(settings), Made(settings.max_waiting_bytes)
         self._pixels = Shares(settings.max_waiting_pixels, settings.max_waiting_pixels // 2)
         self.access: KeyFile
         self.audit: AuditLog
@@ -241,8 +237,18 @@ class Service:
         return await self.in_thread(_joined, parts, order)
 
     async def answer(self, content: Any, status: int = 200) -> Response:
-        """Return a JSON answer; a long one is written beside the event loop."""
-        return answer(await self.in_thread(written, content) if is_long(content) else content, status)
+        """Return a JSON answer; a long one is written beside the event loop, and counts until the client has it."""
+        if not is_long(content):
+            return answer(content, status)
+        made = await self.in_thread(written, content)
+        self.count_answer(len(made))
+        return answer(made, status)
+
+    def count_answer(self, size: int) -> None:
+        """Count the bytes of an answer until they are written, or refuse; those that were counted before stay."""
+        request = ANSWERED.get()
+        if request is not None:
+            self.made.require_answer(request.scope, client_of(request), size, public=KEY not in request.scope)
 
     # -- what is sent ------------------------------------------------------------------------------
 
@@ -261,11 +267,15 @@ class Service:
         self._limit_samples(self.sample_buckets.wait(key.name))  # of one that has none left, nothing is read
         unpacked = 0
 
-        def room(pixels: int) -> bool:
+        def room(amount: int) -> bool:
             nonlocal unpacked
-            if not self._pixels.take(key.name, pixels):
+            if self.bounds.kind != "images":
+                size = amount * (self.bounds.row_bytes if self.bounds.kind == "features" else 1)
+                share = share_of(ROWS, self.settings.max_waiting_bytes)
+                return self.made.take(request.scope, key.name, ROWS, min(size, share))
+            if not self._pixels.take(key.name, amount):
                 return False
-            unpacked += pixels
+            unpacked += amount
             return True
 
         async with self.body(request, key, min(most, self.settings.max_body)) as content:
@@ -273,6 +283,7 @@ class Service:
                 yield content, await self._read(request, action, key, content, room)
             finally:
                 self._pixels.give(key.name, unpacked)
+                self.made.give(request.scope, ROWS)
 
     @asynccontextmanager
     async def body(self, request: Request, key: ApiKey | None, most: int) -> AsyncIterator[bytearray]:
@@ -295,7 +306,7 @@ class Service:
     ) -> Given:
         kind = request.headers["content-type"]
         if self.bounds.kind != "images" and _reads_fast(content, kind):
-            return READERS[action](bytes(content), kind, self.bounds, lambda pixels: None)
+            return READERS[action](bytes(content), kind, self.bounds, partial(require_room, room))
         about, parts = await self.readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
         return await self.in_thread(messages.unpacked, about, parts)
 

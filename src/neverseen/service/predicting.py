@@ -20,6 +20,7 @@ from neverseen.encoding import quantise
 from neverseen.errors import NeverseenError
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.line import Line
+from neverseen.service.edge.made import ANSWER, share_of
 from neverseen.service.edge.shares import Shares
 from neverseen.service.operations.history import History
 from neverseen.service.operations.metrics import Metrics
@@ -28,6 +29,7 @@ from neverseen.service.writer.publishing import Published
 
 _TOGETHER = 512  # rows of features that are predicted at a time
 _LATE = 60.0  # seconds after which a part that is being predicted is called late
+_ENTRY = 50  # bytes in JSON, beside its label, of a prediction or of a score
 THROUGH_NETWORK = 64
 """Samples that go through a network at a time; then others have their turn."""
 
@@ -83,6 +85,7 @@ class Predictor:
         self._room = Shares(settings.predict_waiting)
         self._wake = threading.Condition()
         self._stopping = False
+        self._sized: tuple[Published | None, int, int, int] = None, 0, 0, 0  # classes, and the bytes of their labels
         self._begun: dict[str, float] = {}  # when each thread began what it is doing
         self._threads = [
             threading.Thread(target=self._run, name=f"predictor-{number}", daemon=True)
@@ -106,6 +109,27 @@ class Predictor:
             self._jobs.put(client, job)
             self._wake.notify()
         return await job.future
+
+    def answer_size(self, samples: int, published: Published) -> int:
+        """Return how many bytes the answer for so many samples has, at most; refuse what is too large for one answer.
+
+        Labels can be long, and a few samples may have the scores of thousands of them.
+        """
+        if self._sized[0] is not published:
+            sizes = [_written_size(name) for name in published.version.classes] or [0]
+            self._sized = published, len(sizes), max(sizes), sum(sizes)
+        _, classes, longest, together = self._sized
+        each = _ENTRY + longest
+        most = min(self._settings.max_json, share_of(ANSWER, self._settings.max_waiting_bytes))
+        if self._settings.output == "top-k":
+            each = _ENTRY + (_ENTRY + longest) * min(classes, self._settings.top_k)
+        elif self._settings.output == "scores":
+            each = _ENTRY * (classes + 1) + together
+        if samples * each > most:
+            words = f"the answer for {samples} samples has up to {samples * each} bytes; at most {most} are allowed "
+            less = f"send at most {most // each} at a time" if most >= each else "choose another output, or raise it"
+            raise Refusal("too_large", f"{words}(max_json, and an eighth of max_waiting_bytes): {less}")
+        return samples * each
 
     def _require_few_scores(self, samples: int) -> None:
         most, classes = self._settings.max_scores, max(1, len(self._published().version.classes))
@@ -245,6 +269,11 @@ def predictions(scores: np.ndarray, labels: list[Any], grid_bits: int, settings:
 def labels_of(classes: tuple[str, ...]) -> list[Any]:
     """Return classes, given by their canonical texts, as JSON values."""
     return [json.loads(name) for name in classes]
+
+
+def _written_size(name: str) -> int:
+    """Return how many bytes a class takes in an answer, at most: a letter that is not ASCII becomes 6 or 12 bytes."""
+    return len(name) if name.isascii() else 3 * len(name.encode())
 
 
 def _names(labels: list[Any]) -> list[str]:

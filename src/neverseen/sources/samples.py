@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from neverseen.errors import InputError
@@ -44,7 +45,7 @@ def read_source(
     elif not source.is_file():  # reading a pipe might wait for ever
         raise InputError(f"{source} is a pipe or a device: give a file")
     elif ending in ENDINGS:
-        found = read_table(source, columns, takes)
+        found = read_table(source, replace(columns, labelled=labelled), takes)
     elif ending in TEXTS:
         found = _texts(source, columns, labelled, takes)
     elif ending in IMAGES:

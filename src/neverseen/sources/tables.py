@@ -42,6 +42,13 @@ class Columns:
     texts: str | None = None
     told_apart: bool = True
     """Whether it matters which sample is which and whose: not for predictions."""
+    labelled: bool = True
+    """Whether labels are needed. If not, they are not read: what is to be predicted may have none, or not yet."""
+
+    def read(self, special: Mapping[str, str]) -> dict[str, str]:
+        """Return those columns that are needed; an id is also the name of a sample."""
+        unread = (("labels", self.labelled), ("owners", self.told_apart))
+        return {what: name for what, name in special.items() if (what, False) not in unread}
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,7 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
             if not names:
                 raise InputError(f"there are no samples in {source}: its first line has no names of columns")
             heads = _Heads(source, names, columns, takes)
-            places = {what: names.index(name) for what, name in heads.special.items()}
+            places = {what: names.index(name) for what, name in columns.read(heads.special).items()}
             positions = [names.index(name) for name in heads.features]
             lists: dict[str, list[Any]] = {what: [] for what in places}
             numbers, lines = array("d"), array("Q")
@@ -177,7 +184,7 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                 if len(row) != len(names):
                     raise InputError(f"{where}: {len(row)} cells under {len(names)} heads")
                 for what, place in places.items():
-                    lists[what].append(_cell(what, row[place], where, names[place]))
+                    lists[what].append(_cell(what, row[place], where, names[place], columns))
                 try:
                     numbers.extend(_number(row[place]) for place in positions)
                 except ValueError:
@@ -226,12 +233,13 @@ def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     if not entries:
         raise InputError(f"there are no samples in {source}")
     found = _Heads(source, sorted(heads, key=lambda name: heads[name]), columns, takes, heads)
-    lists: dict[str, list[Any]] = {what: [] for what in found.special}
+    read = columns.read(found.special)
+    lists: dict[str, list[Any]] = {what: [] for what in read}
     rows: list[Any] = []
     for number, entry in entries.items():
         where = f"{source}, line {number}"
-        for what, name in found.special.items():
-            lists[what].append(_cell(what, entry.get(name), where, name))
+        for what, name in read.items():
+            lists[what].append(_cell(what, entry.get(name), where, name, columns))
         if not found.has_texts:
             rows.append(_json_features(entry, where, takes, rows))
             unknown = next((name for name in entry if name not in ("features", *found.special.values())), None)
@@ -289,17 +297,18 @@ def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
             size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups))
             if size > BYTE_LIMIT or file.metadata.num_rows > ROW_LIMIT or file.metadata.num_columns > COLUMN_LIMIT:
                 raise InputError(f"{source} holds too much to be read at once: split it")
-            table = file.read(columns=[*heads.special.values(), *heads.features])
+            read = columns.read(heads.special)
+            table = file.read(columns=[*read.values(), *heads.features])
     except InputError:
         raise
     except (arrow.ArrowException, OSError) as error:
         raise FileRejectedError(f"{source} is not a Parquet file that can be read: {error}") from error
     lists = {
         what: [
-            _cell(what, value, f"{source}, row {row}", name)
+            _cell(what, value, f"{source}, row {row}", name, columns)
             for row, value in enumerate(table.column(name).to_pylist(), 1)
         ]
-        for what, name in heads.special.items()
+        for what, name in read.items()
     }
     where = [f"row {row}" for row in range(1, table.num_rows + 1)]
     if heads.has_texts:
@@ -347,17 +356,18 @@ def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     if not given[wanted].ndim:
         raise InputError(f"{source}: {wanted} is a single value, not an array of samples")
     samples, lists = given.pop(wanted), {}
-    for what, name in _special(source, sorted(given), columns, ("y", "ids", "owners")).items():
+    for what, name in columns.read(_special(source, sorted(given), columns, ("y", "ids", "owners"))).items():
         if given[name].shape != (len(samples),):
             raise InputError(f"{source}: {name} has shape {given[name].shape}, not one entry for each row of {wanted}")
         lists[what] = [
-            _cell(what, value, f"{source}, row {row}", name) for row, value in enumerate(given[name].tolist(), 1)
+            _cell(what, value, f"{source}, row {row}", name, columns)
+            for row, value in enumerate(given[name].tolist(), 1)
         ]
     _require_array(source, wanted, samples, takes)
     where = [f"row {row}" for row in range(1, len(samples) + 1)]
     if samples.dtype.kind == "U":
         rows = zip(samples.tolist(), where, strict=True)
-        lists["texts"] = [_cell("texts", words, f"{source}, {row}", wanted) for words, row in rows]
+        lists["texts"] = [_cell("texts", words, f"{source}, {row}", wanted, columns) for words, row in rows]
         return _samples(lists["texts"], lists, where)
     if samples.ndim == 2 and takes is not None and takes.kind == "features":
         return _features_of(source, samples, lists, None, where)
@@ -408,8 +418,13 @@ def _special(
     return found
 
 
-def _cell(what: str, value: Any, where: str, name: str) -> Any:
+def _cell(what: str, value: Any, where: str, name: str, columns: Columns) -> Any:
     """Return a label, an id, an owner or a text, if it can be one."""
+    if what == "ids" and not columns.told_apart:
+        try:
+            return _cell(what, value, where, name, Columns())
+        except (InputError, LabelError):
+            return None  # it is called by its row
     blank = value is None or (isinstance(value, str) and not value.strip())
     if blank and what == "owners":
         return None  # nobody's
@@ -456,7 +471,8 @@ def _features_of(
 
 def _samples(samples: Any, lists: dict[str, list[Any]], where: list[str]) -> Samples:
     ids = lists.get("ids")
-    names = [f"row {row}" for row in range(1, len(samples) + 1)] if ids is None else [str(name) for name in ids]
+    named = [None] * len(samples) if ids is None else ids
+    names = [f"row {row}" if name is None else str(name) for row, name in enumerate(named, 1)]
     return Samples(samples, lists.get("labels"), ids, lists.get("owners"), names, where)
 
 

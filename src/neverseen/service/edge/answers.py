@@ -7,11 +7,13 @@ So a long list is written in parts, between which others have their turn.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from starlette.responses import Response
 
 _MANY = 500  # values that take a fraction of a millisecond
+_ONE = 2000  # values that are written in one go, where a list has few but large entries
 _LETTERS = 20_000  # of a part, about
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -43,14 +45,30 @@ def written(content: Any) -> bytes:
     >>> written({"version": 1, "predictions": [{"label": "cat"}] * 2, "more": {"none": []}})
     b'{"version":1,"predictions":[{"label":"cat"},{"label":"cat"}],"more":{"none":[]}}'
     """
-    return _text(content).encode()
+    return b"".join(part.encode() for part in _parts(content))
 
 
-def _text(content: Any) -> str:
+def _parts(content: Any) -> Iterator[str]:
+    mark = ""
     if isinstance(content, dict):
-        return "{" + ",".join(f"{_encode(name)}:{_text(value)}" for name, value in content.items()) + "}"
-    if isinstance(content, list) and content:
-        step = max(1, _LETTERS // len(_encode(content[0])))
-        parts = (_encode(content[first : first + step])[1:-1] for first in range(0, len(content), step))
-        return "[" + ",".join(parts) + "]"
-    return _encode(content)
+        yield "{"
+        for name, value in content.items():
+            yield f"{mark}{_encode(name)}:"
+            yield from _parts(value)
+            mark = ","
+        yield "}"
+    elif isinstance(content, list) and content:
+        yield "["
+        if _count(content[0]) > _ONE:
+            for each in content:
+                yield mark
+                yield from _parts(each)
+                mark = ","
+        else:
+            step = max(1, _LETTERS // len(_encode(content[0])))
+            for first in range(0, len(content), step):
+                yield mark + _encode(content[first : first + step])[1:-1]
+                mark = ","
+        yield "]"
+    else:
+        yield _encode(content)

@@ -11,12 +11,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from neverseen.service.edge import messages
-from neverseen.service.edge.contents import READERS, Bounds
+from neverseen.service.edge.contents import READERS, Bounds, require_room
 from neverseen.service.edge.errors import Refusal, too_much
 
 _KEEP = 2**28  # bytes in memory after a request with which a process goes on; with more, a new one takes its place
@@ -73,14 +74,14 @@ class Process:
                 return
 
     def _read(self, question: dict[str, Any], content: bytes) -> Answer:
-        given = READERS[question["action"]](content, question["content_type"], self._bounds, self._require_room)
+        room = partial(require_room, self._has_room)
+        given = READERS[question["action"]](content, question["content_type"], self._bounds, room)
         return messages.packed(given)
 
-    def _require_room(self, pixels: int) -> None:
-        messages.send(self._back, {"room": pixels})
+    def _has_room(self, amount: int) -> bool:
+        messages.send(self._back, {"room": amount})
         found = messages.receive(self._there)
-        if found is None or not found[0]["room"]:
-            raise Refusal("busy", "too many images are being unpacked: try again in a moment", wait=1)
+        return found is not None and bool(found[0]["room"])
 
 
 def main() -> None:

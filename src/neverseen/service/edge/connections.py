@@ -70,7 +70,7 @@ class Connection:
         When it began to wait: for its handshake, for the next request, or for a client that does not read its answer.
     waits : bool
     used : bool
-        Whether a request was answered on it.
+        Whether a request was answered on it, or an answer has begun.
     """
 
     __slots__ = ("_clock", "_coming", "_ended", "address", "cut", "since", "used", "waits")
@@ -100,8 +100,8 @@ class Connection:
         self.waits, self._coming, self.used, self.since = True, None, True, self._clock()
 
     def stalls(self) -> None:
-        """Note that the client does not take what it is sent."""
-        self.waits, self._coming, self.since = True, None, self._clock()
+        """Note that the client does not take what it is sent, or not as fast as it is sent."""
+        self.waits, self._coming, self.used, self.since = True, None, True, self._clock()
 
     def ended(self) -> None:
         """Note that it has ended."""

@@ -11,6 +11,7 @@ import base64
 import binascii
 import io
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -53,6 +54,8 @@ class Bounds:
         As in `Settings`.
     images : dict, optional
         Configuration of the `Images` that scales images for the backbone, where that may be done beforehand.
+    max_rows : int
+        Rows of features that fit the room of one key.
     """
 
     kind: str
@@ -63,6 +66,12 @@ class Bounds:
     max_pixels: int
     max_request_pixels: int
     images: dict[str, Any] | None = None
+    max_rows: int = 2**53
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of features."""
+        return 8 * self.n_features
 
     def as_json(self) -> dict[str, Any]:
         """Return them as JSON values."""
@@ -100,7 +109,16 @@ class Given:
 
 
 Room = Callable[[int], None]
-"""Told the pixels that are about to be unpacked; refuses if there is no room for them."""
+"""Told how much is about to be unpacked, and refuses if there is no room for it.
+
+These are pixels of images, rows of features, or bytes of texts: a text can take four times the bytes that it had.
+"""
+
+
+def require_room(has_room: Callable[[int], bool], amount: int) -> None:
+    """Refuse samples for which there is no room."""
+    if not has_room(amount):
+        raise Refusal("busy", "too many samples are being read and waited for: try again in a moment", wait=1)
 
 
 def learned(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
@@ -306,9 +324,13 @@ def _samples(samples: Sequence[Sample], bounds: Bounds, room: Room) -> Given:
         if getattr(sample, wanted) is None:
             raise Refusal("invalid_request", f"sample {row} must have {wanted!r}: this model takes it", row=row)
     if wanted == "features":
+        require_few(len(samples), bounds.max_rows)
+        room(len(samples))
         return Given(list(_features([sample.features for sample in samples], bounds.n_features)))
     if wanted == "text":
-        return Given([_text(sample.text, row, bounds.max_text) for row, sample in enumerate(samples)])
+        texts = [_text(sample.text, row, bounds.max_text) for row, sample in enumerate(samples)]
+        room(sum(map(sys.getsizeof, texts)))
+        return Given(texts)
     files = [from_base64(sample.image, "image", row) for row, sample in enumerate(samples)]
     pixels, images = images_of(files, bounds, room)
     return Given(images, pixels=pixels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -34,6 +34,7 @@ _NO_STORE = (b"cache-control", b"no-store")
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 _AUDITED = {"POST"}
 _QUERY_BYTES = 1024
+_PIECE = 2**15  # bytes
 Handler = Callable[[Request], Awaitable[Response]]
 _QUERY = {
     "/v1/certificates": {"before", "limit"},
@@ -74,14 +75,15 @@ class Frame:
         scope["neverseen.id"] = request_id
         ANSWERED.set(Request(scope))
         started = time.monotonic()
-        status = 0
+        status, took = 0, 0.0
 
         async def framed(message: Message) -> None:
-            nonlocal status
+            nonlocal status, took
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, took = message["status"], time.monotonic() - started
                 message["headers"] = self._headers(scope, message["headers"], request_id)
-            await send(message)
+            for part in _in_pieces(message):
+                await send(part)
 
         try:
             if scope["method"] != "POST":
@@ -103,8 +105,10 @@ class Frame:
             if status == 0:
                 failure = Refusal("internal", f"the service made a mistake; its log has it under {request_id}")
                 await self._refuse(scope, receive, framed, failure)
+        finally:
+            self._service.made.give(scope)
         name = scope["path"] if scope["path"] in self._direct else getattr(scope.get("route"), "path", "other")
-        self._service.metrics.answered(name, status, time.monotonic() - started)
+        self._service.metrics.answered(name, status, took)
 
     def takes(self, scope: Scope) -> bool:
         """Return whether a request goes straight to its handler."""
@@ -133,6 +137,22 @@ class Frame:
         if scope.get("scheme") == "https":
             framed.append(_HSTS)
         return framed
+
+
+def _in_pieces(message: Message) -> Iterator[Message]:
+    """Yield a part of an answer in pieces.
+
+    The server waits before each piece until the client has taken most of what was sent before. So a client that reads
+    slowly is seen to read, and an answer that is not read stays here, where it is counted.
+    """
+    body = message.get("body", b"")
+    if len(body) <= _PIECE:
+        yield message
+        return
+    view, more = memoryview(body), message.get("more_body", False)
+    for start in range(0, len(body), _PIECE):
+        piece = bytes(view[start : start + _PIECE])
+        yield {"type": message["type"], "body": piece, "more_body": more or start + _PIECE < len(body)}
 
 
 def _is_known(scope: Scope) -> bool:

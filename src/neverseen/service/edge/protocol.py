@@ -16,6 +16,7 @@ HEADERS = 200
 """Header lines of a request, those after its body included."""
 WAITING = 8
 """Requests of a connection that are not answered yet."""
+_UNSENT = 2**16  # bytes of an answer that wait for the system to take them
 _CHUNKS, _CHUNK_BYTES = 1024, 64  # a body may come in so many pieces, and in more if they are not smaller than this
 
 
@@ -48,6 +49,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(_UNSENT)  # with TLS it would be 512 KiB: steps too large for slow clients
         if self.connection is not None:
             self.connection.cut = transport.abort
 

@@ -55,6 +55,7 @@ from neverseen.service.writer.jobs import (
 from neverseen.service.writer.rehearsing import effect_of_class, effect_of_receipts, effect_of_samples
 from neverseen.store import Store
 
+_RECEIPT = 200  # bytes of a receipt besides features, label, id and owner, about
 _CLASS_BODY = 2**11  # bytes: a label of 150 letters, each written as two escapes
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
 _LEARN_FORM = documented_form(
@@ -153,6 +154,8 @@ class Changing:
             if tag is None or not await service.from_ledger(is_known, service.opened(), tag):
                 await service.require_room(key, labels)  # what was learned already has its room
             digest = await service.digest_of("learn", content, given)
+            size = await service.for_many(len(labels), _receipts_size, given, owner, service.bounds.n_features)
+            service.count_answer(size)  # now: what was learned is answered with its receipts, whatever they take
 
             async def work() -> Applied:
                 prepared = await service.prepared(given.samples)
@@ -285,6 +288,12 @@ def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, t
 def _learned(request: dict[str, Any], receipts: list[bytes]) -> bytes:
     """Return the answer to who has had samples learned."""
     return written({"request": request, "receipts": [base64.urlsafe_b64encode(token).decode() for token in receipts]})
+
+
+def _receipts_size(given: Given, owner: str | None, n_features: int) -> int:
+    """Return about how many bytes the receipts of samples take in an answer, rather more than less."""
+    words = sum(len(name) if name.isascii() else 4 * len(name) for name in map(str, [*given.labels, *given.ids]))
+    return (len(given) * (n_features + _RECEIPT + len(owner or "")) + words) * 4 // 3
 
 
 def _ids(given: list[str | None]) -> list[str] | None:

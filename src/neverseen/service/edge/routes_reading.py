@@ -88,6 +88,7 @@ class Reading:
         key = service.require(request, "predict")
         async with service.received(request, "predict", key) as (_, given):
             service.count_samples(key, len(given))
+            service.count_answer(service.predictor.answer_size(len(given), service.writer.published))
             found = await service.predictor.predict(given.samples, key.name)
         return await service.answer(found)
 
@@ -127,8 +128,10 @@ class Reading:
     async def history(self, request: Request) -> Response:
         """Return the points of charts."""
         self._service.require(request, "audit")
-        service, history = self._service, self._service.history
-        return await service.answer({"points": history.points(), "latency": history.latency()})
+        service = self._service
+        written = await service.in_thread(service.history.written)
+        service.count_answer(len(written))
+        return answer(written)
 
     async def requests(self, request: Request) -> Response:
         """List requests."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neverseen.backbones import Backbone
 from neverseen.backbones.recipes import kind_of, reduction_of
 from neverseen.service.edge.contents import Bounds
+from neverseen.service.edge.made import ROWS, share_of
 from neverseen.service.operations.settings import Settings
 
 
@@ -20,4 +21,5 @@ def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
         settings.max_pixels,
         settings.max_request_pixels,
         None if reduction is None else reduction.configuration(),
+        max(1, share_of(ROWS, settings.max_waiting_bytes) // (8 * backbone.n_features)),
     )

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from neverseen.errors import FileRejectedError, InputError
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, normalise, text
+from neverseen.service.edge.answers import written
 
 NAME, PROBE = "history.jsonl", "probe.npz"
 _MINUTES, _PER_MINUTE = 120, 1000
@@ -36,13 +37,16 @@ class History:
         self._lock = threading.Lock()
         self._points = _read(self._path)[-most:]
         self._lines = len(self._points)
-        self._minutes: OrderedDict[int, list[float]] = OrderedDict()
+        self._written: bytes | None = None  # the points as JSON, as long as there are no others
+        self._past: deque[dict[str, Any]] = deque(maxlen=_MINUTES - 1)
+        self._minute, self._taken = 0, list[float]()
         self._write_all()
 
     def add(self, point: dict[str, Any]) -> None:
         """Add a point."""
         with self._lock:
             self._points = [*self._points, point][-self._most :]
+            self._written = None
             if self._lines >= 2 * self._most:
                 self._write_all()
                 return
@@ -59,30 +63,44 @@ class History:
         """Note how long a prediction took."""
         minute = int(time.time()) // 60
         with self._lock:
-            taken = self._minutes.setdefault(minute, [])
+            if minute != self._minute:
+                self._past.extend(_latency(self._minute, self._taken))
+                self._minute, self._taken = minute, []
+            taken = self._taken
             if len(taken) < _PER_MINUTE:
                 taken.append(seconds)
             else:  # one in turn is replaced, so that the whole minute shows
                 taken[hash((seconds, len(taken))) % _PER_MINUTE] = seconds
-            while len(self._minutes) > _MINUTES:
-                self._minutes.popitem(last=False)
 
     def latency(self) -> list[dict[str, Any]]:
         """Return median and 99th percentile of the predictions of each minute, in seconds."""
         with self._lock:
-            minutes = [(minute, list(taken)) for minute, taken in self._minutes.items()]
-        return [
-            {
-                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(minute * 60)),
-                "p50": float(np.percentile(taken, 50)),
-                "p99": float(np.percentile(taken, 99)),
-            }
-            for minute, taken in minutes
-        ]
+            past, minute, taken = list(self._past), self._minute, list(self._taken)
+        return past + _latency(minute, taken)
+
+    def written(self) -> bytes:
+        """Return points and latencies as JSON. Points are written once for each publication, not for each answer."""
+        with self._lock:
+            points, made = self._points, self._written
+        if made is None:
+            made = written(points)
+            with self._lock:
+                if self._points is points:
+                    self._written = made
+        return b'{"points":' + made + b',"latency":' + written(self.latency()) + b"}"
 
     def _write_all(self) -> None:
         replace_file(self._path, [canonical_json(point).encode() + b"\n" for point in self._points])
         self._lines = len(self._points)
+
+
+def _latency(minute: int, taken: list[float]) -> list[dict[str, Any]]:
+    """Return what charts show of a minute; nothing if nothing was predicted in it."""
+    if not taken:
+        return []
+    median, most = np.percentile(taken, (50, 99)).tolist()
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(minute * 60))
+    return [{"time": at, "p50": median, "p99": most}]
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from neverseen.service.edge.protocol import LimitedProtocol, plainly
 from neverseen.service.operations.settings import Settings
 
 _PAUSE = 0.1  # seconds until the next connection is looked for, after one that could not be accepted
+_UNSENT = 2**17  # bytes that the system takes of an answer and has not sent yet
 _FULL = Refusal(
     "busy", "all connections are in use (max_connections, connections_per_address): try again in a moment", wait=1
 )
@@ -112,6 +113,8 @@ class Server(uvicorn.Server):
 
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # the system would take megabytes, and whether they go is not seen
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
             await loop.connect_accepted_socket(protocol, accepted, ssl=config.ssl)
         except OSError:  # no TLS was agreed on, or the client has gone
             connection.ended()

@@ -42,7 +42,8 @@ class Settings:
         Of one sample: bytes and pixels of an image, letters of a text.
     max_waiting_bytes, max_waiting_pixels : int
         Bytes of all bodies, and pixels of all images, that are held at a time; one key may hold a quarter of the
-        bytes and half of the pixels.
+        bytes and half of the pixels. As many bytes again are for rows of features, and for answers that clients have
+        not read yet.
     body_timeout : float
         Seconds in which a body must have come.
     body_pause, body_rate : float

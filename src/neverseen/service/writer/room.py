@@ -180,11 +180,11 @@ class Brought:
 def fitted(settings: Settings) -> Settings:
     """Return settings of a service that fits its memory: where there is little, requests may be smaller.
 
-    Of what there is, a process apart gets a tenth, and all bodies together get an eighth, as do all pixels. One request
-    may have the part of it that one key may hold.
+    Of what there is, a process apart gets a tenth, and all pixels together get an eighth, as do all bodies with what is
+    made of them, half of it each. One request may have the part of it that one key may hold.
     """
     whole = memory_left(settings.memory)
-    waiting = min(settings.max_waiting_bytes, max(_LEAST_BODIES, whole // 8))
+    waiting = min(settings.max_waiting_bytes, max(_LEAST_BODIES, whole // 16))
     pixels = min(settings.max_waiting_pixels, max(_LEAST_BODIES, whole // 8) // PIXEL)
     body = min(settings.max_body, waiting // 4)
     return replace(
@@ -199,9 +199,9 @@ def fitted(settings: Settings) -> Settings:
 
 
 def memory_for_store(settings: Settings) -> int:
-    """Return the bytes that are left for the store, beside what bodies and the processes apart may take."""
+    """Return the bytes that are left for the store, beside what bodies, what is made of them and processes may take."""
     apart = (settings.reading_processes + 1) * settings.reading_memory  # and one that checks certificates
-    return max(0, memory_left(settings.memory, apart) - settings.max_waiting_bytes)
+    return max(0, memory_left(settings.memory, apart) - 2 * settings.max_waiting_bytes)
 
 
 def memory_left(setting: int, apart: int = 0) -> int:

@@ -1,0 +1,271 @@
+"""Promise: what small requests become is bounded and counted, and whoever reads an answer steadily gets all of it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from neverseen.service.edge.connections import Connections
+from neverseen.service.edge.contents import READERS, Bounds
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.made import ANSWER, Made
+from neverseen.service.operations.history import History
+from neverseen.service.operations.run import Server
+from tests.service import QUICK, ROWS, Running, bearer, running, token
+
+CLASSES = 20
+LONG = ["\U0001f600" * 146 + f"{number:04d}" for number in range(CLASSES)]
+SMALL = replace(QUICK, max_waiting_bytes=2**22, max_body=2**20, max_json=2**20)
+
+
+def learn_long(service: Running) -> None:
+    samples = [{"features": ROWS[row].tolist(), "label": label} for row, label in enumerate(LONG)]
+    answer = service.client.post("/v1/samples", json={"samples": samples}, headers=service.admin)
+    assert answer.status_code == 201
+    service.wait(answer.json()["request"]["id"])
+
+
+def asked(count: int) -> dict[str, Any]:
+    return {"samples": [{"features": [1, 1, 1, 1, 1, 1]}] * count}
+
+
+def predict(service: Running, count: int, headers: dict[str, str]) -> httpx.Response:
+    return service.client.post("/v1/predict", json=asked(count), headers=headers)
+
+
+@contextmanager
+def unread(service: Running, count: int, headers: dict[str, str]) -> Iterator[socket.socket]:
+    """A client that asks for predictions, and reads where they begin."""
+    body = json.dumps(asked(count)).encode()
+    with closing(socket.socket()) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(60)
+        client.connect(("127.0.0.1", service.client.base_url.port or 0))
+        head = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nAuthorization: {headers['Authorization']}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        assert client.recv(12) == b"HTTP/1.1 200"
+        yield client
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# -- how large an answer is --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", ["labels", "top-k", "scores"])
+def test_long_labels_make_no_huge_answers(tmp_path: Path, output: str) -> None:
+    with running(tmp_path / "s", replace(SMALL, output=output)) as service:
+        learn_long(service)
+        refused = predict(service, 1000, service.admin)  # 30 kB, for 1.8 MB or more
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_large")
+        words = refused.json()["error"]["message"]
+        assert "max_json" in words
+        most = int(words.rpartition("send at most ")[2].split()[0])
+        taken = predict(service, most, service.admin)
+        size = service.service.predictor.answer_size(most, service.service.writer.published)
+        assert taken.status_code == 200
+        assert 2**19 * 0.8 < len(taken.content) <= size <= 2**19
+        assert predict(service, most + 1, service.admin).status_code == 413
+
+
+def test_one_sample_whose_answer_is_too_large(tmp_path: Path) -> None:
+    tiny = replace(SMALL, output="scores", max_json=2**15)
+    with running(tmp_path / "s", tiny) as service:
+        learn_long(service)
+        refused = predict(service, 1, service.admin)
+        assert refused.status_code == 413
+        assert "choose another output" in refused.json()["error"]["message"]
+
+
+# -- who does not read -------------------------------------------------------------------------------
+
+
+def test_answers_that_are_not_read_count_against_their_key(tmp_path: Path) -> None:
+    with running(tmp_path / "s", replace(SMALL, max_waiting_bytes=2**23)) as service:
+        learn_long(service)
+        deaf, other = (bearer(token(service.folder, name, "predict")) for name in ("deaf", "other"))
+        until(lambda: predict(service, 1, deaf).status_code == 200)
+        with unread(service, 400, deaf):  # 730 kB, of the 1 MB that a key may hold
+            refused = predict(service, 400, deaf)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+            assert "read the answers" in refused.json()["error"]["message"]
+            assert predict(service, 400, other).status_code == 200
+            assert predict(service, 1, deaf).status_code == 200  # a small one fits
+        until(lambda: predict(service, 400, deaf).status_code == 200)
+
+
+def test_receipts_are_counted_before_anything_is_learned(tmp_path: Path) -> None:
+    with running(tmp_path / "s", SMALL) as service:
+        made = service.service.made
+        scope: dict[str, Any] = {}
+        assert made.take(scope, "admin 0", ANSWER, 2**19 - 1000)
+        content = {"samples": [{"features": ROWS[0].tolist(), "label": "cat"}] * 300}
+        refused = service.client.post("/v1/samples", json=content, headers=service.admin)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+        assert service.service.writer.ask(lambda opened: opened.status()["samples"]).result(30) == 0
+        made.give(scope)
+        taken = service.client.post("/v1/samples", json=content, headers=service.admin)
+        assert taken.status_code == 201
+        until(lambda: made.held(ANSWER, "admin 0") == 0)
+
+
+def test_an_answer_larger_than_a_share_is_no_matter_of_time() -> None:
+    made = Made(2**22)
+    with pytest.raises(Refusal, match="ask for less at a time"):
+        made.require_answer({}, "ada", 2**19 + 1)
+    with pytest.raises(Refusal, match="ask for less at a time"):
+        made.require_answer({}, "10.0.0.1", 2**18 + 1, public=True)
+    scope: dict[str, Any] = {}
+    for size in (100_000, 200_000, 70_000):  # what is known better later counts as the larger
+        made.require_answer(scope, "ada", size)
+    assert made.held(ANSWER, "ada") == 200_000
+    made.give(scope)
+    made.give(scope)
+    assert made.held(ANSWER, "ada") == 0
+
+
+# -- who reads slowly --------------------------------------------------------------------------------
+
+
+def test_who_reads_slowly_but_steadily_gets_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes as the client reads: 100 kB a second. A connection may wait for 10 seconds, and the answer takes 70."""
+    read, ticks = [0], threading.Semaphore(0)
+    connections = Connections(100, 100, 10.0, lambda: read[0] / 100_000)
+    monkeypatch.setattr("tests.service.connections_of", lambda _: connections)
+    tick = Server.on_tick
+
+    async def often(self: Server, counter: int) -> bool:
+        connections.tidy()
+        ticks.release()
+        return await tick(self, counter)
+
+    monkeypatch.setattr(Server, "on_tick", often)
+    with running(tmp_path / "s", QUICK) as service:
+        learn_long(service)
+        with unread(service, 4000, service.admin) as client:
+            got = bytearray()
+            while b"\r\n\r\n" not in got:
+                got += client.recv(1000)
+            head, _, body = bytes(got).partition(b"\r\n\r\n")
+            (length,) = (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+            left = length - len(body)
+            assert left > 7_000_000
+            looked = 0
+            while left and (part := client.recv(2**16)):
+                left -= len(part)
+                read[0] += len(part)
+                if read[0] - looked > 500_000:  # the service looks at its connections
+                    looked = read[0]
+                    while ticks.acquire(blocking=False):
+                        pass
+                    assert ticks.acquire(timeout=60)
+            assert left == 0
+
+
+def test_who_reads_is_not_the_first_to_give_way() -> None:
+    now, gone = [0.0], list[str]()
+    connections = Connections(2, 2, 30, lambda: now[0])
+    idle = connections.admit("ada", lambda: gone.append("idle"))
+    reads = connections.admit("ada", lambda: gone.append("reads"))
+    assert idle is not None
+    assert reads is not None
+    idle.rests()
+    reads.works()
+    now[0] = 10
+    reads.stalls()
+    assert connections.admit("bob", print) is not None
+    assert gone == ["idle"]
+
+
+# -- rows of features, and texts ---------------------------------------------------------------------
+
+
+def test_rows_count_as_what_they_become(tmp_path: Path) -> None:
+    small = replace(SMALL, max_waiting_bytes=2**18, max_body=2**16, max_json=2**16)  # a key may have 2**16 of rows
+    with running(tmp_path / "s", small) as service:
+        service.learn(range(10))
+        service.client.post("/v1/publish", headers=service.admin)
+        keys = [bearer(token(service.folder, name, "predict")) for name in ("ada", "bob")]
+        until(lambda: all(predict(service, 1, key).status_code == 200 for key in keys))
+        content = json.dumps(asked(2000), separators=(",", ":"))  # less than is taken of bytes, but 96 kB as rows
+        refused = service.client.post(
+            "/v1/predict", content=content, headers=keys[0] | {"Content-Type": "application/json"}
+        )
+        assert refused.status_code == 422
+        assert "send at most 1365 at a time" in refused.json()["error"]["message"]
+        gate, predictor = threading.Event(), service.service.predictor
+        real = predictor._published
+        predictor._published = lambda: (gate.wait(60), real())[1]
+        found: list[int] = []
+        first = threading.Thread(target=lambda: found.append(predict(service, 500, keys[0]).status_code))
+        first.start()
+        try:
+            until(lambda: service.service.made.held("rows", "ada") >= 500 * 48)
+            busy = predict(service, 900, keys[0])
+            assert (busy.status_code, busy.json()["error"]["code"]) == (503, "busy")
+        finally:
+            gate.set()
+            first.join()
+        assert found == [200]
+        assert predict(service, 500, keys[1]).status_code == 200
+        until(lambda: service.service.made.held("rows", "ada") == 0)
+
+
+def test_texts_count_as_what_they_become() -> None:
+    bounds = Bounds("texts", 8, 100, 100_000, 1, 1, 1)
+    content = json.dumps({"samples": [{"text": "a" * 50_000 + "\U0001f600"}] * 2}).encode()
+    told: list[int] = []
+    given = READERS["predict"](content, "application/json", bounds, told.append)
+    assert len(given) == 2
+    assert told[0] > 4 * 100_000
+
+
+# -- charts ------------------------------------------------------------------------------------------
+
+
+def test_charts_are_not_computed_for_each_who_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(tmp_path, 1000)
+    for number in range(1000):
+        history.add({"version": number})
+    now = [0.0]
+    with monkeypatch.context() as patched:
+        patched.setattr("neverseen.service.operations.history.time.time", lambda: now[0])
+        for minute in range(1, 131):
+            now[0] = 60.0 * minute
+            for each in range(5):
+                history.took(each * minute)
+    first = json.loads(history.written())
+    assert first == {"points": history.points(), "latency": history.latency()}
+    assert len(first["latency"]) == 120
+    assert first["latency"][-1] == {"time": "1970-01-01T02:10:00Z", "p50": 260.0, "p99": 4 * 130 * 0.99}
+    real, calls = np.percentile, list[Any]()
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(np, "percentile", counted)
+    monkeypatch.setattr(
+        "neverseen.service.operations.history.written", lambda content: json.dumps(content[-120:]).encode()
+    )
+    assert json.loads(history.written()) == first  # the points were written before
+    assert len(calls) == 1
+    history.add({"version": 1000})
+    assert json.loads(history.written())["points"] == history.points()[-120:]
