@@ -26,6 +26,7 @@ from neverseen.backbones import Backbone
 from neverseen.backbones.reading import Prepared
 from neverseen.errors import InputError
 from neverseen.ledger import RequestRow
+from neverseen.proof.keys import Keyring
 from neverseen.service.edge import messages
 from neverseen.service.edge.access import ApiKey, KeyFile, maker_of
 from neverseen.service.edge.answers import answer, is_long, written
@@ -36,9 +37,14 @@ from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, 
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.limits import Buckets, origin
 from neverseen.service.edge.made import ROWS, Made, share_of
+from neverseen.service.edge.refusals import Refusals
+from neverseen.service.edge.samples import bounds_of
+from neverseen.service.edge.shares import Shares
+from neverseen.service.edge.threads import Threads
 from neverseen.service.operations.audit import AuditLog, audit_key
 from neverseen.service.operations.history import History, Probe
 from neverseen.service.operations.metrics import Metrics
+from neverseen.service.operations.settings import Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.writer.idempotency import Repetitions
 from neverseen.service.writer.jobs import FORGET, FORGET_SAMPLES, Job
