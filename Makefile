@@ -45,7 +45,7 @@ $(VENV)/.browser: | $(VENV)/bin/python
 	@touch $@
 
 test: $(VENV)/.dev $(VENV)/.browser ## run every test, two files at a time
-	$(RUN) -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.dev ## check style
 	$(VENV)/bin/ruff check .

@@ -23,11 +23,11 @@ from neverseen import (
     InputError,
     LimitError,
     MissingPackageError,
-    certificates,
 )
 from neverseen.engine.statistics import Statistics
 from neverseen.labels import canonical_json
 from neverseen.model.exact import Configuration, empty_digest
+from neverseen.proof import certificates
 from neverseen.proof.certificates import (
     FORMATS,
     AuditHead,

@@ -17,14 +17,14 @@ __all__ = ["ApiKey", "AuditReport", "KeyFile", "Settings", "audit_key", "check_a
 
 # Imported when they are first asked for: a process that reads bodies does without them.
 _LATE = {
-    "ApiKey": "access",
-    "AuditReport": "audit_check",
-    "KeyFile": "access",
-    "Settings": "settings",
-    "audit_key": "audit",
-    "check_audit": "audit_check",
-    "create_app": "app",
-    "serve": "run",
+    "ApiKey": "edge.access",
+    "AuditReport": "operations.audit_check",
+    "KeyFile": "edge.access",
+    "Settings": "operations.settings",
+    "audit_key": "operations.audit",
+    "check_audit": "operations.audit_check",
+    "create_app": "edge.app",
+    "serve": "operations.run",
 }
 
 if TYPE_CHECKING:
