@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from neverseen.service import Settings, audit_key, check_audit
-from tests.service import KEYS, bearer, running, token
+from tests.service import KEYS, bearer, new_store, running, token
 
 SLOW = Settings(requests_per_second=1e-6, request_burst=5, public_per_second=1e-6, public_burst=5)  # never refills
 MANY = 60
@@ -125,9 +125,10 @@ def test_a_target_has_an_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/v1/certificates/key", "/openapi.json", "/healthz", "/nowhere", "/v1/nowhere", "/"])
 def test_a_good_key_counts_for_itself_and_not_for_its_address(tmp_path: Path, path: str) -> None:
     slow = replace(SLOW, health_per_second=1e-6, health_burst=5)
-    with running(tmp_path / "s", slow) as service:
-        names = ("ada", "bob")
-        for headers in [bearer(token(service.folder, name, "predict")) for name in names]:
+    folder = new_store(tmp_path / "s")
+    tokens = [token(folder, name, "predict") for name in ("ada", "bob")]  # known from the start
+    with running(folder, slow) as service:
+        for headers in map(bearer, tokens):
             codes = [service.client.get(path, headers=headers).status_code for _ in range(7)]
             assert [code == 429 for code in codes] == [False] * 5 + [True] * 2
         guesses = [bearer(f"nsk_{number:043d}") for number in range(7)]
