@@ -35,6 +35,7 @@ from neverseen.service.edge.bodies import Bodies, content_type, declared
 from neverseen.service.edge.connections import KEY
 from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, require_room
 from neverseen.service.edge.errors import Refusal, refusal_of
+from neverseen.service.edge.gate import Gate
 from neverseen.service.edge.limits import Buckets, origin
 from neverseen.service.edge.made import ROWS, Made, share_of
 from neverseen.service.edge.refusals import Refusals
@@ -65,6 +66,7 @@ _HEALTH = frozenset(["/healthz", "/readyz"])
 _KEYED = ("/v1/", "/metrics")
 _IDEMPOTENCY = re.compile(r"[!-~]{1,200}")
 _THREADS = 4  # for each kind of work
+_STEP = 4096  # bytes of a body that take about as long to read as a request does without one
 ANSWERED: ContextVar[Request | None] = ContextVar("neverseen_answered", default=None)
 """The request that is being answered."""
 
@@ -103,6 +105,7 @@ class Service:
         self.health_buckets = Buckets(settings.health_per_second, settings.health_burst)
         self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
         self.public_byte_buckets = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
+        self.gate = Gate()
         self.bodies, self.made = Bodies(settings), Made(settings.max_waiting_bytes)
         self._pixels = Shares(settings.max_waiting_pixels, settings.max_waiting_pixels // 2)
         self.access: KeyFile
@@ -312,6 +315,7 @@ class Service:
     ) -> Given:
         kind = request.headers["content-type"]
         if self.bounds.kind != "images" and _reads_fast(content, kind):
+            await self.admitted(request, len(content))
             return READERS[action](bytes(content), kind, self.bounds, partial(require_room, room))
         about, parts = await self.readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
         return await self.in_thread(messages.unpacked, about, parts)
@@ -357,6 +361,14 @@ class Service:
         if scopes and not any(map(key.may, scopes)):
             raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
         return key
+
+    async def admitted(self, request: Request, size: int = 0) -> None:
+        """Wait until it is a request's turn on the event loop; with a size, until that of a body to be read there."""
+        if self.started:
+            token = token_of(request)
+            key = None if token is None else self.access.find(token, look=False)
+            client = address_of(request) if key is None else key.name
+            await self.gate.enter(client, 1 + size / _STEP)
 
     def count_early(self, request: Request) -> None:
         """Count a request before its route is looked for, unless its route counts a key."""

@@ -81,7 +81,7 @@ class Predictor:
         self._backbone, self._published = backbone, published
         self._settings, self._metrics, self._history = settings, metrics, history
         self._together = _TOGETHER if kind_of(backbone) == "features" else THROUGH_NETWORK
-        self._jobs: Line[_Waiting] = Line()
+        self._jobs: Line[_Waiting] = Line(lambda job: min(len(job.samples), self._together))
         self._room = Shares(settings.predict_waiting)
         self._wake = threading.Condition()
         self._stopping = False

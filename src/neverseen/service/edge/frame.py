@@ -86,6 +86,7 @@ class Frame:
                 await send(part)
 
         try:
+            await self._service.admitted(Request(scope))
             if scope["method"] != "POST":
                 self._service.count_early(Request(scope))
             if scope["query_string"] and scope["path"].startswith("/v1/") and not _is_known(scope):

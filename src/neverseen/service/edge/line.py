@@ -1,19 +1,26 @@
-"""A line of what waits, in which clients take turns."""
+"""A line of what waits: next comes the client who had least lately."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
+
+from neverseen.service.edge.usage import Usage
 
 Item = TypeVar("Item")
 
 
 class Line(Generic[Item]):
-    """What waits, by client. Clients take turns, and what one client has waiting stays in order.
+    """What waits, by client. What one client has waiting stays in order.
 
-    So whoever has little to be done waits for one thing of each of the others, and not for all that they have waiting.
-    Threads that share a line need a lock.
+    Next comes the client who had least lately (`neverseen.service.edge.usage`). So whoever has little to be done waits
+    for what is being done, and not for all that others have waiting. Threads that share a line need a lock.
+
+    Parameters
+    ----------
+    cost : callable, optional
+        How much something counts; all the same by default.
 
     Examples
     --------
@@ -24,8 +31,9 @@ class Line(Generic[Item]):
     (1, [1, 4, 2, 3])
     """
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, deque[Item]] = {}  # in the order of their turns
+    def __init__(self, cost: Callable[[Item], float] = lambda item: 1.0) -> None:
+        self._cost, self._usage = cost, Usage()
+        self._waiting: dict[str, deque[Item]] = {}  # in the order of their turns, which counts among equals
         self._count = 0
 
     def put(self, client: str, item: Item) -> None:
@@ -35,13 +43,14 @@ class Line(Generic[Item]):
 
     def first(self) -> Item:
         """Return what is next, and leave it."""
-        return next(iter(self._waiting.values()))[0]
+        return self._waiting[self._usage.least(self._waiting)][0]
 
     def take(self) -> Item:
-        """Take what is next; its client's next turn comes after those of the others."""
-        client = next(iter(self._waiting))
+        """Take what is next."""
+        client = self._usage.least(self._waiting)
         items = self._waiting.pop(client)
         item = items.popleft()
+        self._usage.add(client, max(1.0, self._cost(item)))
         if items:
             self._waiting[client] = items
         self._count -= 1

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -26,6 +27,7 @@ from neverseen.service.edge.limits import origin
 from neverseen.service.edge.protocol import LimitedProtocol, plainly
 from neverseen.service.operations.settings import Settings
 
+_SWITCH = 0.001  # seconds that a busy thread keeps the interpreter while the event loop waits for it
 _PAUSE = 0.1  # seconds until the next connection is looked for, after one that could not be accepted
 _UNSENT = 2**17  # bytes that the system takes of an answer and has not sent yet
 _FULL = Refusal(
@@ -177,6 +179,7 @@ def serve(
     ready : callable, optional
         Called with the service's address once it takes connections.
     """
+    sys.setswitchinterval(_SWITCH)
     if (tls_cert is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both a certificate and its key")
     for path in (tls_cert, tls_key):

@@ -31,6 +31,10 @@ _GATHER, _GATHER_MOST = 0.003, 0.1  # seconds without a new request, and altoget
 _SAMPLES = 20_000  # that are changed at a time
 
 
+def _line() -> Line[Job]:
+    return Line(lambda job: job.samples)
+
+
 class Writer:
     """Applies requests; those that wait together are one change, and share one publication.
 
@@ -69,7 +73,7 @@ class Writer:
         self._audit: AuditLog
         self.policy = Policy(settings, clock)
         self.store: Store | None = None
-        self._jobs: Line[Job] = Line()
+        self._jobs = _line()
         self._running: list[Job] = []
         self._learning, self._others = (
             (Shares(settings.queue_requests), Shares(settings.queue_samples)) for _ in range(2)
@@ -205,7 +209,7 @@ class Writer:
         if not done:
             self._abandoned = True
             with self._wake:
-                left, self._jobs = list(self._jobs), Line()
+                left, self._jobs = list(self._jobs), _line()
             settle([(job, _stopped()) for job in left])
             self._thread.join(timeout)
         return done
