@@ -355,7 +355,7 @@ def measured(name: str, folder: Path, seconds: float, scale: float) -> dict[str,
         quiet, _ = _while(siege, body, lambda: time.sleep(seconds))
         before = siege.memory()
         spawning = multiprocessing.get_context("spawn")
-        # An attacker has machines of their own. Here they share this one, so they get what the service and the client leave.
+        # An attacker has machines of their own; here they get what the service and the client leave of this one.
         with ProcessPoolExecutor(1, spawning, initializer=os.nice, initargs=(19,)) as attacker:
             attacker.submit(time.sleep, 0).result()
             peaks: list[int] = []
