@@ -20,7 +20,7 @@ SOURCE = Path(neverseen.__file__).parent
 PAGE = (ROOT / "docs/architecture.md").read_text()
 CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 LAYERS: list[str] = next(each["layers"] for each in CONFIGURATION["contracts"] if each["type"] == "layers")
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def rooms() -> set[str]:
