@@ -14,6 +14,7 @@ import os
 import shutil
 import struct
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -255,6 +256,7 @@ class Statistics:
         self._gram: Array = self.hardware.zeros(size, size)
         self._sums = ClassSums(size, self.hardware)
         self._waiting: list[Waiting] = []
+        self._lock, self._torn = threading.RLock(), False
         self.counts: dict[str, int] = {}
         self.class_grams = ClassGrams(size, class_folder) if track_classes else None
 
@@ -278,6 +280,7 @@ class Statistics:
         batch = cls.__new__(cls)
         batch.size, batch.hardware = codes.shape[1], hardware
         batch._gram, batch._sums, batch._waiting = None, ClassSums(batch.size, hardware), []
+        batch._lock, batch._torn = threading.RLock(), False
         counts = np.bincount(index.positions, minlength=len(index.texts)).tolist()
         batch.counts = {name: count for name, count in zip(index.texts, counts, strict=True) if count}
         batch.class_grams = ClassGrams(batch.size) if track_classes else None
@@ -299,7 +302,11 @@ class Statistics:
 
     def __getstate__(self) -> dict[str, Any]:
         self.settle()  # a copy may be read-only
-        return vars(self).copy()
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
 
     @property
     def gram(self) -> Array:
@@ -326,6 +333,14 @@ class Statistics:
 
     def settle(self) -> None:
         """Add up what waits. If a check fails, all of it goes on waiting."""
+        with self._lock:
+            if self._torn:
+                raise HardwareError(
+                    "an earlier change of these sums was cut off half-way; load the model, or open the store, again"
+                )
+            self._settle()
+
+    def _settle(self) -> None:
         if self._gram is None and not self._waiting:
             self._gram = self.hardware.zeros(self.size, self.size)
         if not self._waiting:
@@ -338,10 +353,12 @@ class Statistics:
                 index = LabelIndex.joined([waiting.labels for waiting in some])
                 sums = class_sums(codes, index.positions, len(index.texts), self.hardware)
                 parts.append((gram(codes, self.hardware), index.texts, sums, sign))
+        before, self._torn = self._torn, True  # an interrupt here must not pass for sums
         self._waiting = []
         for part in parts:
             self._add(*part)
         self._forget_empty()
+        self._torn = before
 
     def _forget_empty(self) -> None:
         for name in [name for name in self._sums if name not in self.counts]:
@@ -387,8 +404,9 @@ class Statistics:
 
     def merge(self, other: Statistics) -> None:
         """Add the statistics of other samples."""
-        self.require_room(other)
-        self._change(other, 1)
+        with self._lock:
+            self.require_room(other)
+            self._change(other, 1)
 
     def require_room(self, other: Statistics) -> None:
         """Raise what `merge` would raise."""
@@ -402,8 +420,9 @@ class Statistics:
         Refused, with nothing changed, when counts or sums show that they are not. That is a necessary test, not a
         sufficient one: only the holdings (`neverseen.holdings`) know which samples are there.
         """
-        self.require_part(other)
-        self._change(other, -1)
+        with self._lock:
+            self.require_part(other)
+            self._change(other, -1)
 
     def require_part(self, other: Statistics) -> None:
         """Raise what `subtract` would raise."""
@@ -423,11 +442,15 @@ class Statistics:
             )
         if name not in self.counts:
             raise NotLearnedError(f"class {name} is not held")
-        matrix = self.hardware.array(unpack_triangle(self.class_grams.packed(name), self.size))
-        self.hardware.add_in_place(self.gram, matrix, -1)
-        self.class_grams.put(name, None)
-        self._sums.remove(name)
-        del self.counts[name]
+        with self._lock:
+            matrix = self.hardware.array(unpack_triangle(self.class_grams.packed(name), self.size))
+            self.settle()
+            self._torn = True
+            self.hardware.add_in_place(self._gram, matrix, -1)
+            self.class_grams.put(name, None)
+            self._sums.remove(name)
+            del self.counts[name]
+            self._torn = False
 
     def _require_like(self, other: Statistics) -> None:
         if self.size != other.size:
@@ -438,6 +461,9 @@ class Statistics:
             other.settle()  # `_change` will want its sums: a check that fails must do so before anything is changed
 
     def _change(self, other: Statistics, sign: int) -> None:
+        if self._torn:
+            self.settle()  # says so
+        self._torn = True
         if self.class_grams is not None and other.class_grams is not None:
             self.class_grams.change(other.class_grams, sign)
         for name, count in list(other.counts.items()):  # which may be these very ones
@@ -453,7 +479,7 @@ class Statistics:
             ]
             if sum(len(waiting.codes) for waiting in self._waiting) >= _MANY_ROWS:
                 with contextlib.suppress(HardwareError):  # they go on waiting, and who looks at the sums is told
-                    self.settle()
+                    self._settle()
         else:
             if self._gram is None:  # not the other's own
                 self._gram = self.hardware.zeros(self.size, self.size)
@@ -462,6 +488,7 @@ class Statistics:
             self._add(self._here(matrix, other.hardware), names, self._here(sums, other.hardware), sign)
             if not self._waiting:
                 self._forget_empty()
+        self._torn = False
 
     def _sum(self, name: str) -> np.ndarray:
         self.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,8 @@ from neverseen.model import saving
 from neverseen.model.exact import Configuration, ExactModel, empty_digest
 from neverseen.proof.keys import Key
 
+_LOCKS = [threading.RLock() for _ in range(64)]
+"""An estimator holds no lock of its own: it is cloned, pickled and compared by its parameters."""
 _SEEN = ("n_features_in_", "feature_names_in_")  # what scikit-learn's validation notes about the first batch
 
 
@@ -105,7 +108,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like of shape (n, n_features), finite
         y : sequence of n labels
         """
-        with self._unchanged_on_error():
+        with self._changing(), self._unchanged_on_error():
             features, index = self._samples(X, y, reset=True)
             model = self.new_model(features.shape[1])
             model.apply(Change(LEARN, quantise(features), index))
@@ -122,7 +125,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes : iterable of labels, optional
             If given, labels outside it are refused. A class exists once it has a sample, so it is not needed otherwise.
         """
-        with self._unchanged_on_error():
+        with self._changing(), self._unchanged_on_error():
             features, index = self._samples(X, y, reset=self.exact is None, least=0)
             if classes is not None:
                 unknown = set(index.texts) - {text(normalise(label)) for label in classes}
@@ -142,9 +145,10 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         others = other.exact
         if others is None:
             return self
-        model = self.exact or self.new_model(others.n_features, default_key=others.holdings.key)
-        model.merge(others)
-        self.hold(model)
+        with self._changing():
+            model = self.exact or self.new_model(others.n_features, default_key=others.holdings.key)
+            model.merge(others)
+            self.hold(model)
         return self
 
     # -- forgetting --------------------------------------------------------------------------------
@@ -161,22 +165,26 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The features as they were learned.
         y : sequence of n labels
         """
-        model = self.exact
-        if model is None:
-            raise NotLearnedError("the model holds no samples: nothing was learned, or all of it is forgotten already")
-        features, index = self._samples(X, y, reset=False, least=0, any_label=True)
-        model.apply(Change(FORGET, quantise(features), index))
-        self.hold(model)
+        with self._changing():
+            model = self.exact
+            if model is None:
+                raise NotLearnedError(
+                    "the model holds no samples: nothing was learned, or all of it is forgotten already"
+                )
+            features, index = self._samples(X, y, reset=False, least=0, any_label=True)
+            model.apply(Change(FORGET, quantise(features), index))
+            self.hold(model)
         return self
 
     def forget_class(self, label: Any) -> AnalyticClassifier:
         """Forget every sample of a class, without having them. Needs ``track_classes=True``."""
-        model = self.exact
         name = text(normalise(label))
-        if model is None:
-            raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
-        model.apply(Change(FORGET_CLASS, name=name))
-        self.hold(model)
+        with self._changing():
+            model = self.exact
+            if model is None:
+                raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
+            model.apply(Change(FORGET_CLASS, name=name))
+            self.hold(model)
         return self
 
     # -- predicting --------------------------------------------------------------------------------
@@ -342,6 +350,10 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if model is None:
             raise NotFittedError(f"this {type(self).__name__} holds no samples; call fit or partial_fit first")
         return model
+
+    def _changing(self) -> threading.RLock:
+        """Return what keeps two threads from starting, or emptying, the same model at once."""
+        return _LOCKS[id(self) % len(_LOCKS)]
 
     @contextmanager
     def _unchanged_on_error(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ that raises has left every byte as it was.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import re
@@ -188,11 +189,15 @@ class ExactModel:
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            return {
+            state = {
                 name: value
                 for name, value in vars(self).items()
                 if name not in ("_lock", "_state", "_hint", "_changes", "_weights")
             }
+            # Copied here, where nothing changes: who pickles walks through it when the lock is open again.
+            for name in ("statistics", "holdings"):
+                state[name] = copy.deepcopy(state[name], {id(self.hardware): self.hardware})
+            return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -245,8 +250,8 @@ class ExactModel:
                 decision = self.check(decision.change).decision
             change = decision.change
             if change.kind == FORGET_CLASS:
-                with self._changing():
-                    self.holdings.record(decision)
+                self._record(decision)
+                with self._following():
                     self.statistics.remove_class(change.name)
                     self.discard_hints()
                 return
@@ -255,8 +260,8 @@ class ExactModel:
             batch, codes = self.batch(change.quantised, change.labels)
             learning = change.kind == LEARN
             (self.statistics.require_room if learning else self.statistics.require_part)(batch)
-            with self._changing():
-                self.holdings.record(decision)
+            self._record(decision)
+            with self._following():
                 (self.statistics.merge if learning else self.statistics.subtract)(batch)
                 self._note(codes, change.labels, 1 if learning else -1)
 
@@ -299,7 +304,8 @@ class ExactModel:
                 raise ConfigurationError(f"the models have {self.n_features} and {other.n_features} features")
             ours.require_mergeable(theirs)
             self.statistics.require_room(other.statistics)
-            with self._changing():
+            self._torn, self._state = True, object()
+            with self._following():
                 self.statistics.merge(other.statistics)
                 ours.merge(theirs)
                 self.discard_hints()
@@ -463,17 +469,25 @@ class ExactModel:
                 "an earlier change of this model was cut off half-way; load it again from its last saved file"
             )
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Mark the model as torn while it changes, so that an interrupt in the middle can never pass for a state.
+    def _record(self, decision: Decision) -> None:
+        """Put a change on record, all of it or nothing. From here on the model is torn until its sums have followed.
 
-        What comes first inside changes all or nothing, and what follows was checked before: a refusal is not a tear.
+        So an interrupt in the middle can never pass for a state. A refusal is no tear, unless it is uncertain whether
+        it was one: then a connection was lost while it committed.
         """
-        self._torn = True
-        self._state = object()
+        self._torn, self._state = True, object()
+        try:
+            self.holdings.record(decision)
+        except NeverseenError as error:
+            self._torn = getattr(error, "uncertain", False)
+            raise
+
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Let the sums follow what is on record. What is raised meanwhile says that the change may have been made."""
         try:
             yield
-        except NeverseenError as error:
-            self._torn = getattr(error, "uncertain", False)  # of a connection lost while it committed
+        except BaseException as error:
+            error.uncertain = True  # type: ignore[attr-defined]
             raise
         self._torn = False

@@ -1,0 +1,151 @@
+"""The promise: sums that were cut off half-way, or looked at by two at once, never pass for a model."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neverseen import AnalyticClassifier, HardwareError, Identity, Key, RandomProjection, StoreDamagedError, store
+from neverseen.backbones import Precomputed
+from neverseen.engine.statistics import Statistics
+from tests.samples import clustered
+
+ROWS, NUMBERS = clustered("interrupted", 60, 6, 3)
+LABELS = NUMBERS.tolist()
+
+
+def classifier(**settings: Any) -> AnalyticClassifier:
+    return AnalyticClassifier(Identity(), 2**9, key=Key(bytes(32)), hardware="numpy", **settings)
+
+
+@pytest.mark.parametrize("step", ["_add", "_forget_empty"])
+def test_adding_up_that_is_cut_off_is_told(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    model = classifier().fit(ROWS[:40], LABELS[:40])
+    model.digest()
+    model.forget(ROWS[:4], LABELS[:4])
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Statistics, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.digest()
+    for look in (model.digest, lambda: model.predict(ROWS), lambda: pickle.dumps(model)):
+        with pytest.raises(HardwareError, match="cut off half-way"):
+            look()
+
+
+def test_a_store_does_not_publish_sums_that_were_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.create(tmp_path / "s", Precomputed(6), classifier()) as made:
+        receipts = made.learn(ROWS[:40], LABELS[:40])
+        made.publish()
+        made.forget(receipts[:4])
+
+        def no_memory(*_: Any) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Statistics, "_add", no_memory)
+            with pytest.raises(MemoryError):
+                made.publish()
+        with pytest.raises(HardwareError, match="cut off half-way"):
+            made.publish()
+        assert made.published_number == 1
+    with store.open(tmp_path / "s", backbone=Precomputed(6)) as again:
+        assert again.publish().forgotten == 4
+        assert again.digest() == classifier(backbone=Precomputed(6).digest()).fit(ROWS[4:40], LABELS[4:40]).digest()
+
+
+def test_two_that_look_at_once_add_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = np.ones((8, 6), np.int8)
+    sums = Statistics(6)
+    sums.add(codes, [0] * 8)
+    inside, go = threading.Event(), threading.Event()
+    added: list[int] = []
+    plain = Statistics._add
+
+    def slowly(self: Statistics, *part: Any) -> None:
+        inside.set()
+        go.wait(30)
+        added.append(1)
+        plain(self, *part)
+
+    monkeypatch.setattr(Statistics, "_add", slowly)
+    first = threading.Thread(target=sums.settle)
+    first.start()
+    assert inside.wait(30)
+    second = threading.Thread(target=sums.digest)
+    second.start()
+    go.set()
+    first.join(30)
+    second.join(30)
+    assert added == [1]
+    assert sums.gram[0, 0] == 8
+
+
+@pytest.mark.parametrize("kind", ["forget", "learn", "class"])
+def test_a_change_whose_class_sums_are_damaged_is_not_certified(tmp_path: Path, kind: str) -> None:
+    settings = AnalyticClassifier(RandomProjection(16), 2**12, track_classes=True, hardware="numpy")
+    with store.create(tmp_path / "s", Precomputed(6), settings) as made:
+        receipts = made.learn(ROWS[:30], LABELS[:30])
+        made.seal()
+    with store.open(tmp_path / "s", backbone=Precomputed(6)) as made:
+        grams = made.statistics().class_grams
+        assert grams is not None
+        for array in grams._packed.values():
+            raw = bytearray(array.path.read_bytes())  # type: ignore[union-attr]
+            raw[4096 + 3] ^= 1
+            array.path.write_bytes(raw)  # type: ignore[union-attr]
+        changes = {
+            "forget": lambda: made.forget(receipts[:1]),
+            "learn": lambda: made.learn(ROWS[30:31], LABELS[:1]),
+            "class": lambda: made.forget_class(LABELS[0]),
+        }
+        with pytest.raises(StoreDamagedError) as refusal:
+            changes[kind]()
+        assert refusal.value.uncertain  # type: ignore[attr-defined]
+        with pytest.raises(HardwareError, match="cut off half-way"):
+            made.publish()
+        assert made.published_number == 1
+
+
+def test_threads_that_start_a_model_lose_nothing() -> None:
+    for _ in range(10):
+        model = classifier()
+        parts = [slice(start, start + 10) for start in range(0, 40, 10)]
+        threads = [threading.Thread(target=model.partial_fit, args=(ROWS[part], LABELS[part])) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert model.digest() == classifier().fit(ROWS[:40], LABELS[:40]).digest()
+
+
+def test_what_is_pickled_beside_a_learning_thread_is_whole() -> None:
+    model = classifier().fit(ROWS[:10], LABELS[:10])
+    end = threading.Event()
+
+    def work() -> None:
+        while not end.is_set():
+            model.partial_fit(ROWS[10:20], LABELS[10:20])
+            model.forget(ROWS[10:20], LABELS[10:20])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        whole = {classifier().fit(ROWS[:stop], LABELS[:stop]).digest() for stop in (10, 20)}
+        for _ in range(20):
+            copied: AnalyticClassifier = pickle.loads(pickle.dumps(model))  # noqa: S301
+            assert copied.digest() in whole
+            exact = copied.exact
+            assert exact is not None
+            assert len(exact.holdings.members_array()) == exact.statistics.total  # type: ignore[attr-defined]
+    finally:
+        end.set()
+        thread.join(30)
