@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_a_change_whose_class_sums_are_damaged_is_not_certified(tmp_path: Path, 
             raw = bytearray(array.path.read_bytes())  # type: ignore[union-attr]
             raw[4096 + 3] ^= 1
             array.path.write_bytes(raw)  # type: ignore[union-attr]
-        changes = {
+        changes: dict[str, Callable[[], object]] = {
             "forget": lambda: made.forget(receipts[:1]),
             "learn": lambda: made.learn(ROWS[30:31], LABELS[:1]),
             "class": lambda: made.forget_class(LABELS[0]),

@@ -16,13 +16,18 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
+from neverseen import store
 from neverseen.backbones.reading import Prepared
 from neverseen.ledger import Ledger, RequestRow, in_file
 from neverseen.ledger import ledger as ledgers
 from neverseen.service import Settings, core
 from neverseen.service.edge.connections import KEY
+from neverseen.service.edge.errors import Refusal
 from neverseen.service.writer import queue
-from tests.service import ROWS, Running, bearer, running, samples, token
+from neverseen.service.writer.applying import apply
+from neverseen.service.writer.jobs import LEARN, Job, LearnSamples
+from neverseen.store import Store
+from tests.service import BACKBONE, KEYS, ROWS, Running, bearer, new_store, running, samples, token
 
 QUICK = Settings(quiet=0, max_delay=0)
 
@@ -249,6 +254,37 @@ def test_one_key_has_a_share_of_the_predictions_that_wait(tmp_path: Path, monkey
         finally:
             gate.set()
         assert {each.result().status_code for each in asked} == {200}
-        assert order == ["eve", "eve", "ada", "eve"]
+        assert order == ["eve", "ada", "eve", "eve"]  # who had least comes first
         assert predict(ada, 5).status_code == 200  # more than a share, which counts as one
         assert not predictor._room._held
+
+
+def test_one_bad_request_among_many_does_not_part_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[int] = []
+    plain = Store.commit
+
+    def counted(self: Store, change: Any) -> None:
+        plain(self, change)
+        commits.append(len(change))
+
+    monkeypatch.setattr(Store, "commit", counted)
+    with store.open(new_store(tmp_path / "s"), backbone=BACKBONE, keys=KEYS) as made:
+
+        def job(number: int, name: str) -> Job:
+            payload = LearnSamples(made.prepare(ROWS[number : number + 1]), ["cat"], [name], None)
+            return Job(LEARN, f"req_{number}", "ada", None, 1, payload)
+
+        names = [f"s{number}" for number in range(40)]
+        jobs = [job(number, name) for number, name in enumerate([*names, "s7", *names[:3]])]
+        outcomes = list(apply(made, jobs))
+        refused = [job.id for job, outcome in outcomes if isinstance(outcome, Refusal)]
+        assert refused == ["req_40", "req_41", "req_42", "req_43"]
+        assert commits == [40]
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data", "application/json"])
+def test_a_content_type_has_an_end(tmp_path: Path, kind: str) -> None:
+    with running(tmp_path / "s") as service:
+        headers = service.admin | {"Content-Type": kind + ";" * 60_000}
+        answer = service.client.post("/v1/predict", content=b"{}", headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (415, "wrong_content_type")

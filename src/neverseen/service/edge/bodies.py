@@ -16,6 +16,7 @@ from neverseen.service.operations.settings import Settings
 _DRAIN = 2**20  # bytes that are still read of a body that is refused, so that its sender sees the answer
 _DRAIN_SECONDS = 1.0
 _PUBLIC_SHARE = 8
+_CONTENT_TYPE = 256  # characters
 
 
 class Bodies:
@@ -160,7 +161,10 @@ def declared(request: Request) -> int:
 
 def content_type(request: Request, *allowed: str) -> str:
     """Return which of the allowed content types a request has, or refuse it."""
-    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    said = request.headers.get("content-type", "")
+    found = said.partition(";")[0].strip().lower()
+    if len(said) > _CONTENT_TYPE:  # looking for a boundary in it takes the longer, the longer it is
+        raise Refusal("wrong_content_type", f"the content type is longer than {_CONTENT_TYPE} characters")
     if found not in allowed:
         raise Refusal("wrong_content_type", f"send the body as {' or '.join(allowed)}; got {found[:60] or 'nothing'!r}")
     return found

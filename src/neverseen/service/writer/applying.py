@@ -207,13 +207,34 @@ def _together(
         if single is not None:
             yield single, refusal
             return
-        for job in jobs:
-            yield from _together(store, [job], make, audit, room)
+        for part in _apart(store, jobs):
+            yield from _together(store, part, make, audit, room)
         return
     if room is not None:
         room.learned(brought)
     for job, row, given in zip(jobs, rows, shares, strict=True):
         yield job, Applied(row, given if job.kind == LEARN else None)
+
+
+def _apart(store: Store, jobs: list[Job]) -> list[list[Job]]:
+    """Return requests that were refused together in parts, so that few good ones are made a change by themselves.
+
+    Those whose ids are taken are found at once, and each is by itself. Of any other fault it is not known whose it is:
+    halves, and halves of these, lead to one bad request among n in 2 log n changes.
+    """
+    if jobs[0].kind == LEARN:
+        names = [(job, job.payload.owner, name) for job in jobs for name in job.payload.full_ids(job.id)]
+        held = store.ids_held([name for _, _, name in names], [owner for _, owner, _ in names])
+        seen: set[tuple[str | None, str]] = set()
+        bad: set[int] = set()
+        for (job, owner, name), is_held in zip(names, held, strict=True):
+            if is_held or (owner, name) in seen:
+                bad.add(id(job))
+            seen.add((owner, name))
+        if bad:
+            good = [job for job in jobs if id(job) not in bad]
+            return ([good] if good else []) + [[job] for job in jobs if id(job) in bad]
+    return [jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]]
 
 
 def _shared_out(jobs: list[Job], receipts: Sequence[bytes] | None) -> Iterator[list[bytes] | None]:
