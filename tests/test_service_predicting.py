@@ -23,7 +23,8 @@ from neverseen.service.edge.answers import is_long, written
 from neverseen.service.predicting import Predictor
 from tests.service import BACKBONE, ROWS, SIZE, Running, coded, running
 
-MANY = 1200
+TOGETHER = predicting._TOGETHER
+MANY = 2 * TOGETHER + 40
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +77,11 @@ def test_others_come_between_the_parts_of_a_long_request(service: Running, monke
         assert held.begun.wait(60)
         short = pool.submit(predict, service, 2)
         eventually(lambda: len(predictor._jobs) == 1)
-        assert predictor._room.held("admin 0") == MANY - 512 + 2  # what is being predicted does not wait
+        assert predictor._room.held("admin 0") == MANY - TOGETHER + 2  # what is being predicted does not wait
         held.gate.set()
         assert short.result().json()["predictions"] == expected[:2]
         found = long.result().json()
-    assert held.calls == [512, 2, 512, MANY - 1024]
+    assert held.calls == [TOGETHER, 2, TOGETHER, MANY - 2 * TOGETHER]
     assert found["version"] == 100  # one version for all parts, although there were others meanwhile
     assert found["predictions"] == [expected[row] for row in rows(MANY)]
     assert predictor._room.held("admin 0") == 0
@@ -100,7 +101,7 @@ def test_a_long_request_that_nobody_waits_for_is_given_up(service: Running, monk
 
     asyncio.run(left())
     eventually(lambda: not predictor._room.held(""))
-    assert held.calls == [512]
+    assert held.calls == [TOGETHER]
 
 
 def test_a_long_request_fails_as_a_whole(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +117,10 @@ def test_a_long_request_fails_as_a_whole(service: Running, monkeypatch: pytest.M
         patched.setattr(predicting, "features_of", fails)
         answer = predict(service, MANY)
     assert answer.status_code == 422
-    assert answer.json()["error"]["message"] == "in a part of the request, with 512 samples: sample 3 cannot be used"
-    assert (calls, service.service.predictor._room.held("admin 0")) == ([512, 512], 0)
+    assert answer.json()["error"]["message"] == (
+        f"in a part of the request, with {TOGETHER} samples: sample 3 cannot be used"
+    )
+    assert (calls, service.service.predictor._room.held("admin 0")) == ([TOGETHER, TOGETHER], 0)
     assert predict(service, 3).status_code == 200
 
 

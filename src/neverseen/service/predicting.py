@@ -27,7 +27,7 @@ from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import Settings
 from neverseen.service.writer.publishing import Published
 
-_TOGETHER = 512  # rows of features that are predicted at a time
+_TOGETHER = 128  # rows of features that are predicted at a time
 _LATE = 60.0  # seconds after which a part that is being predicted is called late
 _ENTRY = 50  # bytes in JSON, beside its label, of a prediction or of a score
 THROUGH_NETWORK = 64
