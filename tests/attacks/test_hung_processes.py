@@ -21,7 +21,9 @@ from neverseen.service import Settings, predicting
 from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.contents import Bounds
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.writer import queue
 from neverseen.service.writer.policy import Policy
+from neverseen.store import Store
 from tests.service import ROWS, Running, running
 
 QUESTION = {"action": "predict", "content_type": "application/json"}
@@ -152,3 +154,23 @@ def test_a_log_that_failed_while_nothing_was_due_takes_no_time_from_later_public
     policy.changed(1)
     now[0] += 9.0
     assert policy.overdue() is None
+
+
+def test_a_change_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "s") as service, ThreadPoolExecutor(1) as pool:
+        receipts, gate, plain = service.learn(range(4)), threading.Event(), Store.commit
+
+        def hangs(self: Store, change: Any) -> None:
+            gate.wait(100)
+            plain(self, change)
+
+        monkeypatch.setattr(Store, "commit", hangs)
+        monkeypatch.setattr(queue, "_LATE", 0.01)
+        try:
+            asked = pool.submit(service.forget, receipts[:1])
+            eventually(lambda: service.client.get("/readyz").status_code == 503)
+            assert "under way for minutes" in service.client.get("/readyz").text
+        finally:
+            gate.set()
+        assert asked.result().status_code == 202
+        eventually(lambda: service.client.get("/readyz").status_code == 200)

@@ -208,6 +208,10 @@ class Service:
             late = "a publication is later than max_delay" if unpublished else "a seal is later than seal_after"
             found.append(f"{late}: see the service's log")
         for stalled, words in (
+            (
+                self.writer.stalled(),
+                "a change has been under way for minutes: does the ledger's database answer?",
+            ),
             (self.readers.stalled(), "a process that reads bodies does not answer"),
             (self.checker.stalled(), "the process that checks certificates does not answer"),
             (self.predictor.stalled(), "predictions do not come"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ Settled = list[tuple[Job, Any]]
 _REOPEN = 1.0  # seconds between attempts to open a store that failed
 _GATHER, _GATHER_MOST = 0.003, 0.1  # seconds without a new request, and altogether, before a change is made
 _SAMPLES = 20_000  # that are changed at a time
+_LATE = 300.0  # seconds after which changes that are being made are called late
 
 
 def _line() -> Line[Job]:
@@ -80,6 +82,7 @@ class Writer:
         )
         self._wake = threading.Condition()
         self._idle = self._poked = self._stopping = self._abandoned = False
+        self._began = math.inf  # when the changes began that are being made
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
 
     # -- for everybody -----------------------------------------------------------------------------
@@ -98,6 +101,10 @@ class Writer:
     def alive(self) -> bool:
         """Whether changes can be made."""
         return self.store is not None and self._thread.is_alive() and not self._stopping
+
+    def stalled(self) -> bool:
+        """Return whether a change has been under way for longer than any takes: a database that does not answer."""
+        return time.monotonic() - self._began > _LATE
 
     @property
     def published(self) -> Published:
@@ -221,12 +228,15 @@ class Writer:
             jobs = self._take()
             try:
                 if jobs:
+                    self._began = time.monotonic()
                     self._work(jobs)
+                    self._began = math.inf
                 if not self._stopping and self._audit.healthy:
                     self._publisher.keep_up(self._opened(), self.policy)
                 elif not self._stopping:
                     self.policy.failed()  # a seal would clear whose lines are still to be written
             except BaseException as error:
+                self._began = math.inf
                 self._failed(error)
             if self.store is None and not self._stopping:
                 self._try_again()
