@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests import chromium
 from tests.test_console import (
     NO_SUBTLE,
     Running,
@@ -40,22 +39,10 @@ PRIME = 2**255 - 19
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium.browser() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(new_store(tmp_path_factory.mktemp("verdicts") / "model"), seal_after=1000) as started:
         learned(started)
         yield started
-
-
-@pytest.fixture
-def page(browser: Browser, service: Running) -> Iterator[Page]:
-    with opened(browser, service) as tab:
-        yield tab
 
 
 def lying(route: Route) -> None:
