@@ -463,6 +463,7 @@ def test_a_long_chain_is_checked_in_parts(page: Page, service: Running) -> None:
 
     page.route("**/console/bundle.js", shorter)
     page.route("**/v1/certificates/1", hasty)
+    hurried(page)
     go(page, "/certificates/4")
     check(page, "chain").get_by_text("Unbroken back to certificate 2. It stopped there, after 2.").wait_for()
     page.get_by_role("heading", name="Checked in part").wait_for()
@@ -616,34 +617,38 @@ new MutationObserver((changes) => {
 """Notes what a screen reader would be told."""
 
 
-def test_a_screen_reader_is_told_the_verdict_once(page: Page, service: Running) -> None:
+def test_a_screen_reader_is_told_the_verdict_once(browser: Browser, service: Running) -> None:
     number = 0
     while number < 12:
         number = forgotten(service, learned(service))
-    page.add_init_script(LIVE)
-    page.route(
-        "**/console/bundle.js",
-        lambda route: route.fulfill(
-            body=route.fetch().text().replace("TOGETHER = 6", "TOGETHER = 1"), content_type="text/javascript"
-        ),
-    )
-    go(page, f"/certificates/{number}")
-    page.get_by_role("heading", name="Signed, and part of an unbroken chain").wait_for()
-    page.locator("#announce").get_by_text("Signed, and part of an unbroken chain").wait_for()
-    said = page.evaluate("window.said")
-    assert len(said) == 1, said
-    go(page, "/#/learn")
-    page.get_by_label("Features").fill(json.dumps(centre("cat")))
-    page.get_by_label("Label", exact=True).fill("cat")
-    page.get_by_role("button", name="Learn", exact=True).click()
-    page.locator(".steps li.done", has_text="published").wait_for()
-    page.locator("#announce").get_by_text("published").wait_for()
-    said = page.evaluate("window.said")
-    assert len(said) <= 3, said
-    assert page.get_by_label("Receipt", exact=True).input_value() not in " ".join(said)  # a secret is not read aloud
+    with opened(browser, service) as page:
+        page.add_init_script(LIVE)
+        page.route(
+            "**/console/bundle.js",
+            lambda route: route.fulfill(
+                body=route.fetch().text().replace("TOGETHER = 6", "TOGETHER = 1"), content_type="text/javascript"
+            ),
+        )
+        go(page, f"/certificates/{number}")
+        page.get_by_role("heading", name="Signed, and part of an unbroken chain").wait_for()
+        page.locator("#announce").get_by_text("Signed, and part of an unbroken chain").wait_for()
+        said = page.evaluate("window.said")
+        assert len(said) == 1, said
+        go(page, "/#/learn")
+        page.get_by_label("Features").fill(json.dumps(centre("cat")))
+        page.get_by_label("Label", exact=True).fill("cat")
+        page.get_by_role("button", name="Learn", exact=True).click()
+        page.locator(".steps li.done", has_text="published").wait_for()
+        page.locator("#announce").get_by_text("published").wait_for()
+        said = page.evaluate("window.said")
+        assert len(said) <= 3, said
+        assert page.get_by_label("Receipt", exact=True).input_value() not in " ".join(
+            said
+        )  # a secret is not read aloud
 
 
 def test_the_service_goes_and_comes_back(page: Page) -> None:
+    hurried(page)
     go(page, "/#/requests")
     page.route("**/*", lambda route: route.abort())
     page.locator("#banner").get_by_text("The service does not answer.").wait_for()
@@ -712,17 +717,20 @@ def test_a_new_model(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_a_hidden_tab_asks_nothing(page: Page) -> None:
+    hurried(page)  # it asks twenty times a second
     go(page, "/#/requests")
-    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true })")
-    page.evaluate("window.away = true")
-    page.wait_for_timeout(300)
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url))
-    page.wait_for_timeout(1500)
-    assert len(sent) <= 1
+    until(page, lambda: len(sent) > 1)
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true })")
+    page.evaluate("window.away = true")
+    page.wait_for_timeout(200)
+    before = len(sent)
+    page.wait_for_timeout(500)
+    assert len(sent) <= before + 1
+    before = len(sent)
     page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
-    page.wait_for_timeout(400)
-    assert sent
+    until(page, lambda: len(sent) > before)
 
 
 # -- everybody ---------------------------------------------------------------------------------------
