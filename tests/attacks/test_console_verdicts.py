@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,14 @@ def look(page: Page, text: str) -> None:
 # -- green -------------------------------------------------------------------------------------------
 
 
+def updated(change: dict[str, str], document: dict[str, Any]) -> None:
+    document.update(change)
+
+
+def wrapped(name: str, document: dict[str, Any]) -> None:
+    document[name] = [document[name]]
+
+
 FORGED = [
     {"time": "2099-01-01T00:00:00Z"},
     {"signature": "00" * 64},
@@ -86,7 +95,7 @@ def test_forged_certificates_and_a_service_that_lies(browser: Browser, service: 
             page.add_init_script(NO_SUBTLE)
         page.route("**/v1/verify", lying)
         for change in FORGED:
-            page.route(f"**/v1/certificates/{number}", altered(lambda document, change=change: document.update(change)))
+            page.route(f"**/v1/certificates/{number}", altered(partial(updated, change)))
             go(page, f"/certificates/{number}")
             page.get_by_role("heading", name="Do not trust this certificate").wait_for()
             assert "failed" in check(page, "signature").inner_text()
@@ -129,7 +138,7 @@ def test_a_list_that_passes_for_a_text(page: Page, service: Running) -> None:
     for name in ("key", "configuration", "time", "error_bound", "signature"):
         page.route(
             f"**/v1/certificates/{number}",
-            altered(lambda document, name=name: document.update({name: [document[name]]})),
+            altered(partial(wrapped, name)),
         )
         go(page, f"/certificates/{number}")
         page.get_by_role("heading", name="Not a valid certificate").wait_for()
