@@ -1,4 +1,4 @@
-"""Shared set-up: seeded property tests, every kind of hardware this machine has, a PostgreSQL server."""
+"""Shared set-up: seeded property tests, every kind of hardware this machine has, a PostgreSQL server, a browser."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from hypothesis import HealthCheck, settings
 from neverseen.hardware import Hardware, choose
 
 if TYPE_CHECKING:  # not all of the tests need what databases need
+    from playwright.sync_api import Browser, Page
+
     from neverseen.ledger import Ledger
     from tests.postgresql import Server
+    from tests.test_console import Running
 
 settings.register_profile(
     "neverseen", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -76,3 +79,34 @@ def ledger(url: str) -> Iterator[Ledger]:
 
     with Ledger(url, create=True, patience=0.3) as made:
         yield made
+
+
+# -- the console: each file of tests has a service of its own, under the name `service` ----------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser. Not for the session: while it runs, no other test could run an event loop."""
+    from tests import chromium
+
+    with chromium.browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Browser, service: Running) -> Iterator[Page]:
+    """A tab that the tests of a file share: a new one costs more than most tests."""
+    from tests.test_console import opened
+
+    with opened(browser, service) as found:
+        yield found
+
+
+@pytest.fixture
+def page(tab: Page, service: Running) -> Iterator[Page]:
+    """The shared tab, signed in, with nothing in it of the tests before."""
+    from tests.test_console import signed_in, watched
+
+    signed_in(tab, service.admin)
+    with watched(tab, service):
+        yield tab

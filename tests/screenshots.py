@@ -36,7 +36,7 @@ def main() -> None:
         store.create(folder, Precomputed(64, "digits"), classifier).close()
         probe = service_folder(folder) / "probe.npz"
         np.savez(probe, features=features[-HELD_OUT:].astype(np.float32), labels=labels[-HELD_OUT:])
-        with running(folder, "Precomputed(64, 'digits')", seal_after=4.0) as service, chromium.browser() as browser:
+        with running(folder, Precomputed(64, "digits"), seal_after=4.0) as service, chromium.browser() as browser:
             receipts = used(service, features[:-HELD_OUT], labels[:-HELD_OUT])
             pictures(service, browser, features[-1], receipts)
 

@@ -20,7 +20,7 @@ import numpy as np
 import uvicorn
 
 from neverseen import AnalyticClassifier, ForgettingModel, Key, Keyring, RandomProjection, store
-from neverseen.backbones import Precomputed
+from neverseen.backbones import Backbone, Precomputed
 from neverseen.service import KeyFile, Settings, create_app
 from neverseen.service.core import Service
 from neverseen.service.edge.protocol import LimitedProtocol
@@ -105,13 +105,19 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, settings: Settings = QUICK, **options: Any) -> Iterator[Running]:
+def running(
+    folder: Path,
+    settings: Settings = QUICK,
+    backbone: Backbone = BACKBONE,
+    keyring: Keyring | None = KEYS,
+    **options: Any,
+) -> Iterator[Running]:
     if not folder.exists():
         new_store(folder)
     keys = KeyFile(service_folder(folder))
     name = f"admin {len(keys.all())}"
     admin = keys.add(name, ["admin"])
-    app = create_app(folder, settings, backbone=BACKBONE, keys=KEYS, hardware="numpy", **options)
+    app = create_app(folder, settings, backbone=backbone, keys=keyring, hardware="numpy", **options)
     config = uvicorn.Config(
         app.state.front,
         port=0,

@@ -6,9 +6,6 @@ import base64
 import io
 import json
 import re
-import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -25,24 +22,31 @@ import pytest
 pytest.importorskip("fastapi", reason="the console is served by the service: pip install 'neverseen[service]'")
 pytest.importorskip("uvicorn", reason="the console is served by the service: pip install 'neverseen[service]'")
 
+import tests.service
 from neverseen import AnalyticClassifier, RandomProjection, store
-from neverseen.backbones import Precomputed
+from neverseen.backbones import Backbone, Precomputed
 from neverseen.labels import canonical_json
-from neverseen.service.edge.access import KeyFile
-from neverseen.service.operations.settings import service_folder
-from tests import chromium
+from neverseen.service import Settings
+from tests.service import token
 from tests.test_certificates import ALONE, CHAIN, CHAINS, certificate_after, of_format_1
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FilePayload, Page, Route
 
 SIZE = 8
+PRECOMPUTED = Precomputed(SIZE)
 SECONDS = 60_000
 BAD_LABEL = '<img src=x onerror="document.title=1">'
 LONG_LABEL = "a label that goes on and on " * 5
 ROUTES = ("/#/", "/#/requests", "/#/learn", "/#/forget", "/#/predict", "/#/certificates", "/certificates/1")
 NO_SUBTLE = "Object.defineProperty(crypto, 'subtle', { value: undefined })"
 """What a page without https finds."""
+HURRY = """
+if (location.protocol !== "about:" && sessionStorage.getItem("hurry")) {
+    const wait = window.setTimeout;
+    window.setTimeout = (task, time) => wait(task, time / 20);
+}
+"""
 RNG = np.random.default_rng(0)
 
 
@@ -56,40 +60,12 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, backbone: str = f"Precomputed({SIZE})", **settings: object) -> Iterator[Running]:
-    """Serve a store until the end of the block, in a process of its own."""
-    keys = KeyFile(service_folder(folder))
-    admin = keys.add("console", ["admin"])
-    learner = keys.add("learner", ["learn", "predict"])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    imports = "from neverseen.backbones import Precomputed, efficientnet_lite0\nfrom neverseen.service import Settings, serve\n"
-    program = f"serve({str(folder)!r}, Settings(**{settings}), backbone={backbone}, port={port}, hardware='numpy')"
-    command = [sys.executable, "-c", imports + program]
-    log = folder.parent / "service.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-        address = f"http://127.0.0.1:{port}"
-        try:
-            for _ in range(600):
-                try:
-                    with urllib.request.urlopen(address + "/readyz", timeout=5):  # noqa: S310
-                        break
-                except OSError:
-                    if process.poll() is not None:
-                        raise RuntimeError(log.read_text()) from None
-                    time.sleep(0.1)
-            yield Running(address, admin, learner)
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium.browser() as started:
-        yield started
+def running(folder: Path, backbone: Backbone = PRECOMPUTED, **settings: Any) -> Iterator[Running]:
+    """Serve a store until the end of the block."""
+    learner = token(folder, "learner", "learn", "predict")
+    timing = {"quiet": 0.0, "max_delay": 0.0} | settings
+    with tests.service.running(folder, Settings(**timing), backbone, None) as started:
+        yield Running(started.url, started.admin["Authorization"].removeprefix("Bearer "), learner)
 
 
 def new_store(folder: Path) -> Path:
@@ -110,32 +86,57 @@ def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield started
 
 
-@pytest.fixture
-def page(browser: Browser, service: Running) -> Iterator[Page]:
-    with opened(browser, service) as tab:
-        yield tab
+@contextmanager
+def opened(browser: Browser, service: Running, key: str | None = None, **options: Any) -> Iterator[Page]:
+    """Hand out a new tab that is signed in."""
+    with browser.new_context(base_url=service.address, **options) as context:
+        context.set_default_timeout(SECONDS)
+        context.add_init_script(HURRY)
+        tab = context.new_page()
+        signed_in(tab, service.admin if key is None else key)
+        with watched(tab, service):
+            yield tab
+
+
+def signed_in(tab: Page, key: str) -> None:
+    """Leave what the tab shows, and sign in."""
+    tab.goto("/console/icon.svg")  # any page of the service; `test_keys` signs in as people do
+    tab.evaluate("(key) => { sessionStorage.clear(); sessionStorage.setItem('neverseen.key', key); }", key)
+
+
+def hurried(tab: Page) -> None:
+    """Have the pages that are loaded from now on wait a twentieth of the time before they ask again."""
+    tab.evaluate("sessionStorage.setItem('hurry', 'yes')")
 
 
 @contextmanager
-def opened(browser: Browser, service: Running, key: str | None = None, **options: Any) -> Iterator[Page]:
-    """Hand out a tab that is signed in. No script may fail in it, and nothing may break the page's policy."""
-    with browser.new_context(base_url=service.address, **options) as context:
-        context.set_default_timeout(SECONDS)
-        tab = context.new_page()
-        faults: list[str] = []
-        tab.on("pageerror", lambda error: faults.append(str(error)))
-        tab.on("console", lambda said: faults.append(said.text) if "Content Security Policy" in said.text else None)
-        tab.on(
-            "request", lambda sent: None if sent.url.startswith((service.address, "blob:")) else faults.append(sent.url)
-        )
-        tab.goto("/console/icon.svg")  # any page of the service; `test_keys` signs in as people do
-        tab.evaluate("(key) => sessionStorage.setItem('neverseen.key', key)", service.admin if key is None else key)
-        try:
-            yield tab
-        finally:
-            if not tab.is_closed():
-                tab.unroute_all(behavior="ignoreErrors")  # the page may be asking for something just now
-        assert faults == []
+def watched(tab: Page, service: Running) -> Iterator[None]:
+    """No script may fail in a tab, and nothing may break the page's policy."""
+    faults: list[str] = []
+
+    def failed(error: Any) -> None:
+        faults.append(str(error))
+
+    def said(message: Any) -> None:
+        if "Content Security Policy" in message.text:
+            faults.append(message.text)
+
+    def sent(request: Any) -> None:
+        if not request.url.startswith((service.address, "blob:")):
+            faults.append(request.url)
+
+    tab.on("pageerror", failed)
+    tab.on("console", said)
+    tab.on("request", sent)
+    try:
+        yield
+    finally:
+        if not tab.is_closed():
+            tab.unroute_all(behavior="ignoreErrors")  # the page may be asking for something just now
+        tab.remove_listener("pageerror", failed)
+        tab.remove_listener("console", said)
+        tab.remove_listener("request", sent)
+    assert faults == []
 
 
 def centre(label: object) -> list[float]:
@@ -178,8 +179,8 @@ def forgotten(service: Running, *receipts: str) -> int:
 
 
 def go(page: Page, path: str) -> None:
-    page.goto("about:blank")  # so that the page is loaded anew, not only its hash
-    page.goto(path)
+    page.evaluate("(path) => history.replaceState(null, '', path)", path)
+    page.reload()  # so that the page is loaded anew, not only its hash
     page.locator("main h1").wait_for()
     page.locator(".loading").wait_for(state="detached")
 
@@ -462,6 +463,7 @@ def test_a_long_chain_is_checked_in_parts(page: Page, service: Running) -> None:
 
     page.route("**/console/bundle.js", shorter)
     page.route("**/v1/certificates/1", hasty)
+    hurried(page)
     go(page, "/certificates/4")
     check(page, "chain").get_by_text("Unbroken back to certificate 2. It stopped there, after 2.").wait_for()
     page.get_by_role("heading", name="Checked in part").wait_for()
@@ -615,34 +617,38 @@ new MutationObserver((changes) => {
 """Notes what a screen reader would be told."""
 
 
-def test_a_screen_reader_is_told_the_verdict_once(page: Page, service: Running) -> None:
+def test_a_screen_reader_is_told_the_verdict_once(browser: Browser, service: Running) -> None:
     number = 0
     while number < 12:
         number = forgotten(service, learned(service))
-    page.add_init_script(LIVE)
-    page.route(
-        "**/console/bundle.js",
-        lambda route: route.fulfill(
-            body=route.fetch().text().replace("TOGETHER = 6", "TOGETHER = 1"), content_type="text/javascript"
-        ),
-    )
-    go(page, f"/certificates/{number}")
-    page.get_by_role("heading", name="Signed, and part of an unbroken chain").wait_for()
-    page.locator("#announce").get_by_text("Signed, and part of an unbroken chain").wait_for()
-    said = page.evaluate("window.said")
-    assert len(said) == 1, said
-    go(page, "/#/learn")
-    page.get_by_label("Features").fill(json.dumps(centre("cat")))
-    page.get_by_label("Label", exact=True).fill("cat")
-    page.get_by_role("button", name="Learn", exact=True).click()
-    page.locator(".steps li.done", has_text="published").wait_for()
-    page.locator("#announce").get_by_text("published").wait_for()
-    said = page.evaluate("window.said")
-    assert len(said) <= 3, said
-    assert page.get_by_label("Receipt", exact=True).input_value() not in " ".join(said)  # a secret is not read aloud
+    with opened(browser, service) as page:
+        page.add_init_script(LIVE)
+        page.route(
+            "**/console/bundle.js",
+            lambda route: route.fulfill(
+                body=route.fetch().text().replace("TOGETHER = 6", "TOGETHER = 1"), content_type="text/javascript"
+            ),
+        )
+        go(page, f"/certificates/{number}")
+        page.get_by_role("heading", name="Signed, and part of an unbroken chain").wait_for()
+        page.locator("#announce").get_by_text("Signed, and part of an unbroken chain").wait_for()
+        said = page.evaluate("window.said")
+        assert len(said) == 1, said
+        go(page, "/#/learn")
+        page.get_by_label("Features").fill(json.dumps(centre("cat")))
+        page.get_by_label("Label", exact=True).fill("cat")
+        page.get_by_role("button", name="Learn", exact=True).click()
+        page.locator(".steps li.done", has_text="published").wait_for()
+        page.locator("#announce").get_by_text("published").wait_for()
+        said = page.evaluate("window.said")
+        assert len(said) <= 3, said
+        assert page.get_by_label("Receipt", exact=True).input_value() not in " ".join(
+            said
+        )  # a secret is not read aloud
 
 
 def test_the_service_goes_and_comes_back(page: Page) -> None:
+    hurried(page)
     go(page, "/#/requests")
     page.route("**/*", lambda route: route.abort())
     page.locator("#banner").get_by_text("The service does not answer.").wait_for()
@@ -711,17 +717,20 @@ def test_a_new_model(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_a_hidden_tab_asks_nothing(page: Page) -> None:
+    hurried(page)  # it asks twenty times a second
     go(page, "/#/requests")
-    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true })")
-    page.evaluate("window.away = true")
-    page.wait_for_timeout(300)
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url))
-    page.wait_for_timeout(1500)
-    assert len(sent) <= 1
+    until(page, lambda: len(sent) > 1)
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true })")
+    page.evaluate("window.away = true")
+    page.wait_for_timeout(200)
+    before = len(sent)
+    page.wait_for_timeout(500)
+    assert len(sent) <= before + 1
+    before = len(sent)
     page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
-    page.wait_for_timeout(400)
-    assert sent
+    until(page, lambda: len(sent) > before)
 
 
 # -- everybody ---------------------------------------------------------------------------------------
@@ -829,14 +838,15 @@ def test_images(browser: Browser, tmp_path: Path) -> None:
 
     recipe = {"kind": "efficientnet_lite0", "resolution": 64}
     classifier = AnalyticClassifier(RandomProjection(64, seed=0), 2**4)
-    store.create(tmp_path / "model", efficientnet_lite0(resolution=64), classifier, recipe=recipe).close()
+    backbone = efficientnet_lite0(resolution=64)
+    store.create(tmp_path / "model", backbone, classifier, recipe=recipe).close()
 
     def png(colour: str) -> FilePayload:
         file = io.BytesIO()
         picture.new("RGB", (80, 60), colour).save(file, "PNG")
         return {"name": f"{colour}.png", "mimeType": "image/png", "buffer": file.getvalue()}
 
-    with running(tmp_path / "model", "efficientnet_lite0(resolution=64)") as service, opened(browser, service) as page:
+    with running(tmp_path / "model", backbone) as service, opened(browser, service) as page:
         red = base64.b64encode(png("red")["buffer"]).decode()
         call(service, "POST", "/v1/samples", {"samples": [{"image": red, "label": "red"}]})
         go(page, "/#/learn")

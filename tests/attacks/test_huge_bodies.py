@@ -168,12 +168,18 @@ FULL = {
 }
 
 
-@pytest.fixture
-def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """A service that would make a mistake if it read a body itself."""
-    with running(tmp_path / "s") as service:
-        monkeypatch.setattr("neverseen.service.core.READERS", {})
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service in this process that publishes nothing by itself."""
+    with running(tmp_path_factory.mktemp("patient") / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
         yield service
+
+
+@pytest.fixture
+def nothing_here(patient: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
+    """A service that would make a mistake if it read a body itself."""
+    monkeypatch.setattr("neverseen.service.core.READERS", {})
+    return patient
 
 
 @pytest.mark.parametrize("name", FULL)
@@ -221,21 +227,21 @@ def test_the_bytes_of_a_key_are_limited(tmp_path: Path) -> None:
         assert service.client.post("/v1/predict", content=b" " * 4000, headers=other).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/v1/samples", "/v1/forget", "/v1/predict", "/v1/verify", "/v1/forget/class"])
-def test_the_bytes_of_a_key_are_counted_before_they_are_sent(tmp_path: Path, path: str) -> None:
+def test_the_bytes_of_a_key_are_counted_before_they_are_sent(tmp_path: Path) -> None:
     with running(tmp_path / "s", Settings(bytes_burst=10_000, bytes_per_second=1, body_pause=1.0)) as service:
         buckets, secret = service.service.byte_buckets, service.admin["Authorization"].partition(" ")[2]
-        buckets.take("admin 0", 9000)
         at = "127.0.0.1", int(service.url.rpartition(":")[2])
-        with closing(socket.create_connection(at, timeout=60)) as connection:
-            connection.sendall(head(path, secret, "application/json", 1800))
-            assert b" 429 " in connection.recv(1000)  # 408 after a while, when it was waited for
-        buckets._levels["admin 0"] = (-5000.0, time.monotonic())  # now it owes some
-        with closing(socket.create_connection(at, timeout=60)) as connection:
-            lines = f"POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {secret}\r\n"
-            lines += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-            connection.sendall(lines.encode())
-            assert b" 429 " in connection.recv(1000)
+        for path in ("/v1/samples", "/v1/forget", "/v1/predict", "/v1/verify", "/v1/forget/class"):
+            buckets._levels["admin 0"] = (1000.0, time.monotonic())
+            with closing(socket.create_connection(at, timeout=60)) as connection:
+                connection.sendall(head(path, secret, "application/json", 1800))
+                assert b" 429 " in connection.recv(1000)  # 408 after a while, when it was waited for
+            buckets._levels["admin 0"] = (-5000.0, time.monotonic())  # now it owes some
+            with closing(socket.create_connection(at, timeout=60)) as connection:
+                lines = f"POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {secret}\r\n"
+                lines += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+                connection.sendall(lines.encode())
+                assert b" 429 " in connection.recv(1000)
 
 
 BODIES = {
@@ -247,38 +253,37 @@ BODIES = {
 
 @pytest.mark.parametrize("query", ["", "?dry_run=true"])
 @pytest.mark.parametrize("name", BODIES)
-def test_what_waits_for_the_writer_counts(tmp_path: Path, name: str, query: str) -> None:
+def test_what_waits_for_the_writer_counts(patient: Running, name: str, query: str) -> None:
     """A body counts against its key, and what it lists against the queue, until it is answered."""
     path, body, count = BODIES[name]
-    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
-        writer, room = service.service.writer, service.service.bodies._room
-        entered, gate = threading.Event(), threading.Event()
+    writer, room = patient.service.writer, patient.service.bodies._room
+    entered, gate = threading.Event(), threading.Event()
 
-        def wait(_: object) -> None:
-            entered.set()
-            gate.wait(120)
+    def wait(_: object) -> None:
+        entered.set()
+        gate.wait(120)
 
-        writer.ask(wait)
-        assert entered.wait(60)
-        answers: list[int] = []
+    writer.ask(wait)
+    assert entered.wait(60)
+    answers: list[int] = []
 
-        def send() -> None:
-            answers.append(service.client.post(path + query, json=body, headers=service.admin).status_code)
+    def send() -> None:
+        answers.append(patient.client.post(path + query, json=body, headers=patient.admin).status_code)
 
-        sender = threading.Thread(target=send)
-        sender.start()
-        try:
-            end = time.monotonic() + 60
-            while not writer._jobs:
-                assert sender.is_alive(), f"the request does not come: {answers}"
-                assert time.monotonic() < end, "the request does not come"
-                time.sleep(0.01)
-            assert (room.held("admin 0"), writer._others[1].held("admin 0")) == (len(json_sent(body)), count)
-        finally:
-            gate.set()
-            sender.join(60)
-        assert answers == [404]
-        assert (room.held("admin 0"), writer._others[1].held("admin 0")) == (0, 0)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        end = time.monotonic() + 60
+        while not writer._jobs:
+            assert sender.is_alive(), f"the request does not come: {answers}"
+            assert time.monotonic() < end, "the request does not come"
+            time.sleep(0.01)
+        assert (room.held("admin 0"), writer._others[1].held("admin 0")) == (len(json_sent(body)), count)
+    finally:
+        gate.set()
+        sender.join(60)
+    assert answers == [404]
+    assert (room.held("admin 0"), writer._others[1].held("admin 0")) == (0, 0)
 
 
 def json_sent(body: object) -> bytes:

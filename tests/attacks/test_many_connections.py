@@ -59,9 +59,12 @@ class Good:
         self._connection.close()
 
 
-@pytest.fixture(params=["http", "https"])
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Process, str, ssl.SSLContext | None]]:
+@pytest.fixture(scope="module", params=["http", "https"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Process, str, ssl.SSLContext | None]]:
     """A service that may open 300 files."""
+    tmp_path = tmp_path_factory.mktemp("served")
     folder = new_store(tmp_path / "s")
     secret = token(folder, "good", "admin")
     if request.param == "https":
@@ -79,7 +82,7 @@ def test_idle_connections_do_not_close_the_store(served: tuple[Process, str, ssl
     with ExitStack() as stack:
         good = stack.enter_context(closing(Good(process.port, secret, context)))
         good.goes_on(0)
-        for number in range(600):
+        for number in range(400):
             idle = socket.create_connection(("127.0.0.1", process.port), timeout=60)
             stack.enter_context(closing(idle))
             if number % 3 == 1:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,10 @@ def test_bytes_are_counted_before_they_are_sent(tmp_path: Path) -> None:
     import socket
     from contextlib import closing
 
-    with besieged(tmp_path / "s", public_bytes_per_second=1, public_bytes_burst=1000) as service:
-        assert post(service.port, "/v1/verify", "", b" " * 900) != 429
-        with closing(socket.create_connection(("127.0.0.1", service.port), timeout=60)) as connection:
+    with running(tmp_path / "s", Settings(public_bytes_per_second=1, public_bytes_burst=1000)) as service:
+        port = service.client.base_url.port or 0
+        assert post(port, "/v1/verify", "", b" " * 900) != 429
+        with closing(socket.create_connection(("127.0.0.1", port), timeout=60)) as connection:
             connection.sendall(head("/v1/verify", "", "application/json", 900))
             assert b" 429 " in connection.recv(1000)  # 408 after a while, when it was waited for
 
@@ -78,40 +80,46 @@ def test_a_flood_of_small_certificates_of_one_address(service: Besieged) -> None
 
 def test_a_certificate_that_would_take_too_much_memory(tmp_path: Path) -> None:
     greedy = '{"certificate":{"a":[' + ",".join(["[]"] * 3_000_000) + ']},"checks":["signature"]}'
-    with besieged(tmp_path / "s", reading_memory=2**27) as service:
-        assert post(service.port, "/v1/verify", service.tokens["attacker"], greedy.encode()) == 413
-        status, found = call(service, "/v1/certificates/x", {})
-        assert status in (404, 405), found
-        status, found = call(service, "/v1/verify", {"certificate": 1, "checks": ["signature"]})
-        assert (status, found["error"]["code"]) == (404, "not_found")  # it answers again, and nothing is published
+    with running(tmp_path / "s", Settings(reading_memory=2**27)) as service:
+        headers = service.admin | {"Content-Type": "application/json"}
+        assert service.client.post("/v1/verify", content=greedy.encode(), headers=headers).status_code == 413
+        assert service.client.post("/v1/certificates/x", json={}, headers=service.admin).status_code in (404, 405)
+        asked = {"certificate": 1, "checks": ["signature"]}
+        answer = service.client.post("/v1/verify", json=asked, headers=service.admin)
+        # It answers again, and nothing is published.
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
-def test_checks_are_not_made_in_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(tmp_path / "s") as service:
-        publish(service)
-        monkeypatch.setattr(checks, "certificate_of", None)
-        monkeypatch.setattr(checks, "check_signature", None)
-        answer = service.client.post("/v1/verify", json={"certificate": 1, "checks": ["signature", "chain"]})
-        assert [check["passed"] for check in answer.json()["checks"]] == [True, True]
-        listed = service.client.get("/v1/certificates").json()["certificates"]
-        assert [entry["number"] for entry in listed] == [1]
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service in this process, with three certificates."""
+    with running(tmp_path_factory.mktemp("published") / "s", Settings(quiet=10**6, max_delay=10**6)) as found:
+        for row in range(3):
+            found.learn([row])
+            assert found.client.post("/v1/publish", headers=found.admin).status_code == 200
+        yield found
 
 
-def test_one_check_many_times(tmp_path: Path) -> None:
-    with running(tmp_path / "s") as service:
-        publish(service)
-        answer = service.client.post("/v1/verify", json={"certificate": 1, "checks": ["chain"] * 4})
-        assert answer.status_code == 422
-        assert "each check once" in answer.json()["error"]["message"]
+def test_checks_are_not_made_in_the_service(published: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "certificate_of", None)
+    monkeypatch.setattr(checks, "check_signature", None)
+    answer = published.client.post("/v1/verify", json={"certificate": 1, "checks": ["signature", "chain"]})
+    assert [check["passed"] for check in answer.json()["checks"]] == [True, True]
+    listed = published.client.get("/v1/certificates").json()["certificates"]
+    assert sorted(entry["number"] for entry in listed) == [1, 2, 3]
 
 
-def test_a_certificate_is_sent_in_pieces(tmp_path: Path) -> None:
-    with running(tmp_path / "s") as service:
-        publish(service)
-        path = service.folder / "certificates" / "00000001.json"
-        answer = service.client.get("/v1/certificates/1")
-        assert answer.content == path.read_bytes()
-        assert int(answer.headers["content-length"]) == path.stat().st_size
+def test_one_check_many_times(published: Running) -> None:
+    answer = published.client.post("/v1/verify", json={"certificate": 1, "checks": ["chain"] * 4})
+    assert answer.status_code == 422
+    assert "each check once" in answer.json()["error"]["message"]
+
+
+def test_a_certificate_is_sent_in_pieces(published: Running) -> None:
+    path = published.folder / "certificates" / "00000001.json"
+    answer = published.client.get("/v1/certificates/1")
+    assert answer.content == path.read_bytes()
+    assert int(answer.headers["content-length"]) == path.stat().st_size
 
 
 def test_nobody_takes_all_places_in_the_queue(tmp_path: Path) -> None:
@@ -131,12 +139,8 @@ def test_nobody_takes_all_places_in_the_queue(tmp_path: Path) -> None:
     assert asyncio.run(outcomes()) == ["not_found"] * 8 + ["busy"] * 4 + ["not_found"]
 
 
-def test_a_long_chain_is_checked_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(tmp_path / "s") as service:
-        for row in range(3):
-            service.learn([row])
-            service.client.post("/v1/publish", headers=service.admin)
-        chain = checks.Chain(service.folder / "certificates", service.service.opened().description.public_key)
+def test_a_long_chain_is_checked_in_parts(published: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = checks.Chain(published.folder / "certificates", published.service.opened().description.public_key)
     monkeypatch.setattr(checks, "_SECONDS", -1.0)
     with pytest.raises(Refusal, match="0 of 3 certificates are checked so far"):
         chain.check(3)
@@ -144,12 +148,8 @@ def test_a_long_chain_is_checked_in_parts(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(chain.check(3)) == 3
 
 
-def test_a_long_list_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(tmp_path / "s") as service:
-        for row in range(3):
-            service.learn([row])
-            service.client.post("/v1/publish", headers=service.admin)
-        checker = checks.Checker(service.folder / "certificates", service.service.opened().description.public_key)
+def test_a_long_list_is_read_in_parts(published: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    checker = checks.Checker(published.folder / "certificates", published.service.opened().description.public_key)
     listed: dict[str, Any] = {"list": [3, 2]}
     assert [entry["number"] for entry in checker.answer(listed, b"")[0]["certificates"]] == [3, 2]
     monkeypatch.setattr(checks, "_SECONDS", -1.0)
