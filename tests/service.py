@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
+import json
 import os
 import signal
 import socket
@@ -23,6 +25,7 @@ from neverseen import AnalyticClassifier, ForgettingModel, Key, Keyring, RandomP
 from neverseen.backbones import Precomputed
 from neverseen.service import KeyFile, Settings, create_app
 from neverseen.service.core import Service
+from neverseen.service.edge.apart import Apart, _end
 from neverseen.service.edge.protocol import LimitedProtocol
 from neverseen.service.operations.run import Server, connections_of
 from neverseen.service.operations.settings import service_folder
@@ -104,6 +107,33 @@ class Running:
             time.sleep(0.01)
 
 
+_readers: dict[str, subprocess.Popen[bytes]] = {}  # by what they were told at their start
+
+
+@atexit.register
+def _end_readers() -> None:
+    for process in _readers.values():
+        _end(process)
+
+
+def _lend_reader(readers: Apart) -> None:
+    """Give a service the process for reading bodies that another left: to start one takes longer than most tests."""
+    process = _readers.pop(json.dumps(readers._about), None)
+    if process is not None:
+        readers._idle.get()
+        readers._idle.put(process)
+
+
+def _keep_reader(readers: Apart) -> None:
+    """Keep one that waits for work. All others end with their service."""
+    waiting = [readers._idle.get() for _ in range(readers._idle.qsize())]
+    for process in waiting:
+        if process is not None and process.poll() is None and json.dumps(readers._about) not in _readers:
+            _readers[json.dumps(readers._about)] = process
+        else:
+            readers._idle.put(process)
+
+
 @contextmanager
 def running(folder: Path, settings: Settings = QUICK, **options: Any) -> Iterator[Running]:
     if not folder.exists():
@@ -131,9 +161,11 @@ def running(folder: Path, settings: Settings = QUICK, **options: Any) -> Iterato
             assert thread.is_alive(), "the service did not start"
             assert time.monotonic() < end, "the service did not get ready"
             time.sleep(0.005)
+        _lend_reader(app.state.service.readers)
         port = server.port
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             yield Running(client, folder, admin, app.state.service)
+            _keep_reader(app.state.service.readers)
     finally:
         server.should_exit = True
         thread.join(60)
