@@ -31,6 +31,7 @@ from neverseen.service.operations.run import Server, connections_of
 from neverseen.service.operations.settings import service_folder
 from tests.samples import clustered
 
+WITHOUT_TORCH = str(Path(__file__).parent / "without_torch")  # for the path of processes that need none
 SIZE = 6
 ROWS, NUMBERS = clustered("service", 200, SIZE, 3)
 LABELS = [("cat", "dog", "emu")[number] for number in NUMBERS]
@@ -203,7 +204,9 @@ class Process:
         words = [str(folder), str(self.port), str(cert or ""), str(key or ""), settings, first]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         here = str(Path(__file__).parents[1])
-        environment["PYTHONPATH"] = os.pathsep.join([here, str(Path(here) / "src"), environment.get("PYTHONPATH", "")])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [WITHOUT_TORCH, here, str(Path(here) / "src"), environment.get("PYTHONPATH", "")]
+        )
         self.process = subprocess.Popen([sys.executable, "-c", SCRIPT, *words], env=environment, cwd=here)
         end = time.monotonic() + 120
         with httpx.Client(base_url=self.url, verify=False, timeout=5) as client:  # noqa: S501

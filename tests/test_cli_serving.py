@@ -15,6 +15,7 @@ import pytest
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.service.operations.run import bound
 from tests.networks_for_stores import Letters
+from tests.service import WITHOUT_TORCH
 from tests.test_cli import INIT, _here, run
 
 __all__ = ["_here"]
@@ -120,7 +121,7 @@ def test_a_store_takes_the_words_it_was_made_with() -> None:
 
 def served(*words: str) -> tuple[subprocess.Popen[str], str]:
     """Start a service; return it and the address that it tells, with all that it said before."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([WITHOUT_TORCH, str(ROOT), str(ROOT / "src")])}
     process = subprocess.Popen(
         [sys.executable, "-m", "neverseen.cli", "serve", *words, "--port", "0"],
         stderr=subprocess.PIPE,

@@ -167,7 +167,7 @@ def test_the_readmes_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.split() == ["True", "True"]
 
 
-BENCHMARKS = {  # options, constants made smaller, what must be printed
+BENCHMARKS: dict[str, tuple[str, dict[str, Any], str]] = {  # options, constants made smaller, what must be printed
     "backbones": ("--samples 2 --resolution 64 --backbones images", {"CODES": 64}, "onnx, 1 thread"),
     "store": (
         "--sizes 64 --batch 20 --repeats 1 --features 16 --classes 5 --kills 2 --hardware numpy",
