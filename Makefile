@@ -10,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo serve test lint types contract check bench clean
+.PHONY: help demo serve test quick lint types contract check bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -46,6 +46,12 @@ $(VENV)/.browser: | $(VENV)/bin/python
 
 test: $(VENV)/.dev $(VENV)/.browser ## run every test, two files at a time
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
+
+QUICK := arithmetic encoding fixedpoint rational solver statistics holdings labels model certificates keys receipts \
+	witness saving vectors forgetting store store_arrays versions walk
+
+quick: $(VENV)/.dev ## within a minute: the engine, models, proofs and stores, without services, browsers and benchmarks
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal $(QUICK:%=tests/test_%.py)
 
 lint: $(VENV)/.dev ## check style
 	$(VENV)/bin/ruff check .

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
+import json
 import os
 import signal
 import socket
@@ -23,11 +25,13 @@ from neverseen import AnalyticClassifier, ForgettingModel, Key, Keyring, RandomP
 from neverseen.backbones import Backbone, Precomputed
 from neverseen.service import KeyFile, Settings, create_app
 from neverseen.service.core import Service
+from neverseen.service.edge.apart import Apart, _end
 from neverseen.service.edge.protocol import LimitedProtocol
 from neverseen.service.operations.run import Server, connections_of
 from neverseen.service.operations.settings import service_folder
 from tests.samples import clustered
 
+WITHOUT_TORCH = str(Path(__file__).parent / "without_torch")  # for the path of processes that need none
 SIZE = 6
 ROWS, NUMBERS = clustered("service", 200, SIZE, 3)
 LABELS = [("cat", "dog", "emu")[number] for number in NUMBERS]
@@ -104,6 +108,33 @@ class Running:
             time.sleep(0.01)
 
 
+_readers: dict[str, subprocess.Popen[bytes]] = {}  # by what they were told at their start
+
+
+@atexit.register
+def _end_readers() -> None:
+    for process in _readers.values():
+        _end(process)
+
+
+def _lend_reader(readers: Apart) -> None:
+    """Give a service the process for reading bodies that another left: to start one takes longer than most tests."""
+    process = _readers.pop(json.dumps(readers._about), None)
+    if process is not None:
+        readers._idle.get()
+        readers._idle.put(process)
+
+
+def _keep_reader(readers: Apart) -> None:
+    """Keep one that waits for work. All others end with their service."""
+    waiting = [readers._idle.get() for _ in range(readers._idle.qsize())]
+    for process in waiting:
+        if process is not None and process.poll() is None and json.dumps(readers._about) not in _readers:
+            _readers[json.dumps(readers._about)] = process
+        else:
+            readers._idle.put(process)
+
+
 @contextmanager
 def running(
     folder: Path,
@@ -137,9 +168,11 @@ def running(
             assert thread.is_alive(), "the service did not start"
             assert time.monotonic() < end, "the service did not get ready"
             time.sleep(0.005)
+        _lend_reader(app.state.service.readers)
         port = server.port
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             yield Running(client, folder, admin, app.state.service)
+            _keep_reader(app.state.service.readers)
     finally:
         server.should_exit = True
         thread.join(60)
@@ -177,7 +210,9 @@ class Process:
         words = [str(folder), str(self.port), str(cert or ""), str(key or ""), settings, first]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         here = str(Path(__file__).parents[1])
-        environment["PYTHONPATH"] = os.pathsep.join([here, str(Path(here) / "src"), environment.get("PYTHONPATH", "")])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [WITHOUT_TORCH, here, str(Path(here) / "src"), environment.get("PYTHONPATH", "")]
+        )
         self.process = subprocess.Popen([sys.executable, "-c", SCRIPT, *words], env=environment, cwd=here)
         end = time.monotonic() + 120
         with httpx.Client(base_url=self.url, verify=False, timeout=5) as client:  # noqa: S501

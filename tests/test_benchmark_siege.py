@@ -14,18 +14,19 @@ pytest.importorskip("PIL")
 pytest.importorskip("neverseen.service", exc_type=ImportError)
 
 from benchmarks import siege
+from tests.service import WITHOUT_TORCH
 
 
 @pytest.fixture(autouse=True)
 def same_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    roots = [str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    roots = [WITHOUT_TORCH, str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 def test_what_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.json"
-    siege.main(["--attacks", "single-bombs", "--seconds", "0.2", "--scale", "0.02", "--json", str(path)])
+    siege.main(["--attacks", "single-bombs", "--seconds", "0.1", "--scale", "0.02", "--json", str(path)])
     found = json.loads(path.read_text("utf-8"))
     assert found["benchmark"] == "siege"
     row = found["attacks"]["single-bombs"]

@@ -35,6 +35,7 @@ from neverseen.client import (  # noqa: E402
     ServiceError,
     UnreachableError,
 )
+from tests.service import WITHOUT_TORCH  # noqa: E402
 from tests.tls import certificate  # noqa: E402
 
 GUIDE = Path(__file__).parents[1] / "docs/service.md"
@@ -52,7 +53,7 @@ class Shell:
         self.folder = folder
         self.env = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "NO_COLOR": "1"}
         self.env["PYTHONPATH"] = os.pathsep.join(
-            [str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+            [WITHOUT_TORCH, str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         )
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = str(free.getsockname()[1])
@@ -214,7 +215,7 @@ def test_against_a_service_that_is_killed(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("neverseen.service", exc_type=ImportError)
     from benchmarks.service_process import Samples, Served
 
-    places = [str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    places = [WITHOUT_TORCH, str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
     rows = np.round(np.random.default_rng(0).normal(size=(6, 8)) * 16) / 16
     labels: list[int | str] = [0, 1, 2, "a", "b", "c"]

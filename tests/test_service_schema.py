@@ -13,7 +13,7 @@ import pytest
 from neverseen.service import Settings
 from tests.service import Running, running, samples
 
-EXAMPLES = 15
+EXAMPLES = 5
 POLICY = Settings(
     quiet=0.0, max_delay=0.0, max_batch=50, requests_per_second=1e9, public_per_second=1e9, public_burst=1e9
 )

@@ -197,6 +197,13 @@ def test_a_small_form_of_many_lines_is_read_apart(nothing_here: Running) -> None
     assert answer.status_code == 404, answer.text
 
 
+def test_bodies_one_after_another_are_read_by_one_process(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(reading_processes=2)) as service:
+        for start in (0, 80):
+            service.learn(range(start, start + 80))
+        assert [process is not None for process in service.service.readers._idle.queue] == [False, True]
+
+
 def test_a_simple_body_is_not_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path / "s") as service:
         monkeypatch.setattr(service.service.readers, "ask", None)

@@ -50,7 +50,7 @@ class Apart:
         self._about = about
         self._turns = Turns(processes, waiting)
         self._pool = ThreadPoolExecutor(processes, "apart")
-        self._idle: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
+        self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()  # first one that runs already
         for _ in range(processes):
             self._idle.put(None)
         self._patience = _PATIENCE * float(about["seconds"])
