@@ -161,6 +161,8 @@ def learn(
 
     Example: `neverseen learn shop monday.csv --receipts monday.jsonl`
     """
+    from neverseen.backbones.reading import lose
+
     takes, made = taken_by(folder, backbone)
     found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
     tell_skipped(found)
@@ -171,13 +173,13 @@ def learn(
             raise LabelError(f"{source}, {place}: {error}") from None
     ways: dict[str, Any] = {"raw": True, "words": backbone, "made": made, "needs_keys": True}
     with opened(folder, write=True, keys=keys, signs=publish, **ways) as model:
-        file, change = ReceiptFile(receipts), None
+        file, prepared, change = ReceiptFile(receipts), None, None
         try:
             if random_ids:
                 found.ids = None
             if not skip_held:
                 _require_new(model, source, found)  # before the network has worked for nothing
-            prepared = model.prepare(found.samples, remember=True)
+            prepared = model.prepare(found.samples, remember=not skip_held)  # a cache is for what will be held
             again = model.held_already(prepared, found.labels or [], found.owners)
             if skip_held:
                 rows = [row for row, is_held in enumerate(again) if not is_held]
@@ -191,6 +193,8 @@ def learn(
                 typer.echo(f"the samples may have been learned: their receipts are in {file.path}", err=True)
             else:
                 file.discard()
+                if prepared is not None:
+                    lose(model.backbone, prepared.prints)
             raise
         certificate = model.publish() if publish else None
     if as_json:
