@@ -323,3 +323,22 @@ def test_features_of_nobody_are_not_found(tmp_path: Path) -> None:
     with store.open(tmp_path / "shop", backbone=Precomputed(8)) as model:
         model.learn(np.flip(ROWS[1:3], axis=1), ["bird", "bird"])
         assert model.holds([receipt]) == [store.Holding(2, None, sure=True)]
+
+
+def test_another_store_cannot_vouch(tmp_path: Path) -> None:
+    """An empty store holds nothing, and so not the sample either: it says nothing of the store that learned it."""
+    forgotten(tmp_path / "shop")
+    relearn(tmp_path / "shop")
+    with made(tmp_path / "empty") as model:
+        model.publish(always=True)
+    with store.open(tmp_path / "shop", write=False) as model:
+        key = model.description.public_key
+    given = "--receipt", tmp_path / "mine.jsonl", "--public-key", key
+    certificates = sorted((tmp_path / "shop" / "certificates").iterdir())
+    for places in ([tmp_path / "shop"], certificates):
+        code, words, error = verify(*places, *given, "--store", tmp_path / "empty")
+        assert (code, words) == (1, "")
+        assert "empty is another store" in error
+        code, words, error = verify(*places, *given, "--store", tmp_path / "shop")
+        assert (code, words) == (1, "")
+        assert "holds its sample now" in error or "holds a sample" in error

@@ -91,5 +91,5 @@ def lose(backbone: Backbone, prints: Sequence[bytes] | None) -> None:
         clear = getattr(backbone, "clear", None)
         if clear is not None:
             clear()
-    elif (discard := getattr(backbone, "discard", None)) is not None:
+    elif prints and (discard := getattr(backbone, "discard", None)) is not None:
         discard(prints)

@@ -46,10 +46,12 @@ from neverseen.errors import (
 )
 from neverseen.labels import from_text, normalise, plain, require_classes, text
 from neverseen.proof.keys import Keyring
+from neverseen.proof.receipts import commitment
 from neverseen.sources.receipts import ReceiptFile, placed_receipts
 from neverseen.sources.samples import Columns, Samples, read_source
 
 if TYPE_CHECKING:
+    from neverseen.holdings import Change
     from neverseen.model.intake import Shown
     from neverseen.store import Store
 
@@ -159,6 +161,8 @@ def learn(
 
     Example: `neverseen learn shop monday.csv --receipts monday.jsonl`
     """
+    from neverseen.backbones.reading import lose
+
     takes, made = taken_by(folder, backbone)
     found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
     tell_skipped(found)
@@ -169,13 +173,13 @@ def learn(
             raise LabelError(f"{source}, {place}: {error}") from None
     ways: dict[str, Any] = {"raw": True, "words": backbone, "made": made, "needs_keys": True}
     with opened(folder, write=True, keys=keys, signs=publish, **ways) as model:
-        file = ReceiptFile(receipts)
+        file, prepared, change = ReceiptFile(receipts), None, None
         try:
             if random_ids:
                 found.ids = None
             if not skip_held:
                 _require_new(model, source, found)  # before the network has worked for nothing
-            prepared = model.prepare(found.samples, remember=True)
+            prepared = model.prepare(found.samples, remember=not skip_held)  # a cache is for what will be held
             again = model.held_already(prepared, found.labels or [], found.owners)
             if skip_held:
                 rows = [row for row, is_held in enumerate(again) if not is_held]
@@ -185,8 +189,12 @@ def learn(
             file.write(change.receipts, change.facts())  # before the change: whoever holds receipts can forget
             model.commit(change)
         except BaseException as error:
-            if not getattr(error, "uncertain", False):  # else the samples may be there: who holds receipts can forget
+            if change is not None and (getattr(error, "uncertain", False) or _may_be_held(model, change)):
+                typer.echo(f"the samples may have been learned: their receipts are in {file.path}", err=True)
+            else:
                 file.discard()
+                if prepared is not None:
+                    lose(model.backbone, prepared.prints)
             raise
         certificate = model.publish() if publish else None
     if as_json:
@@ -354,6 +362,14 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
         print_json({"certificate": about(certificate), "sealed": True})
     else:
         typer.echo(f"sealed; {published_words(certificate)}")
+
+
+def _may_be_held(model: Store, change: Change) -> bool:
+    """Return whether samples are held by the receipts of a change that failed, or the ledger cannot tell."""
+    try:
+        return bool(model.ledger.knows_commitments(map(commitment, change.receipts)))
+    except Exception:
+        return True
 
 
 def _require_new(model: Store, source: Path, found: Samples) -> None:

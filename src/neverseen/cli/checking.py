@@ -123,7 +123,12 @@ def mine(
     place = store or (places[0] if own is not None else None)
     if place is not None:
         own = described(place).public_key
-    known = public_key or own
+        if public_key not in (None, own):
+            raise CertificateRejectedError(
+                f"{place} is another store: it signs with {own}, and the certificates must be of {public_key}. "
+                "It cannot tell whether the samples are held: give the store that the certificates are of"
+            )
+    known = own or public_key
     for certificate in certificates:
         check_signature(certificate, known)
     given = placed_receipts(receipts)

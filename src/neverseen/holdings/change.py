@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,20 +72,3 @@ class Change:
     def noting(self, request: Any) -> Change:
         """Return the same change with something for the ledger to note in its transaction."""
         return replace(self, request=request)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Change]) -> Change:
-        """Return changes of one kind and owner as one, in order."""
-        if len(parts) == 1:
-            return parts[0]
-        tickets = [part.tickets for part in parts]
-        return cls(
-            parts[0].kind,
-            np.concatenate([part.quantised for part in parts]),
-            LabelIndex.joined([part.labels for part in parts]),
-            None if None in tickets else tuple(ticket for each in tickets for ticket in each or ()),
-            parts[0].owner,
-            receipts=tuple(receipt for part in parts for receipt in part.receipts),
-            prints=tuple(fingerprint for part in parts for fingerprint in part.prints),
-            contents=tuple(content for part in parts for content in part.contents),
-        )

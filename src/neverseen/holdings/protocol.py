@@ -20,6 +20,8 @@ class HeldTicket(Protocol):
     @property
     def member(self) -> bytes: ...  # noqa: D102  # digest of its sample
     @property
+    def content(self) -> bytes: ...  # noqa: D102  # keyed digest of its raw sample
+    @property
     def id(self) -> str: ...  # noqa: D102  # canonical text; empty where it is not kept
     @property
     def owner(self) -> str: ...  # noqa: D102  # likewise

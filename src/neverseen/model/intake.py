@@ -96,36 +96,45 @@ class Intake:
         ids: Iterable[Any] | None,
         owners: Iterable[Any] | None,
     ) -> Change:
-        """Return the change that learns samples, with a receipt for each. Ids that are taken are refused first."""
-        keys = self.require_keys()
-        require_cipher()  # before the network has worked for minutes
+        """Return the change that learns samples, with a receipt for each. Ids that are taken are refused first.
+
+        A cache of features has the samples from here on. It loses them if they are refused, here or by `commit`.
+        """
         listed = samples if isinstance(samples, Prepared) else as_list(samples)
-        count = len(listed)
-        index = _indexed(labels, count)
-        names = [index.texts[position] for position in index.positions]
-        id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in range(count)] if ids is None else ids, count)
-        owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
-        numbered = self.tickets(id_texts, owner_texts, names, [b""] * count)
-        checked = model.check_new(numbered)  # likewise; `commit` looks again only if the model changed meanwhile
-        prepared = prepare(self.backbone, listed, remember=True)
-        salts = [self.new_salt() for _ in range(count)]
-        about = zip(id_texts, owner_texts, names, prepared.prints, prepared.quantised, salts, strict=True)
-        receipts = tuple(seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about)
-        tickets = (
-            ticket._replace(commitment=commitment(receipt), salt=salt)
-            for ticket, receipt, salt in zip(
-                self.tickets(id_texts, owner_texts, names, prepared.prints), receipts, salts, strict=True
+        prints = listed.prints if isinstance(listed, Prepared) else []
+        try:
+            keys = self.require_keys()
+            require_cipher()  # before the network has worked for minutes
+            count = len(listed)
+            index = _indexed(labels, count)
+            names = [index.texts[position] for position in index.positions]
+            id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in range(count)] if ids is None else ids, count)
+            owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
+            numbered = self.tickets(id_texts, owner_texts, names, [b""] * count)
+            checked = model.check_new(numbered)  # likewise; `commit` looks again only if the model changed meanwhile
+            prepared = prepare(self.backbone, listed, remember=True)
+            prints = prepared.prints
+            salts = [self.new_salt() for _ in range(count)]
+            about = zip(id_texts, owner_texts, names, prepared.prints, prepared.quantised, salts, strict=True)
+            receipts = tuple(seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about)
+            tickets = (
+                ticket._replace(commitment=commitment(receipt), salt=salt)
+                for ticket, receipt, salt in zip(
+                    self.tickets(id_texts, owner_texts, names, prepared.prints), receipts, salts, strict=True
+                )
             )
-        )
-        return Change(
-            LEARN,
-            prepared.quantised,
-            index,
-            tuple(tickets),
-            receipts=receipts,
-            prints=tuple(prepared.prints),
-            new_at=checked,
-        )
+            return Change(
+                LEARN,
+                prepared.quantised,
+                index,
+                tuple(tickets),
+                receipts=receipts,
+                prints=tuple(prepared.prints),
+                new_at=checked,
+            )
+        except BaseException:
+            lose(self.backbone, prints)
+            raise
 
     def forgetting(
         self,
@@ -280,12 +289,27 @@ class Intake:
             with model.locked():
                 checked = self.check(model, change)
                 if change.kind != LEARN:
-                    lose(self.backbone, None if change.kind == FORGET_CLASS else change.prints)
+                    lose(self.backbone, self._prints_that_go(model, checked))
                 model.commit(checked)
         except BaseException:
             if change.kind == LEARN:
                 lose(self.backbone, change.prints)
             raise
+
+    def _prints_that_go(self, model: ExactModel, checked: Checked) -> Sequence[bytes] | None:
+        """Return the fingerprints that a cache must lose as samples go; None for all, where they cannot be known.
+
+        A sample is found by its quantised features. One with other content can have the same, and what was learned is
+        in the cache under a fingerprint that nobody has now.
+        """
+        change, numbers = checked.decision.change, checked.decision.numbers
+        if change.kind == FORGET_CLASS:
+            return None
+        if change.contents and hasattr(self.backbone, "clear"):
+            held = model.holdings.by_numbers(numbers)
+            if not {held[number].content for number in numbers} <= set(change.contents):
+                return None
+        return change.prints
 
 
 def _all_shown(given: Any) -> bool:

@@ -834,9 +834,10 @@ class Store:
         if waiting > FOLD_BYTES or (waiting and self._clock() - self._folded > FOLD_SECONDS):
             try:
                 self._fold()
-            except (OSError, LedgerError) as error:  # what led here is on disk and stands
+            except Exception as error:  # what led here is on disk and stands: who made it must hear that it was made
+                why = str(error) or type(error).__name__
                 warnings.warn(
-                    f"the journal of {self.folder} was not folded, and will be with a later change: {error}",
+                    f"the journal of {self.folder} was not folded, and will be with a later change: {why}",
                     RuntimeWarning,
                     stacklevel=3,
                 )

@@ -1,0 +1,107 @@
+"""The promise: a cache of features holds nothing that was forgotten, and nothing that was never learned.
+
+The attack: have the original forgotten by a copy that differs too little to have other quantised features. Or have
+samples refused after their features were taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from neverseen import AnalyticClassifier, ForgettingModel, IdTakenError, LabelError, RandomProjection, store
+from neverseen.backbones import Cached, Precomputed
+from neverseen.cli import app
+from neverseen.sources.receipts import ReceiptFile
+from neverseen.store import Store
+
+ROWS = np.array([[1.0, 2.0, 3.0], [3.0, 1.0, 0.0], [0.0, 5.0, 1.0]])
+COPY = ROWS[:1] * 2  # the scale does not count: its features are quantised alike
+
+
+def classifier() -> AnalyticClassifier:
+    return AnalyticClassifier(RandomProjection(16), gamma=64)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cached:
+    return Cached(Precomputed(3), tmp_path / "cache")
+
+
+@pytest.fixture
+def made(tmp_path: Path, cache: Cached) -> Iterator[Store]:
+    with store.create(tmp_path / "s", cache, classifier()) as opened:
+        yield opened
+
+
+def test_a_copy_does_not_leave_the_original_behind(cache: Cached, made: Store) -> None:
+    for model in (ForgettingModel(cache, classifier()), made):
+        for ids in (None, ["one"]):
+            model.learn(ROWS, ["a", "b", "b"], ["one", "two", "three"])
+            assert len(cache) == 3
+            model.forget(COPY, ["a"], ids=ids)
+            assert len(cache) == 0  # whose content the original had is not known: all goes
+            model.forget(ROWS[1:], ["b", "b"])
+
+
+def test_the_sample_itself_leaves_the_others(cache: Cached, made: Store) -> None:
+    for model in (ForgettingModel(cache, classifier()), made):
+        model.learn(ROWS, ["a", "b", "b"])
+        model.forget(ROWS[:1], ["a"])
+        assert len(cache) == 2
+        model.forget(ROWS[1:], ["b", "b"])
+        assert len(cache) == 0
+
+
+def test_what_is_refused_before_the_commit_is_lost(cache: Cached, made: Store) -> None:
+    made.learn(ROWS[1:2], ["b"], ["one"])
+    for labels, ids, error in ((["a"], ["one"], IdTakenError), ([float("nan")], None, LabelError)):
+        prepared = made.prepare(ROWS[:1], remember=True)
+        assert len(cache) == 2
+        with pytest.raises(error):
+            made.learning(prepared, labels, ids)
+        assert len(cache) == 1
+
+
+def test_an_interrupt_after_the_network_has_worked(cache: Cached, made: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("neverseen.model.intake.seal", stop)
+    with pytest.raises(KeyboardInterrupt):
+        made.learning(ROWS, ["a", "b", "b"])
+    assert len(cache) == 0
+
+
+CACHED = """
+from neverseen.backbones import Cached, Precomputed
+def cached():
+    return Cached(Precomputed(3), "cache")
+"""
+
+
+def test_the_command_leaves_nothing_of_what_it_did_not_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    Path("leftovers.py").write_text(CACHED)
+    Path("one.csv").write_text("id,label,a,b,c\none,a,1,2,3\n")
+    Path("copy.csv").write_text("id,label,a,b,c\ntwo,a,2,4,6\n")
+    cache = Cached(Precomputed(3), "cache")
+    backbone = "--backbone", "leftovers:cached"
+    run = CliRunner().invoke
+    assert run(app, ["init", "s", *backbone]).exit_code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(ReceiptFile, "write", full)
+        assert run(app, ["learn", "s", "one.csv", *backbone]).exit_code == 1
+    assert len(cache) == 0
+    assert run(app, ["learn", "s", "one.csv", *backbone]).exit_code == 0
+    assert len(cache) == 1
+    assert run(app, ["learn", "s", "copy.csv", "--skip-held", *backbone]).exit_code == 0
+    assert len(cache) == 1

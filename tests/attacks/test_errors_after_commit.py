@@ -1,0 +1,106 @@
+"""The promise: an error after a change is on disk does not pass for a change that was not made.
+
+The attack: let the work that follows the commit fail. The samples are held from then on, and only receipts can have
+them forgotten. So the receipts must reach whoever learned.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from typer.testing import CliRunner
+
+from neverseen import AnalyticClassifier, HardwareError, RandomProjection, store
+from neverseen.backbones import Precomputed
+from neverseen.cli import app
+from neverseen.engine.statistics import Statistics
+from neverseen.ledger import Ledger
+from neverseen.sources.receipts import read_receipts
+from neverseen.store import store as module
+from tests.samples import clustered
+
+ROWS, NUMBERS = clustered("after the commit", 6, 4, 2)
+NAMES = [("cat", "dog")[number] for number in NUMBERS]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store.create(tmp_path / "s", Precomputed(4), AnalyticClassifier(RandomProjection(16), gamma=64)).close()
+    lines = (",".join([f"photo {row}", NAMES[row], *map(str, ROWS[row])]) for row in range(6))
+    (tmp_path / "one.csv").write_text("id,label,a,b,c,d\n" + "\n".join(lines) + "\n")
+    return tmp_path / "s"
+
+
+def fail(patched: pytest.MonkeyPatch, error: BaseException, place: object, name: str) -> None:
+    def stop(*_: object) -> NoReturn:
+        raise error
+
+    patched.setattr(place, name, stop)
+
+
+ERRORS = [KeyboardInterrupt(), MemoryError(), HardwareError("a product failed its check"), OSError("disk")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("where", ["the fold", "the sums"])
+@pytest.mark.filterwarnings("ignore:the journal")
+def test_the_command_keeps_the_receipts_of_what_is_held(
+    folder: Path, error: BaseException, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = folder.parent / "mine.jsonl"
+    with monkeypatch.context() as patched:
+        if where == "the fold":
+            patched.setattr(module, "FOLD_BYTES", 0)
+            fail(patched, error, module, "write_snapshot")
+        else:
+            fail(patched, error, Statistics, "merge")
+        learned = CliRunner().invoke(
+            app, ["learn", str(folder), str(folder.parent / "one.csv"), "--receipts", str(mine)]
+        )
+    if where == "the sums" or isinstance(error, KeyboardInterrupt):
+        assert learned.exit_code != 0
+        assert f"their receipts are in {mine}" in learned.stderr
+    else:
+        assert learned.exit_code == 0, learned.output
+    receipts = read_receipts([mine])
+    with store.open(folder) as made:
+        assert made.ledger.total() == len(receipts) == 6
+        made.forget(receipts)
+
+
+@pytest.mark.parametrize("error", ERRORS[1:], ids=repr)
+def test_a_fold_that_fails_is_a_warning(folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.open(folder) as made:
+        monkeypatch.setattr(module, "FOLD_BYTES", 0)
+        with monkeypatch.context() as patched:
+            fail(patched, error, module, "write_snapshot")
+            with pytest.warns(RuntimeWarning, match="was not folded, and will be with a later change"):
+                receipts = made.learn(ROWS, NAMES)
+        made.forget(receipts[:1])
+        assert list(made.ledger.journal()) == []  # made up for
+
+
+def test_the_command_keeps_receipts_if_the_ledger_cannot_tell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = folder.parent / "mine.jsonl"
+    with monkeypatch.context() as patched:
+        fail(patched, OSError("no memory for sums"), Statistics, "merge")
+        fail(patched, OSError("the disk is gone"), Ledger, "knows_commitments")
+        learned = CliRunner().invoke(
+            app, ["learn", str(folder), str(folder.parent / "one.csv"), "--receipts", str(mine)]
+        )
+    assert learned.exit_code == 1
+    assert len(read_receipts([mine])) == 6
+
+
+def test_the_command_discards_receipts_of_what_was_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = folder.parent / "mine.jsonl"
+    with monkeypatch.context() as patched:
+        fail(patched, KeyboardInterrupt(), Ledger, "writing")
+        assert (
+            CliRunner()
+            .invoke(app, ["learn", str(folder), str(folder.parent / "one.csv"), "--receipts", str(mine)])
+            .exit_code
+        )
+    assert not mine.exists()
