@@ -177,3 +177,26 @@ def test_without_the_signing_key_nothing_is_changed_that_cannot_be_published() -
 def test_settings_out_of_range_are_told_by_their_option(option: str) -> None:
     assert option.split(maxsplit=1)[0] in run("init", "new", "--backbone", "features:8", *option.split(), code=2)
     assert not Path("new").exists()
+
+
+def test_a_change_whose_publication_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from neverseen.cli import app
+    from neverseen.store import Store
+
+    source, receipts = tmp_path / "rows.csv", tmp_path / "receipts.jsonl"
+    source.write_text("a,b,label\n1,2,cat\n3,4,dog\n")
+    run = CliRunner()
+    assert run.invoke(app, ["init", str(tmp_path / "s"), "--backbone", "features:2", "--codes", "16"]).exit_code == 0
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "publish", full)
+    learned = run.invoke(app, ["learn", str(tmp_path / "s"), str(source), "--receipts", str(receipts)])
+    assert learned.exit_code == 1
+    assert "2 samples learned, with receipts in" in learned.output
+    forgotten = run.invoke(app, ["forget", str(tmp_path / "s"), "--receipts", str(receipts)])
+    assert forgotten.exit_code == 1
+    assert "2 samples forgotten, and not published yet" in forgotten.output

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -196,7 +198,8 @@ def learn(
                 if prepared is not None:
                     lose(model.backbone, prepared.prints)
             raise
-        certificate = model.publish() if publish else None
+        with _done_before(f"{counted(len(change), 'sample')} learned, with receipts in {file.path}", folder):
+            certificate = model.publish() if publish else None
     if as_json:
         print_json(
             {
@@ -435,6 +438,18 @@ def _missed(error: NotLearnedError, places: list[str], request: dict[str, Any]) 
     )
 
 
+@contextmanager
+def _done_before(what: str, folder: Path) -> Iterator[None]:
+    """If what follows a change fails, say that the change was made: it must not be made again."""
+    try:
+        yield
+    except BaseException:
+        typer.echo(
+            f"{what}, and not published yet: run neverseen publish {folder} later, and do not repeat it", err=True
+        )
+        raise
+
+
 def _finish(
     model: Store,
     classes: Counter[str],
@@ -444,10 +459,10 @@ def _finish(
     as_json: bool,
     more: dict[str, Any],
 ) -> None:
-    certificate = None
+    certificate, count = None, classes.total()
     if not dry_run:
-        certificate = model.seal() if seal else model.publish() if publish else None
-    count = classes.total()
+        with _done_before(f"{counted(count, 'sample')} forgotten", model.folder):
+            certificate = model.seal() if seal else model.publish() if publish else None
     if as_json:
         print_json(
             {
