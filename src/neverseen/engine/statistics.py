@@ -8,7 +8,6 @@ them.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -338,13 +337,13 @@ class Statistics:
                 raise HardwareError(
                     "an earlier change of these sums was cut off half-way; load the model, or open the store, again"
                 )
-            self._settle()
+            if self._gram is None and not self._waiting:
+                self._gram = self.hardware.zeros(self.size, self.size)
+            if self._waiting:
+                self._take_in(self._added_up())
 
-    def _settle(self) -> None:
-        if self._gram is None and not self._waiting:
-            self._gram = self.hardware.zeros(self.size, self.size)
-        if not self._waiting:
-            return
+    def _added_up(self) -> list[tuple[Array, list[str], Array, int]]:
+        """Return what waits, added up; nothing is changed, also if a check fails."""
         parts = []
         for sign in (1, -1):
             some = [waiting for waiting in self._waiting if waiting.sign == sign]
@@ -353,7 +352,11 @@ class Statistics:
                 index = LabelIndex.joined([waiting.labels for waiting in some])
                 sums = class_sums(codes, index.positions, len(index.texts), self.hardware)
                 parts.append((gram(codes, self.hardware), index.texts, sums, sign))
-        before, self._torn = self._torn, True  # an interrupt here must not pass for sums
+        return parts
+
+    def _take_in(self, parts: list[tuple[Array, list[str], Array, int]]) -> None:
+        """Add what waited. An interrupt in the middle must not pass for sums."""
+        before, self._torn = self._torn, True
         self._waiting = []
         for part in parts:
             self._add(*part)
@@ -463,6 +466,9 @@ class Statistics:
     def _change(self, other: Statistics, sign: int) -> None:
         if self._torn:
             self.settle()  # says so
+        few = other._gram is None and self.class_grams is None
+        if not few:
+            other.settle()
         self._torn = True
         if self.class_grams is not None and other.class_grams is not None:
             self.class_grams.change(other.class_grams, sign)
@@ -472,19 +478,23 @@ class Statistics:
                 del self.counts[name]
                 if self.class_grams is not None:
                     self.class_grams.put(name, None)
-        if other._gram is None and self.class_grams is None:
+        if few:
             self._waiting += [
                 Waiting(self._here(codes, other.hardware), index, sign * its_sign)
                 for codes, index, its_sign in other._waiting
             ]
             if sum(len(waiting.codes) for waiting in self._waiting) >= _MANY_ROWS:
-                with contextlib.suppress(HardwareError):  # they go on waiting, and who looks at the sums is told
-                    self._settle()
+                try:
+                    parts = self._added_up()
+                except HardwareError:  # they go on waiting, and who looks at the sums is told
+                    pass
+                else:
+                    self._take_in(parts)
         else:
             if self._gram is None:  # not the other's own
                 self._gram = self.hardware.zeros(self.size, self.size)
             names = list(other._sums)
-            matrix, sums = other.gram, other._sums.of(names)
+            matrix, sums = other._gram, other._sums.of(names)
             self._add(self._here(matrix, other.hardware), names, self._here(sums, other.hardware), sign)
             if not self._waiting:
                 self._forget_empty()
