@@ -85,6 +85,7 @@ def journal(folder: Path, *records: tuple[str, bytes]) -> None:
         ledger.executemany(
             "insert into neverseen_journal values (?, ?, ?)", [(n, *r) for n, r in enumerate(records, 1)]
         )
+        ledger.execute("update neverseen_meta set value = ? where key = 'sequence'", [str(len(records))])
 
 
 def refused(folder: Path) -> str:

@@ -41,6 +41,7 @@ LEFT = {
         "certificate",
         "newest",
         "audit",
+        "writer",  # random, and only while the store is open for writing
     },
     "neverseen_certified": {"commitment", "certificate"},
     "neverseen_requests": {"place", "id", "tag", "kind", "samples", "applied", "version", "maker", "body"},

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,8 @@ from neverseen.errors import InputError, LedgerError, LimitError, NotLearnedErro
 from neverseen.ledger.database import Transaction, open_database
 from neverseen.ledger.tables import (
     CHUNK,
+    COMMITMENT_SIZE,
+    DIGEST_SIZE,
     FORMAT,
     LASTING,
     MIGRATIONS,
@@ -48,7 +51,8 @@ RECENT = 20_000
 """Requests among which those of one client are looked for."""
 PAYLOAD_LIMIT = 2**29
 """Bytes of a journal row, below what either database takes."""
-_RESERVED = ("format", "sequence", "certificate")  # keys of meta that are ours
+_RESERVED = ("format", "sequence", "certificate", "writer")  # keys of meta that are ours
+_NUMBER_DIGITS = 16  # of a number in meta, at most
 _FIELD_NAMES = [column.name for column in list(samples.columns)[: len(SampleRow._fields) + 1]]
 _REQUEST = list(requests.columns)[1:]  # of a RequestRow
 _FIELDS = list(samples.columns)[: len(SampleRow._fields) + 1]  # of a SampleRow, the version for the state, the check
@@ -91,6 +95,7 @@ class Ledger:
     def __init__(self, url: str, create: bool = False, patience: float | None = None) -> None:
         self._database = open_database(url, create, PATIENCE if patience is None else patience)
         self._local = threading.local()
+        self._writer: str | None = None
         try:
             if create:
                 self._create()
@@ -167,8 +172,13 @@ class Ledger:
             )
 
     def close(self) -> None:
-        """Let go of the database."""
-        self._database.close()
+        """Let go of the database, and of the right to write it."""
+        try:
+            if self._writer is not None:
+                with suppress(LedgerError), self.writing() as writing:  # a note that stays bars nobody from `claim`
+                    writing.release()
+        finally:
+            self._database.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -214,7 +224,7 @@ class Ledger:
             found: set[bytes] = set()
             for chunk in chunks(sorted(keys)):
                 rows = transaction.rows(sa.select(samples.c.content).where(samples.c.member_key.in_(chunk)))
-                found |= {bytes(content) for (content,) in rows}
+                found |= {_bytes(content) for (content,) in rows}
             return found & wanted
 
     def knows_commitments(self, commitments: Iterable[bytes]) -> set[bytes]:
@@ -223,7 +233,7 @@ class Ledger:
         with self._reading() as transaction:
             for chunk in chunks(sorted(set(commitments))):
                 rows = transaction.rows(sa.select(samples.c.commitment).where(samples.c.commitment.in_(chunk)))
-                found |= {bytes(commitment) for (commitment,) in rows}
+                found |= {_bytes(commitment) for (commitment,) in rows}
         return found
 
     def counts(self) -> dict[str, int]:
@@ -271,11 +281,14 @@ class Ledger:
             yield from page
             if len(page) < CHUNK:
                 return
-            number = bytes(page[-1][0])
+            number = _bytes(page[-1][0], DIGEST_SIZE)
             last = sa.tuple_(sa.literal(key_of(number)), sa.literal(number))
 
     def check(self) -> None:
-        """Raise `LedgerError` unless all samples are whole, under their keys, and as many as noted. It reads all."""
+        """Raise `LedgerError` unless all rows are whole, and samples under their keys and as many as noted.
+
+        It reads all.
+        """
         self._require_current()
         found: Counter[str] = Counter()
         before = b""
@@ -283,7 +296,11 @@ class Ledger:
             self._database.check(transaction)
             for row in self._in_order(transaction, list(samples.columns)):
                 sample = _sample(row[: len(_FIELDS)], 0)
-                if sample.number == before or record(sample, 0, int(row.version)) != tuple(row):
+                try:
+                    kept = record(sample, 0, row.version)
+                except InputError:  # of a size that no sample has
+                    raise _damaged() from None
+                if sample.number == before or kept != tuple(row):
                     raise LedgerError(
                         f"the ledger {self._database.name} is damaged: a sample is in it twice, or under wrong keys. "
                         "Restore it from a copy"
@@ -291,11 +308,32 @@ class Ledger:
                 before = sample.number
                 found[sample.name] += 1
             noted = _counts(transaction)
+            self._check_rest(transaction)
         if found != noted:
             raise LedgerError(
                 f"the ledger {self._database.name} is damaged: it holds {found.total()} samples, and notes other "
                 "numbers of them by class. Restore it from a copy"
             )
+
+    def _check_rest(self, transaction: Transaction) -> None:
+        """Raise `LedgerError` unless commitments, requests and the journal's numbers are such as a ledger writes."""
+        published, sequence = _published(transaction), _noted_number(transaction, "sequence")
+        outside = (certified.c.certificate < 1) | (certified.c.certificate > published)
+        for which in (_is_no_commitment(pending), _is_no_commitment(certified) | outside):
+            if transaction.rows(sa.select(sa.literal(1)).where(which).limit(1)):
+                raise _damaged()
+        ((first, last),) = transaction.rows(sa.select(sa.func.min(journal.c.sequence), sa.func.max(journal.c.sequence)))
+        if first is not None and not 0 < first <= last <= sequence:
+            raise _damaged()
+        place = -(2**63)
+        while page := transaction.rows(
+            sa.select(requests).where(requests.c.place > place).order_by(requests.c.place).limit(CHUNK)
+        ):
+            for row in page:
+                _request(row[1:])
+            place = page[-1].place
+            if place >= 10**_NUMBER_DIGITS:  # no other could follow
+                raise _damaged()
 
     def journal(self, after: int = 0) -> Iterator[JournalRow]:
         """Yield the changes after a sequence number, in order, one in memory at a time."""
@@ -306,8 +344,8 @@ class Ledger:
                 if not found:
                     return
                 ((sequence, kind, payload),) = found
-                after = int(sequence)
-                yield JournalRow(after, str(kind), bytes(payload))
+                after = _number(sequence)
+                yield JournalRow(after, _text(kind), _bytes(payload))
 
     def meta(self, key: str) -> str | None:
         """Return what is noted under a key."""
@@ -317,7 +355,25 @@ class Ledger:
     def pending(self) -> list[bytes]:
         """Return the commitments of what was forgotten and is in no certificate yet, sorted."""
         with self._reading() as transaction:
-            return sorted(bytes(commitment) for (commitment,) in transaction.rows(sa.select(pending)))
+            rows = transaction.rows(sa.select(pending))
+            return sorted(_bytes(commitment, COMMITMENT_SIZE) for (commitment,) in rows)
+
+    def holds_pending(self) -> bool:
+        """Return whether a sample is held that is noted as forgotten. It walks through all rows, if any is noted.
+
+        A receipt without a salt does not count: a sample that was learned again had the same one.
+        """
+        self._require_current()
+        with self._reading() as transaction:
+            if not transaction.rows(sa.select(pending).limit(1)):
+                return False
+            both = samples.c.commitment.in_(sa.select(pending.c.commitment)) & (samples.c.salt != b"")
+            return bool(transaction.rows(sa.select(sa.literal(1)).select_from(samples).where(both).limit(1)))
+
+    def certificate(self) -> int:
+        """Return the number of the last certificate; 0 if there is none."""
+        with self._reading() as transaction:
+            return _published(transaction)
 
     def certificates_of(self, commitments: Iterable[bytes]) -> dict[bytes, int]:
         """Return, for each of these commitments that a certificate lists, the number of the last that does."""
@@ -327,7 +383,7 @@ class Ledger:
             for chunk in chunks(sorted(set(commitments))):
                 question = sa.select(certified.c.commitment, last).where(certified.c.commitment.in_(chunk))
                 rows = transaction.rows(question.group_by(certified.c.commitment))
-                found |= {bytes(commitment): int(number) for commitment, number in rows}
+                found |= {_bytes(commitment): _number(number) for commitment, number in rows}
         return found
 
     def request(self, request_id: str) -> RequestRow | None:
@@ -385,7 +441,7 @@ class Ledger:
                 for chunk in chunks(sorted({key_of(digest) for digest in wanted}))
                 for row in transaction.found(samples, _FIELD_NAMES, f"{column}_key", chunk, equal)
             )
-            return [_sample(row, published) for row in rows if bytes(row[place]) in wanted]
+            return [_sample(row, published) for row in rows if _bytes(row[place]) in wanted]
 
     @contextmanager
     def _reading(self) -> Iterator[Transaction]:
@@ -400,22 +456,48 @@ class Ledger:
     # -- writing -----------------------------------------------------------------------------------
 
     @contextmanager
-    def writing(self) -> Iterator[Writing]:
+    def writing(self, claim: bool = False) -> Iterator[Writing]:
         """Change the ledger: all of it, on disk, once this is left; nothing, if it is left by an exception.
 
         There is one writer at a time. Another waits, and after a while gives up with a `LedgerError`.
+
+        Parameters
+        ----------
+        claim : bool
+            Be the only one who writes, from this change until `close`, or until another claims it. Whoever keeps
+            something beside the ledger that must follow its changes needs this: a change by anybody else is refused.
         """
         self._require_no_writing()
         self._require_current()
+        token = secrets.token_hex(16) if claim else None
         with self._database.writing() as transaction:
+            if token is None:
+                self._require_claim(transaction)
             self._local.transaction = transaction
             try:
                 writing = Writing(transaction)
                 yield writing
+                if token is not None:
+                    writing.claim(token)
             finally:
                 self._local.transaction = None
             if writing.failed:
                 raise LedgerError("a change to the ledger failed and was passed over: nothing was changed")
+        if token is not None:
+            self._writer = token
+
+    def require_claim(self) -> None:
+        """Raise `LedgerError` if another has claimed the ledger since, or it was closed."""
+        with self._reading() as transaction:
+            self._require_claim(transaction)
+
+    def _require_claim(self, transaction: Transaction) -> None:
+        if _noted(transaction, "writer") != self._writer:
+            raise LedgerError(
+                f"the ledger {self._database.name} may not be written here: another process has opened its store for "
+                "writing, or it was closed here. Nothing was changed. See that one process alone writes the store, "
+                "and open it again"
+            )
 
     def stop_writing(self) -> None:
         """Refuse to write until the ledger is opened again: something beside it waits for its state to stay."""
@@ -431,6 +513,7 @@ class Ledger:
         self._require_no_writing()
         self._require_current()
         with self._database.writing() as transaction:
+            self._require_claim(transaction)
             published = _published(transaction)
             passed = samples.c.version.between(1, published)
             transaction.run(sa.update(samples).where(passed).values(version=0))  # by which certificate does not matter
@@ -461,7 +544,7 @@ class Writing:
         with self._all_or_nothing():
             if len(payload) > PAYLOAD_LIMIT:
                 raise LimitError(f"a journal row has {len(payload)} bytes, and {PAYLOAD_LIMIT} fit: do it in parts")
-            sequence = int(_noted(self._transaction, "sequence") or 0) + 1
+            sequence = _noted_number(self._transaction, "sequence") + 1
             self._note("sequence", str(sequence))
             self._transaction.run(sa.insert(journal), [{"sequence": sequence, "kind": kind, "payload": bytes(payload)}])
             return sequence
@@ -485,7 +568,7 @@ class Writing:
                 raise InputError(f"rows {first[number]} and {row} have the same number. Nothing was changed")
         for chunk in chunks(sorted(map(key_of, numbers))):
             for (found,) in self._transaction.found(samples, ["number"], "number_key", chunk):
-                position = first.get(bytes(found))
+                position = first.get(_bytes(found))
                 if position is not None:
                     raise InputError(
                         f"the number of row {position} is that of a sample in the ledger. Nothing was changed"
@@ -519,19 +602,19 @@ class Writing:
         columns = samples.c.number, samples.c.name, samples.c.commitment
         gone = self._transaction.rows(sa.delete(samples).where(which).returning(*columns))
         if gone:
-            self._count(Counter({name: -count for name, count in Counter(str(row.name) for row in gone).items()}))
+            self._count(Counter({name: -count for name, count in Counter(_text(row.name) for row in gone).items()}))
             note = self._transaction.database.insert(pending).on_conflict_do_nothing()
             self._transaction.run(
-                note, [{"commitment": value} for value in sorted(bytes(row.commitment) for row in gone)]
+                note, [{"commitment": value} for value in sorted(_bytes(row.commitment) for row in gone)]
             )
-        return {bytes(row.number) for row in gone}
+        return {_bytes(row.number) for row in gone}
 
     def _count(self, changes: Counter[str]) -> None:
         """Keep the number of samples of each class; one that has none left is not kept."""
         held: dict[str, int] = {}
         for chunk in chunks(sorted(changes)):
             held |= {
-                str(name): int(count)
+                _text(name): _number(count)
                 for name, count in self._transaction.rows(sa.select(classes).where(classes.c.name.in_(chunk)))
             }
             self._transaction.run(sa.delete(classes).where(classes.c.name.in_(chunk)))
@@ -546,6 +629,14 @@ class Writing:
             if key in _RESERVED:
                 raise InputError(f"the key {key!r} of the ledger's notes is not free: choose another")
             self._note(key, value)
+
+    def claim(self, token: str) -> None:
+        """Note who alone may write from now on."""
+        self._note("writer", token)
+
+    def release(self) -> None:
+        """Note that nobody has claimed the ledger."""
+        self._note("writer", None)
 
     def _note(self, key: str, value: str | None) -> None:
         self._transaction.run(sa.delete(meta).where(meta.c.key == key))
@@ -563,7 +654,9 @@ class Writing:
         with self._all_or_nothing():
             version = _published(self._transaction) + 1
             ((last,),) = self._transaction.rows(sa.select(sa.func.max(requests.c.place)))
-            records = [(place, *row._replace(version=version)) for place, row in enumerate(rows, int(last or 0) + 1)]
+            records = [
+                (place, *row._replace(version=version)) for place, row in enumerate(rows, _number(last or 0) + 1)
+            ]
             if records:
                 self._transaction.load(requests, records)
 
@@ -598,32 +691,74 @@ def _steps(first: int) -> list[dict[str, Any]]:
     return [{"number": step, "applied": now, "what": what} for step, what in enumerate(MIGRATIONS, 1) if step >= first]
 
 
+def _damaged() -> LedgerError:
+    return LedgerError(
+        "the ledger is damaged: there is something in it that was not written by neverseen. Restore it from a copy"
+    )
+
+
+# A database made elsewhere may hold anything in any column: SQLite does not insist on types. What is not as it must be
+# is refused before it is used. `bytes` of a large number would be as many bytes.
+
+
+def _bytes(value: Any, size: int | None = None) -> bytes:
+    if type(value) is not bytes or len(value) > PAYLOAD_LIMIT or size not in (None, len(value)):
+        raise _damaged()
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise _damaged()
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise _damaged()
+    return value
+
+
+def _is_no_commitment(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Return the condition for rows whose commitment is none. SQLite sorts all that is not bytes before bytes."""
+    column = table.c.commitment
+    return (column < b"") | (sa.func.length(column) != COMMITMENT_SIZE)
+
+
 def _noted(transaction: Transaction, key: str) -> str | None:
     found = transaction.rows(sa.select(meta.c.value).where(meta.c.key == key))
-    return str(found[0][0]) if found else None
+    return _text(found[0][0]) if found else None
+
+
+def _noted_number(transaction: Transaction, key: str) -> int:
+    noted = _noted(transaction, key) or "0"
+    if not (noted.isascii() and noted.isdecimal() and len(noted) <= _NUMBER_DIGITS):
+        raise _damaged()
+    return int(noted)
 
 
 def _counts(transaction: Transaction) -> dict[str, int]:
-    return {str(name): int(count) for name, count in sorted(map(tuple, transaction.rows(sa.select(classes))))}
+    rows = transaction.rows(sa.select(classes))
+    return dict(sorted((_text(name), _number(count)) for name, count in rows))
 
 
 def _published(transaction: Transaction) -> int:
     """Return the number of the last certificate; 0 if there is none."""
-    return int(_noted(transaction, "certificate") or 0)
+    return _noted_number(transaction, "certificate")
 
 
 def _request(row: Any) -> RequestRow:
     id_, tag, client, kind, count, body, applied, version, maker = row
     return RequestRow(
-        str(id_),
-        None if tag is None else bytes(tag),
-        str(client),
-        str(kind),
-        int(count),
-        None if body is None else bytes(body),
-        int(applied),
-        int(version),
-        None if maker is None else bytes(maker),
+        _text(id_),
+        None if tag is None else _bytes(tag),
+        _text(client),
+        _text(kind),
+        _number(count),
+        None if body is None else _bytes(body),
+        _number(applied),
+        _number(version),
+        None if maker is None else _bytes(maker),
     )
 
 
@@ -640,6 +775,7 @@ def _sample(row: Any, published: int) -> SampleRow:
         raise LedgerError(
             "a sample in the ledger is damaged: it is not what was written. Restore the ledger from a copy"
         )
-    state = "published" if version <= published else "learned"
-    digests = bytes(number), bytes(content), bytes(member)
-    return SampleRow(*digests, name, id_text, owner, bytes(commitment), bytes(salt), int(learned), state)
+    state = "published" if _number(version) <= published else "learned"
+    digests = _bytes(number), _bytes(content), _bytes(member)
+    texts = _text(name), _text(id_text), _text(owner)
+    return SampleRow(*digests, *texts, _bytes(commitment), _bytes(salt), _number(learned), state)

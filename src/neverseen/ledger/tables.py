@@ -28,7 +28,7 @@ NAME_LIMIT = 2000
 """Bytes of a class's text: what the indexes of PostgreSQL take, with room to spare."""
 LASTING = 33
 """Bytes of a request's body that outlast a seal, if it has so many. A shorter one is cleared."""
-_DIGEST_SIZE, _COMMITMENT_SIZE, _SALT_SIZE = 16, 32, 16
+DIGEST_SIZE, COMMITMENT_SIZE, _SALT_SIZE = 16, 32, 16
 
 Number = TypeVar("Number")
 
@@ -227,8 +227,8 @@ def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
     number, content, member, name, id_text, owner, commitment, salt, learned, state = row
     if not (
         type(number) is type(content) is type(member) is type(commitment) is type(salt) is bytes
-        and len(number) == len(content) == len(member) == _DIGEST_SIZE
-        and len(commitment) == _COMMITMENT_SIZE
+        and len(number) == len(content) == len(member) == DIGEST_SIZE
+        and len(commitment) == COMMITMENT_SIZE
         and len(salt) in (0, _SALT_SIZE)
     ):
         raise InputError(

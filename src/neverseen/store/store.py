@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ from neverseen.engine.statistics import Statistics, pack_triangle
 from neverseen.errors import (
     AlreadyForgottenError,
     ConfigurationError,
+    HardwareError,
     KeyMissingError,
     LedgerError,
     LimitError,
@@ -28,6 +29,7 @@ from neverseen.errors import (
     NotPublishedError,
     ReceiptRejectedError,
     StoreDamagedError,
+    StoreLockedError,
 )
 from neverseen.hardware import Hardware, choose
 from neverseen.holdings import LEARN, Change, owned_number
@@ -126,9 +128,10 @@ class Store:
             self._ledger = Ledger(self.description.ledger or in_file(folder / LEDGER))
             if self._ledger.meta("configuration") != self.description.configuration.digest().hex():
                 raise StoreDamagedError(f"the ledger of {folder} belongs to another store: its configuration differs")
+            standing = self._standing()
             ahead = self._ahead()
             if write:
-                self._recover(keys, ahead)
+                self._recover(keys, ahead, standing)
         except BaseException:
             self.close()
             raise
@@ -142,14 +145,21 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the store. What was acknowledged is on disk already."""
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
-        self._model = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        """Let go of the store, once a change that another thread is making is done.
+
+        What was acknowledged is on disk already.
+        """
+        with ExitStack() as stack:
+            if self._model is not None:
+                with suppress(HardwareError):  # a change of it was cut off: it makes no other
+                    stack.enter_context(self._model.locked())
+            self._model = None
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                stack.callback(lock.release)
+            ledger, self._ledger = self._ledger, None
+            if ledger is not None:
+                ledger.close()
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -333,6 +343,7 @@ class Store:
         """
         ledger, exact, publications = self.ledger, self._exact(), self._publications
         with exact.locked():
+            ledger.require_claim()
             number = self.published_number
             previous = None if number == 0 else publications.checked(number)
             configuration = self.description.configuration
@@ -417,6 +428,7 @@ class Store:
         """
         ledger, exact = self.ledger, self._exact()
         with exact.locked():
+            ledger.require_claim()
             self._fold()
             exact.discard_hints()
             ledger.scrub()
@@ -681,6 +693,11 @@ class Store:
         for _ in range(10):  # another process may publish meanwhile
             number = self.published_number
             try:
+                if ledger.certificate() != number:
+                    raise StoreDamagedError(
+                        f"the ledger of {self.folder} is damaged: its notes 'published' and 'certificate' differ. "
+                        "Restore it from a copy"
+                    )
                 ahead = self._publications.ahead(number)
                 if ahead is not None:
                     counts, after, gone = ledger.counts(), ahead.after, ledger.pending()
@@ -700,7 +717,7 @@ class Store:
                 return ahead
         raise StoreDamagedError(f"the certificates in {self.folder / CERTIFICATES} do not hold still: try again")
 
-    def _recover(self, keys: Keyring | None, ahead: Certificate | None) -> None:
+    def _recover(self, keys: Keyring | None, ahead: Certificate | None, standing: tuple[str | None, ...]) -> None:
         """Bring the model back: the snapshot, and what the journal has happened since.
 
         Parameters
@@ -709,6 +726,8 @@ class Store:
         ahead : Certificate or None
             One that a process signed and did not live to note in the ledger. If what is recovered is what it states,
             it is noted now.
+        standing : tuple
+            What `_standing` returned before anything was read: it must still be so when this process claims the ledger.
         """
         ledger = self.ledger
         known = keys
@@ -731,8 +750,15 @@ class Store:
         self._folded = self._clock()
         self._intake.keys = known
         self._model = stored
-        with ledger.writing() as writing:  # goes over what a process that died had not committed: no state but this
-            writing.set_meta("snapshot", snapshot)  # one can come back, and no other's files are needed
+        with ledger.writing(claim=True) as writing:
+            if self._standing() != standing:
+                raise StoreLockedError(
+                    f"another process changed the ledger of {self.folder} meanwhile. See that one process alone writes "
+                    "the store, and open it again"
+                )
+            # Goes over what a process that died had not committed: no state but this one can come back, and no
+            # other's files are needed.
+            writing.set_meta("snapshot", snapshot)
             if ahead is not None:
                 _note_published(writing, ahead)
             elif number := self.published_number:  # ledgers of 0.1.0 do not have it
@@ -743,16 +769,24 @@ class Store:
 
     def _standing(self) -> tuple[str | None, ...]:
         """Return what differs once the ledger has changed."""
-        return tuple(map(self.ledger.meta, ("sequence", "snapshot", "published")))
+        return tuple(map(self.ledger.meta, ("sequence", "snapshot", "published", "writer")))
 
     def _require_held(self, sums: Statistics) -> None:
-        """Raise `StoreDamagedError` unless sums have as many samples of each class as the ledger."""
+        """Raise `StoreDamagedError` unless sums and ledger have as many samples of each class, and none is forgotten.
+
+        Nobody but this process adds to what was forgotten from here on, so publishing need not look again.
+        """
         ledger = self.ledger
         held, rows = ledger.counts(), ledger.total()
         if held != dict(sums.counts) or rows != sums.total:
             raise StoreDamagedError(
                 f"the ledger of {self.folder} and its sums are not of the same samples "
                 f"({rows} and {sums.total}): restore both from one copy"
+            )
+        if not ledger.is_outdated and ledger.holds_pending():
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} is damaged: a sample that it holds is noted as forgotten. Restore it "
+                "from a copy"
             )
 
     def _require_stated(self, sums: Statistics) -> None:
