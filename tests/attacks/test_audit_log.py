@@ -33,6 +33,7 @@ from neverseen.proof.certificates import AuditHead
 from neverseen.service import AuditReport, Settings, audit_key, check_audit
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.operations import audit as audit_module
+from neverseen.service.operations import audit_check as audit_check_module
 from neverseen.service.operations.audit import AuditLog
 from neverseen.service.writer import queue as queue_module
 from neverseen.service.writer.jobs import FORGET, Job
@@ -149,7 +150,8 @@ def log_of(service: Running | Path) -> Path:
 
 def checked(folder: Path) -> AuditReport:
     with store.open(folder, write=False) as opened:
-        return check_audit(log_of(folder), KEY, opened.certificates(), opened.audit_head)
+        requests = opened.ledger.requests(1000)[::-1]
+        return check_audit(log_of(folder), KEY, opened.certificates(), opened.audit_head, requests)
 
 
 def served(folder: Path, first: int = 0) -> None:
@@ -630,6 +632,59 @@ def test_a_line_that_is_missing_between_others_is_made_up_for(tmp_path: Path) ->
         "stop",
     ]
     checked(tmp_path / "s")
+
+
+def cut_turn(folder: Path) -> int:
+    """Cut off the lines of the last changes, which came together; return how many there were."""
+    with running(folder, STILL) as service:
+        writer, held = service.service.writer, Event()
+        service.learn(range(5))
+        writer.ask(lambda opened: held.wait(60))
+        with ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(partial(learned, service, row)) for row in range(3)]
+            until(partial(waits, writer, 3))
+            held.set()
+            assert [each.result(60).status_code for each in asked] == [201] * 3
+    checked(folder)
+    cut(folder, 2)
+    return 3
+
+
+@pytest.fixture
+def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_check_module, "_PAUSE", 0)
+
+
+@pytest.mark.usefixtures("without_pause")
+def test_lines_of_the_last_turn_cannot_be_cut_off_unseen(tmp_path: Path) -> None:
+    """The ledger names the line before the turn, which is still there."""
+    folder = tmp_path / "s"
+    count = cut_turn(folder)
+    with pytest.raises(FileRejectedError, match=rf"have no line \({count}, "):
+        checked(folder)
+    KEYS.save(tmp_path / "keys.json")
+    told = verify(folder, "--keys", tmp_path / "keys.json")
+    assert told.exit_code == 1
+    assert "have no line" in told.stderr
+
+
+@pytest.mark.usefixtures("without_pause")
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_seal_before_the_next_start_does_not_lose_lines_for_good(tmp_path: Path, keep: int) -> None:
+    """It clears whose the changes were. That they were made has its line all the same."""
+    folder = tmp_path / "s"
+    with running(folder, STILL) as service:
+        for row in range(keep):
+            learned(service, row)
+    cut(folder, keep)  # all but the start, and all but the first change
+    with store.open(folder, keys=KEYS) as made:
+        made.seal()
+    with pytest.raises(FileRejectedError, match=r"have no line \(1, "):
+        checked(folder)
+    with running(folder, STILL):
+        pass
+    assert [line["key"] for line in entries_of(folder) if line.get("recovered")] == [""]
+    checked(folder)
 
 
 # -- the command --------------------------------------------------------------------------------------------

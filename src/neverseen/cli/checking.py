@@ -283,20 +283,23 @@ def retrain(
 def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     """Check that no line of the service's audit log was changed, dropped or cut off.
 
-    Needs the store's keys, which authenticate the lines. Every line that certificates and ledger name must be there.
+    Needs the store's keys, which authenticate the lines. Every line that certificates and ledger name must be there,
+    and one for each of the latest changes.
 
     Example: `neverseen verify audit shop`
     """
     from neverseen.service import audit_key, check_audit
+    from neverseen.service.operations.audit import TURN
     from neverseen.service.operations.settings import FOLDER
 
     description = described(folder)
     known = keys_of(folder, keys)
     with opened(folder, write=False) as model:
         certificates, expected = model.certificates(), model.audit_head
+        requests = [] if model.ledger.is_outdated else model.ledger.requests(TURN)[::-1]
     if certificates:
         check_chain(certificates, description.public_key)
-    report = check_audit(folder / FOLDER, audit_key(known), certificates, expected)
+    report = check_audit(folder / FOLDER, audit_key(known), certificates, expected, requests)
     lines = report.last - report.first + 1 if report.last else 0
     words = f"{counted(lines, 'line')} in {counted(report.files, 'file')}"
     if report.first > 1:

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import Any
 
 from neverseen.io.files import sync_folder
 from neverseen.labels import canonical_json
+from neverseen.ledger import RequestRow
 from neverseen.proof.certificates import AuditHead
 from neverseen.proof.keys import Key, Keyring
 
@@ -38,6 +39,8 @@ NAME = "audit.jsonl"
 START = AuditHead(0, "0" * 64)
 """The head of a log without lines."""
 _CLOSED = re.compile(r"audit-([0-9]{8})\.jsonl", re.ASCII)
+TURN = 20_000
+"""Samples that the writer changes at a time. No more requests than that can be in the ledger before their lines are."""
 _BACK = 2**28  # bytes that are looked through for changes that have a line
 _APPLIED = b'"outcome":"applied"'
 _PAUSE = 0.2  # seconds that lines nobody waits for may wait for each other
@@ -149,6 +152,17 @@ class AuditLog:
                     break
         return found
 
+    def is_complete(self) -> bool:
+        """Return whether every line since the first is there, and `logged` looks at all of them."""
+        with self._lock:
+            paths = [path for path in (*closed_files(self.path.parent), self.path) if path.stat().st_size]
+            if not paths:
+                return self._head == START
+            with paths[0].open("rb") as file:
+                entry = parsed(file.readline())
+            begins = entry is not None and fits(entry, self._key) and entry["line"] == 1
+            return begins and sum(path.stat().st_size for path in paths) <= _BACK
+
     def close(self) -> None:
         """Write what waits, and let go of the file. Nothing is written afterwards, whoever tries."""
         self._closed = True
@@ -256,6 +270,25 @@ class AuditLog:
         lines = (entry for entry in self._backwards() if isinstance(entry.get("line"), int))
         found = next((entry for entry in lines if entry["line"] <= head.lines), None)
         return found is None or (found["line"], found.get("mac")) == (head.lines, head.head)
+
+
+def without_line(rows: Sequence[RequestRow], logged: Container[str], complete: bool) -> list[RequestRow]:
+    """Return those of the ledger's latest requests that have no line in a log, and should have.
+
+    Parameters
+    ----------
+    rows : sequence of RequestRow
+        Oldest first.
+    logged : container of str
+        Ids of requests that have a line which says that they were carried out.
+    complete : bool
+        Whether the log has all lines since its first. Else older requests may have had lines in a file that was
+        removed. If it knows none at all, those that are sealed, and so without a name, had theirs elsewhere.
+    """
+    first = 0 if complete else next((place for place, row in enumerate(rows) if row.id in logged), None)
+    if first is None:
+        return [row for row in rows if row.client]
+    return [row for row in rows[first:] if row.id not in logged]
 
 
 def closed_files(folder: Path) -> list[Path]:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from neverseen.errors import FileRejectedError
+from neverseen.ledger import RequestRow
 from neverseen.proof.certificates import AuditHead, Certificate
 from neverseen.proof.keys import Key
-from neverseen.service.operations.audit import NAME, START, closed_files, fits, parsed
+from neverseen.service.operations.audit import NAME, START, closed_files, fits, parsed, without_line
 
 _TRIES = 5  # of a check, while a service closes files meanwhile
+_PAUSE = 0.2  # seconds between two, for a service to write the line of a change that it has just made
+
+
+class _NoLineError(FileRejectedError):
+    """A change has no line, and nothing else is wrong."""
 
 
 @dataclass
@@ -42,7 +49,11 @@ class AuditReport:
 
 
 def check_audit(
-    folder: Path, key: Key, certificates: Iterable[Certificate] = (), expected: AuditHead | None = None
+    folder: Path,
+    key: Key,
+    certificates: Iterable[Certificate] = (),
+    expected: AuditHead | None = None,
+    requests: Sequence[RequestRow] = (),
 ) -> AuditReport:
     """Check an audit log, all its files; raise `FileRejectedError` that says what is wrong, and where.
 
@@ -56,14 +67,21 @@ def check_audit(
         Of the store: the line that each names must be there.
     expected : AuditHead, optional
         Of the store's ledger (`neverseen.store.Store.audit_head`): likewise.
+    requests : sequence of RequestRow
+        The latest of the store's ledger, oldest first: each must have its line. The ledger names the line before a turn
+        of the writer, and so not the lines of the last one.
     """
     named = [(f"certificate {each.number}", each.audit) for each in certificates if each.audit is not None]
     if expected is not None:
         named.append(("the ledger", expected))
-    for _ in range(_TRIES):
+    for tries in range(_TRIES):
         paths = _files(folder)
         try:
-            return _Check(key, named).run(paths)
+            return _Check(key, named, requests).run(paths)
+        except _NoLineError:
+            if tries == _TRIES - 1:
+                raise
+            time.sleep(_PAUSE)
         except (FileRejectedError, FileNotFoundError):
             if paths == _files(folder):
                 raise
@@ -82,17 +100,19 @@ class _Check:
 
     key: Key
     named: list[tuple[str, AuditHead]]
+    requests: Sequence[RequestRow] = ()
     head: AuditHead | None = None
     removed: int = 0  # the last line that the service removed
     absent: set[str] = field(default_factory=set)  # files that are named, and not there
     report: AuditReport = field(default_factory=AuditReport)
     unkeyed: dict[str, str] = field(default_factory=dict)  # SHA-256 of the last line, by file
     codes: dict[int, str] = field(default_factory=dict)  # of the lines that are named
+    logged: set[str] = field(default_factory=set)  # those of the requests that have a line
     wrong: list[str] = field(default_factory=list)
 
     def run(self, paths: list[Path]) -> AuditReport:
         """Check files, oldest first."""
-        wanted = {head.lines for _, head in self.named}
+        wanted, changes = {head.lines for _, head in self.named}, {row.id for row in self.requests}
         for path in paths:
             previous = START.head
             with path.open("rb") as file:
@@ -104,6 +124,8 @@ class _Check:
                     where = f"{path}, line {place}"
                     if entry is None:
                         _reject(f"{where}: it is not as it was written: the line was changed")
+                    if entry.get("outcome") == "applied" and (name := str(entry.get("request"))) in changes:
+                        self.logged.add(name)
                     if "mac" not in entry and self.head is None:
                         if entry.get("previous") != previous:
                             _reject(f"{where}: the chain is broken here: a line was changed or is missing")
@@ -172,6 +194,12 @@ class _Check:
                 self.wrong.append(f"{who} names another line {head.lines} than the one that is there")
             elif found is not None and who != "the ledger":
                 self.report.certificates += 1
+        missing = without_line(self.requests, self.logged, first == 1 and not self.report.unkeyed)
+        if missing and not self.wrong:
+            raise _NoLineError(
+                f"changes in the ledger have no line ({len(missing)}, the first is request {missing[0].id}): their "
+                "lines were cut off, or the service died before it wrote them, and will at its next start"
+            )
         if self.wrong:
             more = f" (and {len(self.wrong) - 3} more)" if len(self.wrong) > 3 else ""
             _reject("; ".join(self.wrong[:3]) + more)

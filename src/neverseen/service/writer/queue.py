@@ -16,7 +16,7 @@ from neverseen.ledger import RequestRow
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.line import Line
 from neverseen.service.edge.shares import Shares
-from neverseen.service.operations.audit import AuditLog
+from neverseen.service.operations.audit import TURN, AuditLog, without_line
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import Settings
 from neverseen.service.writer.applying import apply
@@ -29,7 +29,6 @@ from neverseen.store import Store
 Settled = list[tuple[Job, Any]]
 _REOPEN = 1.0  # seconds between attempts to open a store that failed
 _GATHER, _GATHER_MOST = 0.003, 0.1  # seconds without a new request, and altogether, before a change is made
-_SAMPLES = 20_000  # that are changed at a time
 _LATE = 300.0  # seconds after which changes that are being made are called late
 
 
@@ -257,7 +256,7 @@ class Writer:
         with self._wake:
             jobs: list[Job] = []
             samples = 0
-            while self._jobs and (not jobs or samples + self._jobs.first().samples <= _SAMPLES):
+            while self._jobs and (not jobs or samples + self._jobs.first().samples <= TURN):
                 job = self._jobs.take()
                 self._gives(job)
                 jobs.append(job)
@@ -367,13 +366,8 @@ def lines_to_make_up(store: Store, audit: AuditLog) -> list[dict[str, Any]]:
 
     To be written before anything else is changed: a seal clears whose they were.
     """
-    rows = store.ledger.requests(_SAMPLES)[::-1]  # no turn has more
-    logged = audit.logged([row.id for row in rows])
-    first = next((place for place, row in enumerate(rows) if row.id in logged), None)
-    if first is None:  # In a log that knows none, those that are sealed, and so without a name, had lines elsewhere.
-        missing = [row for row in rows if row.client]
-    else:  # Those before the first had lines in a file that was removed.
-        missing = [row for row in rows[first:] if row.id not in logged]
+    rows = store.ledger.requests(TURN)[::-1]
+    missing = without_line(rows, audit.logged([row.id for row in rows]), audit.is_complete())
     return [entry | {"recovered": True} for entry in audited(missing)]
 
 
