@@ -403,14 +403,13 @@ def test_a_learn_is_not_answered_with_receipts_of_another_request(tmp_path: Path
         assert service.digest() == before
 
 
-def test_a_learn_whose_receipt_key_was_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learn_whose_receipt_key_was_dropped(tmp_path: Path) -> None:
     """Its samples are held, and nobody says that they are not."""
     folder, body = tmp_path / "s", {"samples": samples([1])}
     with running(folder, STILL) as service:
         secret = bearer(token(folder, "shop", "learn")) | {"Idempotency-Key": "k"}
         first = service.client.post("/v1/samples", json=body, headers=secret).json()
-    monkeypatch.setattr("tests.service.KEYS", Keyring(KEYS.membership, [Key(bytes([9] * 32))]))
-    with running(folder, STILL) as service:
+    with running(folder, STILL, keyring=Keyring(KEYS.membership, [Key(bytes([9] * 32))])) as service:
         error = service.client.post("/v1/samples", json=body, headers=secret).json()["error"]
         assert (error["code"], error["request"]) == ("receipts_gone", first["request"]["id"])
         assert "or the receipt key was dropped" in error["message"]

@@ -185,7 +185,7 @@ def test_one_key_has_a_share_of_the_queue_and_learning_leaves_room_to_forget(
         names = ["eve", "bob", "cleo", "dora", "fay"]
         keys = {name: key(service, name, "learn") for name in names}
         ada = key(service, "ada", "forget")
-        monkeypatch.setattr(queue, "_SAMPLES", 1)  # one request at a time
+        monkeypatch.setattr(queue, "TURN", 1)  # one request at a time
         free = iter(range(10, 200))
 
         def learn(name: str, count: int = 1) -> Future[httpx.Response]:
