@@ -27,7 +27,7 @@ from neverseen.service.edge.limits import origin
 from neverseen.service.edge.protocol import LimitedProtocol, plainly
 from neverseen.service.operations.settings import Settings
 
-_SWITCH = 0.001  # seconds that a busy thread keeps the interpreter while the event loop waits for it
+_SWITCH = 0.00002  # seconds that a busy thread keeps the interpreter from those who wait for it: see `serve`
 _PAUSE = 0.1  # seconds until the next connection is looked for, after one that could not be accepted
 _UNSENT = 2**17  # bytes that the system takes of an answer and has not sent yet
 _FULL = Refusal(
@@ -179,6 +179,7 @@ def serve(
     ready : callable, optional
         Called with the service's address once it takes connections.
     """
+    # A prediction takes the interpreter a hundred times, and each time waits this long for an event loop that is busy.
     sys.setswitchinterval(_SWITCH)
     if (tls_cert is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both a certificate and its key")
