@@ -42,8 +42,8 @@ class LabelError(InputError, TypeError):
     """A label is of a kind that has no canonical form."""
 
 
-class IdTakenError(InputError):
-    """An id belongs to a sample that is held, or is given twice.
+class _RowError(InputError):
+    """One row of a request cannot be used.
 
     Attributes
     ----------
@@ -56,18 +56,12 @@ class IdTakenError(InputError):
         self.row = row
 
 
-class AmbiguousError(InputError):
-    """Several samples held are like one that is to be forgotten, and which is meant was not said.
+class IdTakenError(_RowError):
+    """The id of `row` belongs to a sample that is held, or is given twice."""
 
-    Attributes
-    ----------
-    row : int
-        Its position in the request.
-    """
 
-    def __init__(self, message: str, row: int) -> None:
-        super().__init__(message)
-        self.row = row
+class AmbiguousError(_RowError):
+    """Several held samples match `row`, and the request does not say which one to forget."""
 
 
 class NotLearnedError(NeverseenError, LookupError):

@@ -75,8 +75,8 @@ class Probe:
     Parameters
     ----------
     T : array of shape (d, d)
-        The model's T, taken to be right as it is now: that of `start`, say. For one that was built elsewhere use
-        `of_sums`, if the sums are there.
+        The model's T, for example from `start`. It is taken to be right. For a model built elsewhere use `of_sums`,
+        if you have its sums.
 
     Examples
     --------

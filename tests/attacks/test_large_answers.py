@@ -94,7 +94,7 @@ def test_one_sample_whose_answer_is_too_large(tmp_path: Path) -> None:
         assert "choose another output" in refused.json()["error"]["message"]
 
 
-# -- who does not read -------------------------------------------------------------------------------
+# -- clients that never read -----------------------------------------------------------------------------
 
 
 def test_answers_that_are_not_read_count_against_their_key(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@
   whether a given sample is among them.
 - A *ticket* stands for one act of learning. Two people may hand in the same picture: to the sums it is one sample
   learned twice, but each has a receipt of their own, and a receipt must work once. Its *number* is a keyed digest of
-  the id, in a store of owner and id; its *content* is a keyed digest of the raw sample, which tells a sample whose
-  features have moved from one that was never learned.
+  the id, in a store of owner and id; its *content* is a keyed digest of the raw sample. If the content is
+  known and the member digest is not, the sample was learned and its features have moved.
 
 Sections 8 and 9 of ``docs/specification.md`` give them byte by byte.
 """

@@ -148,7 +148,7 @@ class Connections:
             waiting = [each for each in self._open if each.gives_way and (not own or each.address == address)]
             if not waiting:
                 return None
-            # Of who has most, and then one that was never used, or waits for longest.
+            # The address with most connections loses one: an unused one first, then the one that waits longest.
             self._cut(max(waiting, key=lambda each: (self._by_address[each.address], not each.used, -each.since)))
         connection = Connection(address, cut, self._drop, self._clock)
         self._open.add(connection)

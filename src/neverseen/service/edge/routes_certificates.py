@@ -23,7 +23,7 @@ from neverseen.service.edge.turns import Turns
 from neverseen.service.operations import checks
 
 _PUBLIC = ("rate_limited", "unavailable")
-_PIECE = 2**15  # bytes that wait for each client who does not read
+_PIECE = 2**15  # bytes read ahead of a slow client
 _LIMIT = {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}}
 _BEFORE = {
     "name": "before",
