@@ -36,7 +36,7 @@ from neverseen.service.edge.connections import KEY
 from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, require_room
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.gate import Gate
-from neverseen.service.edge.limits import Buckets, origin
+from neverseen.service.edge.limits import Buckets, stranger
 from neverseen.service.edge.made import ROWS, Made, share_of
 from neverseen.service.edge.refusals import Refusals
 from neverseen.service.edge.samples import bounds_of
@@ -557,7 +557,7 @@ def new_id() -> str:
 
 def address_of(request: Request) -> str:
     """Return what a request without a key is counted against: the address, or network, that it comes from."""
-    return origin(request.client.host if request.client else "")
+    return stranger(request.client.host if request.client else "")
 
 
 def client_of(request: Request) -> str:
