@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import threading
+import time
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
@@ -12,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from neverseen.service import Settings
 from neverseen.service.edge.protocol import HEADERS, WAITING
-from tests.service import Running, running
+from tests.service import Running, running, samples
 
 ASKED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST /v1/verify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -50,6 +53,38 @@ def test_thousands_of_requests_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         assert told(service, ASKED * 5000).count(b"HTTP/1.1 200") < 200
         assert parsed["requests"] < 200  # and not all that came
         assert service.client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("rubbish", [b"\0\1\2 rubbish\r\n\r\n", ASKED[:-2] + b"a:b\r\n" * 5000, CHUNKED + b"x\r\n"])
+def test_rubbish_behind_a_learn_is_no_answer_to_it(tmp_path: Path, rubbish: bytes) -> None:
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
+        writer, gate = service.service.writer, threading.Event()
+        writer.ask(lambda _: gate.wait(60))
+        body = json.dumps({"samples": samples([0])}).encode()
+        head = f"POST /v1/samples HTTP/1.1\r\nHost: x\r\nAuthorization: {service.admin['Authorization']}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+
+        def until_it_waits() -> None:
+            end = time.monotonic() + 60
+            while not writer.waiting() and time.monotonic() < end:
+                time.sleep(0.01)
+            gate.set()
+
+        opening = threading.Thread(target=until_it_waits)
+        opening.start()
+        answers = told(service, head.encode() + body + rubbish).split(b"HTTP/1.1 ")[1:]
+        opening.join()
+        assert [answer[:3] for answer in answers] == [b"201"]  # and then the connection is closed
+
+
+def test_nothing_is_published_for_a_request_that_is_cut_off(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
+        service.learn([0])
+        head = f"POST /v1/publish HTTP/1.1\r\nHost: x\r\nAuthorization: {service.admin['Authorization']}\r\n"
+        answer = told(service, head.encode() + b"Transfer-Encoding: chunked\r\n\r\nx\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        service.service.writer.ask(lambda _: None).result(30)  # what came before it is done
+        assert service.service.writer.published.number == 0
 
 
 def test_thousands_of_header_lines(tmp_path: Path) -> None:

@@ -76,8 +76,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self.send_400_response("The head of the request is too long.")
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, in the one shape of errors, and cut the connection."""
-        if self._full:  # it ends with the answer to the last request that was taken
+        """Answer what is not HTTP, in the one shape of errors, and close the connection.
+
+        Requests before it are being carried out: the connection ends with their answers, and this one is not given. It
+        would be taken for theirs.
+        """
+        if not self._full and (before := [each for each in self._unanswered if _is_whole(each)]):
+            self._full, before[-1].keep_alive = True, False
+        if self._full:
             return
         refusal = Refusal("invalid_request", f"the request cannot be understood: {self._why or msg}")
         self.transport.write(plainly(refusal, 400))
@@ -162,6 +168,11 @@ class LimitedProtocol(HttpToolsProtocol):
             self.connection.receives(first.scope)
         else:
             self.connection.works()
+
+
+def _is_whole(cycle: Any) -> bool:
+    """Return whether a request gets an answer of its own, whatever comes after it."""
+    return not cycle.more_body or bool(cycle.response_started)
 
 
 def plainly(refusal: Refusal, status: int | None = None) -> bytes:
