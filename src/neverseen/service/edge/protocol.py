@@ -8,7 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from neverseen.service.edge.connections import Connection
+from neverseen.service.edge.connections import CUT, Connection
 from neverseen.service.edge.errors import Refusal
 
 HEAD_BYTES, URL_BYTES = 2**16, 2**13
@@ -51,7 +51,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(_UNSENT)  # with TLS it would be 512 KiB: steps too large for slow clients
         if self.connection is not None:
-            self.connection.cut = transport.abort
+            self.connection.cut, self.connection.unsent = transport.abort, transport.get_write_buffer_size
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
@@ -131,6 +131,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Note that a head has ended, and a body or work begins."""
         self._in_head, self._head_bytes = False, 0
+        self.scope[CUT] = self.transport.abort  # type: ignore[literal-required]
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
         self._tell()
