@@ -278,14 +278,13 @@ class Service:
         kind = content_type(request, JSON, FORM)
         most = self.settings.max_json if kind == JSON else self.settings.max_body
         self._limit_samples(self.sample_buckets.wait(key.name))  # of one that has none left, nothing is read
-        unpacked = 0
+        unpacked, rows, share = 0, 0, share_of(ROWS, self.settings.max_waiting_bytes)
 
         def room(amount: int) -> bool:
-            nonlocal unpacked
+            nonlocal unpacked, rows
             if self.bounds.kind != "images":
-                size = amount * (self.bounds.row_bytes if self.bounds.kind == "features" else 1)
-                share = share_of(ROWS, self.settings.max_waiting_bytes)
-                return self.made.take(request.scope, key.name, ROWS, min(size, share))
+                rows = amount * (self.bounds.row_bytes if self.bounds.kind == "features" else 1)
+                return self.made.take(request.scope, key.name, ROWS, min(rows, share))
             if not self._pixels.take(key.name, amount):
                 return False
             unpacked += amount
@@ -293,7 +292,12 @@ class Service:
 
         async with self.body(request, key, min(most, self.settings.max_body)) as content:
             try:
-                yield content, await self._read(request, action, key, content, room)
+                given = await self._read(request, action, key, content, room)
+                if action != "predict":  # its features wait for the writer, in a byte each
+                    rows += len(given.samples) * self.bounds.n_features
+                    taken = partial(self.made.take, request.scope, key.name, ROWS)
+                    require_room(taken, min(rows, share))
+                yield content, given
             finally:
                 self._pixels.give(key.name, unpacked)
                 self.made.give(request.scope, ROWS)
