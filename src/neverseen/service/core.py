@@ -105,7 +105,6 @@ class Service:
         self.health_buckets = Buckets(settings.health_per_second, settings.health_burst)
         self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
         self.public_byte_buckets = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
-        self.gate = Gate()
         self.bodies, self.made = Bodies(settings), Made(settings.max_waiting_bytes)
         self._pixels = Shares(settings.max_waiting_pixels, settings.max_waiting_pixels // 2)
         self.access: KeyFile
@@ -119,6 +118,7 @@ class Service:
         self.readers: Apart
         self.checker: Apart
         self.predictor: Predictor
+        self.gate: Gate
         self._threads: Threads
         self._ledger_threads: Threads
         self._network_threads: Threads
@@ -156,6 +156,7 @@ class Service:
             self.predictor = Predictor(
                 opened.backbone, lambda: self.writer.published, self.settings, self.metrics, self.history
             )
+            self.gate = Gate(self.predictor.served)
             self._threads, self._ledger_threads, self._network_threads = (
                 Threads(name, _THREADS, self.settings.max_connections) for name in ("service", "ledger", "prepare")
             )
@@ -376,7 +377,7 @@ class Service:
             token = token_of(request)
             key = None if token is None else self.access.find(token, look=False)
             client = address_of(request) if key is None else key.name
-            await self.gate.enter(client, 1 + size / _STEP)
+            await self.gate.enter(client, 1 + size / _STEP, stranger=key is None)
 
     def count_early(self, request: Request) -> None:
         """Count a request before its route is looked for, unless its route counts a key."""

@@ -32,6 +32,7 @@ from neverseen.service.operations.settings import Settings
 
 _SWITCH = 0.00002  # seconds that a busy thread keeps the interpreter from those who wait for it: see `serve`
 _PAUSE = 0.1  # seconds until the next connection is looked for, after one that could not be accepted
+_UNREAD = 2**18  # bytes of a request that the system takes before they are read here; it would take 32 MiB
 _UNSENT = 2**17  # bytes that the system takes of an answer and has not sent yet
 _FLUSH = 5.0  # seconds that clients have at a stop to take the rest of their answers
 _UNSENT_PART = 8  # of the bytes that may wait, unsent answers may take one part in so many
@@ -70,6 +71,7 @@ class Server(uvicorn.Server):
         self._listeners = sockets or bound(self.config.host, self.config.port)
         for listener in self._listeners:
             listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)  # so has what is accepted there
             listener.listen(self.config.backlog)
         await super().startup(sockets=[])
         for listener in self._listeners:
