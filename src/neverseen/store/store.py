@@ -554,6 +554,7 @@ class Store:
         self.ledger.check()
         if certificates := self.certificates():
             check_chain(certificates, self.description.public_key)
+        self._require_listed(certificates)
         for _ in range(10):  # another process may change it meanwhile, and remove what is being read
             before = self._standing()
             try:
@@ -566,6 +567,17 @@ class Store:
                 if before == self._standing():
                     raise
         raise StoreDamagedError(f"{self.folder} does not hold still: try again when it changes less")
+
+    def _require_listed(self, certificates: list[Certificate]) -> None:
+        """Raise `StoreDamagedError` unless certificates list just what the ledger says they do."""
+        listed = {(bytes.fromhex(each), entry.number) for entry in certificates for each in entry.commitments}
+        known = len(certificates)  # another process may publish more meanwhile
+        said = [row in listed for row in self.ledger.certified() if row[1] <= known]
+        if not all(said) or len(said) != len(listed):
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} names other receipts as forgotten than its certificates list: restore it "
+                "from a copy"
+            )
 
     def _require_made_up(self, sums: Statistics) -> None:
         """Raise `StoreDamagedError` unless the sums of classes, if there are any, make up the sums of all."""
