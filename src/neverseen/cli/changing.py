@@ -212,8 +212,8 @@ def learn(
         )
         return
     if any(again):
-        ending = "left out" if skip_held else "learned again, and count again (--skip-held leaves them out)"
-        typer.echo(f"{sum(again):,} of {counted(len(again), 'sample')} were held already or come twice: {ending}")
+        ending = "left out" if skip_held else "learned again, and counted again (--skip-held leaves them out)"
+        typer.echo(f"held already, or given twice: {sum(again):,} of {counted(len(again), 'sample')}, {ending}")
     typer.echo(f"learned {counted(len(change), 'sample')}; {published_words(certificate)}")
     typer.echo(f"receipts are in {file.path}: give them to their owners")
 
@@ -412,7 +412,7 @@ def _chosen(
         if (not ids or known.get("id") in ids) and (not owners or known.get("owner") in owners):
             chosen.append((where, shown))
     if not chosen:
-        raise InputError(f"none of the {counted(len(given), 'receipt')} is of that id and owner")
+        raise InputError(f"of {counted(len(given), 'receipt')}, none is of that id and owner")
     return chosen
 
 

@@ -505,7 +505,7 @@ class Store:
     def certificate(self, number: int) -> Certificate:
         """Return one certificate."""
         if not 1 <= number <= self.published_number:
-            raise NotPublishedError(f"there is no certificate {number}: {self.published_number} are published")
+            raise NotPublishedError(f"there is no certificate {number}; published so far: {self.published_number}")
         return self._publications.certificate(number)
 
     def certificates(self) -> list[Certificate]:
