@@ -25,6 +25,7 @@ from neverseen.errors import (
     KeyMissingError,
     LedgerError,
     LimitError,
+    NeverseenError,
     NotLearnedError,
     NotPublishedError,
     ReceiptRejectedError,
@@ -177,14 +178,31 @@ class Store:
         samples. Each receipt has a random salt, which the store keeps until the sample is forgotten. So a sample that
         is learned again has a new receipt, and its old one is used up.
 
+        If this is cut off, by Ctrl-C or for want of memory, when the samples are on disk already or may be, what it
+        raises has their receipts as the attribute ``receipts``.
+
         Parameters
         ----------
         samples, labels, ids, owners
             As there.
         """
         change = self.learning(samples, labels, ids, owners)
-        self.commit(change)
-        return list(change.receipts)
+        try:
+            self.commit(change)
+            return list(change.receipts)
+        except BaseException as error:
+            if self.may_be_held(change, error):
+                error.receipts = list(change.receipts)  # type: ignore[attr-defined]
+            raise
+
+    def may_be_held(self, change: Change, error: BaseException) -> bool:
+        """Return whether samples are held that were to be learned when an error came, or nobody can tell."""
+        if getattr(error, "uncertain", False) or isinstance(error, NeverseenError):
+            return getattr(error, "uncertain", False)  # if not, it is a refusal
+        try:
+            return bool(self.ledger.knows_commitments(map(commitment, change.receipts)))
+        except Exception:
+            return True
 
     def forget(
         self,
