@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from neverseen.service.edge.gate import Gate
+from neverseen.service.edge.limits import stranger
 from neverseen.service.edge.usage import Usage
 
 
@@ -121,16 +122,16 @@ def test_many_addresses_have_the_turns_of_one_key() -> None:
     async def story() -> int:
         gate, order = Gate(), list[str]()
 
-        async def request(client: str, stranger: bool) -> None:
-            await gate.enter(client, 1, stranger)
+        async def request(client: str) -> None:
+            await gate.enter(client, 1)
             order.append(client)
 
         for _ in range(20):  # a key that is busy already
             await gate.enter("ada", 1)
             await asyncio.sleep(0)
-        many = [asyncio.create_task(request(f"192.0.2.{number}", True)) for number in range(200)]
+        many = [asyncio.create_task(request(stranger(f"192.0.2.{number}"))) for number in range(200)]
         await asyncio.sleep(0)
-        await asyncio.gather(request("ada", False), *many)
+        await asyncio.gather(request("ada"), *many)
         return order.index("ada")
 
     assert asyncio.run(story()) <= 2

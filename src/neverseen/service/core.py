@@ -377,7 +377,7 @@ class Service:
             token = token_of(request)
             key = None if token is None else self.access.find(token, look=False)
             client = address_of(request) if key is None else key.name
-            await self.gate.enter(client, 1 + size / _STEP, stranger=key is None)
+            await self.gate.enter(client, 1 + size / _STEP)
 
     def count_early(self, request: Request) -> None:
         """Count a request before its route is looked for, unless its route counts a key."""

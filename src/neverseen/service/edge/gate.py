@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from neverseen.service.edge.limits import is_stranger
 from neverseen.service.edge.usage import Usage
 
 _LOOK = 0.001  # seconds until it is seen that those who had less are served
@@ -46,19 +47,17 @@ class Gate:
         self._closed = False
         self._waiting: dict[str, dict[str, deque[_Turn]]] = {}  # by key or STRANGERS, then by key or address
 
-    async def enter(self, client: str, cost: float, stranger: bool = False) -> None:
+    async def enter(self, client: str, cost: float) -> None:
         """Wait until a client's request may begin, or go on, with something that takes the loop's time.
 
         Parameters
         ----------
         client : str
-            The name of a key, or an address.
+            The name of a key, or a stranger. All strangers together have the turns of one key: addresses are cheap.
         cost : float
             What it is likely to take, in any unit.
-        stranger : bool
-            Whether it is an address. All strangers together have their turns as one key has: addresses are cheap.
         """
-        loop, group = asyncio.get_running_loop(), STRANGERS if stranger else client
+        loop, group = asyncio.get_running_loop(), STRANGERS if is_stranger(client) else client
         if not self._closed and not self._gives_way(loop, group):
             self._begin(loop, group, client, cost)
             return
