@@ -63,9 +63,9 @@ def serve(
 ) -> None:
     """Serve a store over HTTP, with a console for browsers.
 
-    Settings that are not given are those of `service/service.toml` in the store's folder, if it is there. Where the
-    folder does not say how to make the backbone, give it with --backbone, or serve features and receipts alone with
-    --backbone features.
+    Settings that are not given are those of the environment (`NEVERSEEN_SERVE_MIN_BATCH=10`), then those of
+    `service/service.toml` in the store's folder, if it is there. Where the folder does not say how to make the
+    backbone, give it with --backbone, or serve features and receipts alone with --backbone features.
 
     Example: `neverseen serve shop --port 8080`
     """

@@ -1,10 +1,16 @@
-"""What an operator decides: publishing policy, output mode, limits."""
+"""What an operator decides: publishing policy, output mode, limits.
+
+By hand, as pydantic-settings is longer here: it drops misspelt variables without a word, and has messages of its own.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import tomllib
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +18,8 @@ from neverseen.errors import ConfigurationError
 
 FOLDER, NAME = "service", "service.toml"
 OUTPUTS = ("labels", "top-k", "scores")
+PREFIX = "NEVERSEEN_SERVE_"
+"""How variables of the environment begin that are settings, as ``NEVERSEEN_SERVE_MIN_BATCH``."""
 
 
 @dataclass(frozen=True)
@@ -187,37 +195,54 @@ class Settings:
 
     @classmethod
     def load(cls, folder: Path, **overrides: Any) -> Settings:
-        """Return the settings of a store's folder: of ``service/service.toml`` if it is there.
+        """Return the settings of a store's folder: of the environment, and of ``service/service.toml`` if it is there.
 
         Parameters
         ----------
         folder : Path
             The store's folder.
         **overrides
-            Settings that take precedence; None stands for what the file says.
+            Settings that take precedence over both; None for those that are not given. The environment takes
+            precedence over the file.
         """
         path = folder / FOLDER / NAME
-        known = {field.name for field in fields(cls)}
         found: dict[str, Any] = {}
         if path.is_file():
             try:
                 found = tomllib.loads(path.read_text("utf-8"))
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ConfigurationError(f"{path} cannot be read: {error}") from None
-            odd = sorted(set(found) - known)
-            if odd:
-                raise ConfigurationError(f"{path} has unknown settings: {', '.join(odd)[:200]}")
+            _require_known(found, str(path))
+        # In capitals alone, or two variables could mean one setting.
+        variables = {name[len(PREFIX) :].swapcase(): name for name in os.environ if name.startswith(PREFIX)}
+        _require_known(variables, f"the environment ({PREFIX}...)")
+        found |= {name: _value(os.environ[variable]) for name, variable in variables.items()}
         found |= {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls(**found)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{error} (settings of {folder})") from None
+            where = f"settings of {folder}" + f" and of {PREFIX}... in the environment" * bool(variables)
+            raise ConfigurationError(f"{error} ({where})") from None
 
     def policy(self) -> dict[str, Any]:
         """Return the publishing policy, as JSON values."""
-        return {
-            name: asdict(self)[name] for name in ("min_batch", "max_delay", "publish_below_min_batch", "seal_after")
-        }
+        names = ("min_batch", "max_delay", "publish_below_min_batch", "seal_after")
+        return {name: getattr(self, name) for name in names}
+
+
+def _require_known(names: Iterable[str], where: str) -> None:
+    known = [field.name for field in fields(Settings)]
+    odd = sorted(set(names) - set(known))
+    if odd:
+        raise ConfigurationError(f"{where} has unknown settings: {', '.join(odd)[:200]}. Known are {', '.join(known)}")
+
+
+def _value(text: str) -> Any:
+    """Return the number or truth value that a variable holds, or its text: `Settings` says what is wrong with it."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def service_folder(folder: Path) -> Path:
