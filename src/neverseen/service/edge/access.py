@@ -10,7 +10,6 @@ import math
 import os
 import re
 import secrets
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from neverseen.errors import ConfigurationError, FileRejectedError, InputError, 
 from neverseen.io.files import read_secret, replace_file
 from neverseen.labels import canonical_json, parse_json
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.operations.log import LOG
 
 SCOPES = ("learn", "predict", "forget", "audit", "admin")
 NAME, FORMAT = "keys.json", "neverseen-service-keys-1"
@@ -182,7 +182,7 @@ class KeyFile:
         except (NeverseenError, OSError) as error:
             self._fault = str(error)
             if self._fault != before:
-                print(f"error: the API keys cannot be read: {error}", file=sys.stderr)  # noqa: T201
+                LOG.error("the API keys cannot be read: %s", error)
 
     def _refresh(self) -> None:
         self._looked = time.monotonic()

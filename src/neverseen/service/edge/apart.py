@@ -118,7 +118,7 @@ class Apart:
         if "refusal" in about:
             raise Refusal(**about["refusal"])
         if "failed" in about:
-            raise RuntimeError("a process apart failed: see the lines above")
+            raise RuntimeError(f"a process apart failed: {about['failed']}")
         return about, parts
 
     def _asked(

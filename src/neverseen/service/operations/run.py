@@ -221,6 +221,7 @@ def serve(
         port=port,
         access_log=False,
         proxy_headers=False,  # who asks is who connects
+        log_config=None,  # its errors go where ours go
         log_level="error",  # below that there is a line for each client that does not speak HTTP
         server_header=False,
         date_header=True,

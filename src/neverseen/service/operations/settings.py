@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from neverseen.errors import ConfigurationError
+from neverseen.service.operations.log import LEVELS
 
 FOLDER, NAME = "service", "service.toml"
-OUTPUTS = ("labels", "top-k", "scores")
+_CHOICES = {"output": ("labels", "top-k", "scores"), "log_level": LEVELS}
 PREFIX = "NEVERSEEN_SERVE_"
 """How variables of the environment begin that are settings, as ``NEVERSEEN_SERVE_MIN_BATCH``."""
 
@@ -99,6 +100,8 @@ class Settings:
         Seconds that a stop waits for what is queued.
     history_points : int
         Publications that are kept for charts.
+    log_level : {"debug", "info", "warning", "error"}
+        Of the log on stderr: what is less than that is left out.
     audit_bytes, audit_files : int
         Of the audit log: bytes after which a file is closed and another begun, and closed files to keep.
 
@@ -162,15 +165,18 @@ class Settings:
     answer_rate: float = 2.0**14
     stop_timeout: float = 30.0
     history_points: int = 10_000
+    log_level: str = "info"
     audit_bytes: int = 2**26
     audit_files: int = 100
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "output":
-                if value not in OUTPUTS:
-                    raise ConfigurationError(f"output must be one of {', '.join(OUTPUTS)}; got {value!r}")
+            if field.name in _CHOICES:
+                if value not in _CHOICES[field.name]:
+                    raise ConfigurationError(
+                        f"{field.name} must be one of {', '.join(_CHOICES[field.name])}; got {value!r}"
+                    )
                 continue
             if field.type == "bool":
                 if type(value) is not bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +14,7 @@ from neverseen.errors import HardwareError, IllConditionedError, LedgerError, Li
 from neverseen.model.versions import Version
 from neverseen.proof.certificates import AuditHead, Certificate
 from neverseen.service.operations.history import History, Probe
+from neverseen.service.operations.log import LOG
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
@@ -121,6 +120,7 @@ class Publisher:
         if certificate.number > before:
             self._show(store)
             self._metrics.published(certificate.number, certificate.after.samples, seconds)
+            LOG.debug("version %d is published: %.3f seconds", certificate.number, seconds)
             self._history.add(
                 {
                     "accuracy": self._accuracy(),
@@ -144,7 +144,9 @@ class Publisher:
         else:
             policy.unsealed()
             policy.found(unpublished(store))  # which comes first
-        self._metrics.seal_seconds.observe(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        self._metrics.seal_seconds.observe(seconds)
+        LOG.debug("the store is sealed: %.3f seconds", seconds)
 
     def _seal_unless_read(self, store: Store, policy: Policy) -> None:
         try:
@@ -152,7 +154,7 @@ class Publisher:
         except LedgerError as error:
             if not error.being_read:
                 raise
-            print(f"warning: a seal has to wait, and will be tried again: {error}", file=sys.stderr)  # noqa: T201
+            LOG.warning("a seal has to wait, and will be tried again: %s", error)
             policy.put_off_seal()
 
     def _show(self, store: Store) -> None:
@@ -182,8 +184,7 @@ class Publisher:
         return float(right) / len(self._probe.labels)
 
     def _not_done(self, what: str, error: BaseException, policy: Policy) -> None:
-        print(f"error: a {what} failed, and will be tried again", file=sys.stderr)  # noqa: T201
-        traceback.print_exception(error)
+        LOG.error("a %s failed, and will be tried again", what, exc_info=error)
         self._metrics.publish_failures.inc()
         policy.failed()
 
