@@ -1,4 +1,4 @@
-"""Accuracy and cumulative time over requests, for a terminal and as a PNG."""
+"""Accuracy and cumulative time over requests, for a terminal and as an SVG."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HEIGHT = 9  # rows of a panel in the terminal
 
@@ -16,7 +20,7 @@ class Curve:
 
     name: str
     mark: str  # in the terminal
-    colour: str  # in the PNG
+    colour: str  # in the SVG
     seconds: list[float] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
 
@@ -59,7 +63,7 @@ def _panel(rows: list[tuple[str, list[float]]], low: float, high: float, bottom:
 
 
 def save(curves: Sequence[Curve], requests: Sequence[str], title: str, path: Path) -> None:
-    """Write the figure as a PNG; `ImportError` without matplotlib."""
+    """Write the figure as an SVG; `ImportError` without matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.6), layout="constrained")
@@ -78,5 +82,13 @@ def save(curves: Sequence[Curve], requests: Sequence[str], title: str, path: Pat
         axes.set_xticks(numbers, requests, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="0.92", zorder=0)
+    save_svg(figure, path)
+
+
+def save_svg(figure: Figure, path: Path) -> None:
+    """Write a figure as an SVG with its texts as text. The same figure, by the same matplotlib, is the same file."""
+    import matplotlib as mpl
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with mpl.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})

@@ -1,11 +1,13 @@
-"""The figures: accuracy and cumulative time against requests, as PNG and SVG."""
+"""The figures: accuracy and cumulative time against requests, as SVG."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.figure import save_svg
 from benchmarks.paper.results import DATA, NAMES, Result, Results
 
 # One colour a method, the same in all figures (Okabe and Ito's, which most people can tell apart).
@@ -32,12 +34,9 @@ TITLES = {
 
 def draw_all(results: Results, folder: Path) -> list[Path]:
     """Draw what there are results for; return the files. Needs matplotlib: without it says so and draws nothing."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
+    if find_spec("matplotlib") is None:
         print("no figures: they need matplotlib (pip install matplotlib)")
         return []
-    mpl.use("Agg")
     files: list[Path] = []
     for dataset in results.data:
         for experiment, title in TITLES.items():
@@ -49,7 +48,8 @@ def draw_all(results: Results, folder: Path) -> list[Path]:
                 if traced:
                     heading = f"{DATA.get(dataset, dataset)}, K = {requests}: {title.lower()}"
                     times = _times(results, experiment, dataset, requests)
-                    files += _draw(traced, times, heading, folder / f"{experiment}-{dataset}-{requests}")
+                    files.append(folder / f"{experiment}-{dataset}-{requests}.svg")
+                    _draw(traced, times, heading, files[-1])
     return files
 
 
@@ -94,11 +94,12 @@ def _curve(run: Result) -> Curve:
     return Curve(list(range(1, done + 1)), list(accumulate(each)), False)
 
 
-def _draw(traced: dict[str, Result], times: dict[str, Curve], heading: str, stem: Path) -> list[Path]:
-    from matplotlib import pyplot as plt
+def _draw(traced: dict[str, Result], times: dict[str, Curve], heading: str, path: Path) -> None:
+    from matplotlib.figure import Figure
 
     panels = 3 if times else 2
-    figure, axes = plt.subplots(1, panels, figsize=(4 * panels, 3.4), layout="constrained")
+    figure = Figure(figsize=(4 * panels, 3.4), layout="constrained")
+    axes = figure.subplots(1, panels)
     for method, run in traced.items():
         points = run["after_each_request"]
         where = [point["requests"] for point in points]
@@ -121,11 +122,4 @@ def _draw(traced: dict[str, Result], times: dict[str, Curve], heading: str, stem
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=min(5, len(names)), frameon=False)
     figure.suptitle(heading)
-    files = []
-    for ending in ("png", "svg"):
-        path = stem.with_name(f"{stem.name}.{ending}")
-        with plt.rc_context({"svg.hashsalt": stem.name}):  # the same figure twice is the same file
-            figure.savefig(path, dpi=110, metadata={"Date": None} if ending == "svg" else None)
-        files.append(path)
-    plt.close(figure)
-    return files
+    save_svg(figure, path)
