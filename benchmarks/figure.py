@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,17 +62,18 @@ def _panel(rows: list[tuple[str, list[float]]], low: float, high: float, bottom:
     return [*lines, f"{'':7} +-{'-' * (width - 1)}", f"request   {''.join(f'{tick:2}' for tick in ticks)}"]
 
 
-def save(curves: Sequence[Curve], requests: Sequence[str], title: str, path: Path) -> None:
-    """Write the figure as an SVG; `ImportError` without matplotlib."""
+def save(results: dict[str, Any], path: Path) -> None:
+    """Write the figure of the demo's results as an SVG; `ImportError` without matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.6), layout="constrained")
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(results["title"], fontsize=10)
     accuracy, time = figure.subplots(1, 2)
     accuracy.set_title("accuracy on the classes held, percent", fontsize=10, loc="left")
     time.set_title("time of all requests so far, seconds", fontsize=10, loc="left")
+    requests = results["requests"]
     numbers = range(1, len(requests) + 1)
-    for depth, curve in enumerate(curves):  # a line that is covered by others shows on both sides of them
+    for depth, curve in enumerate(Curve(**found) for found in results["curves"]):  # a line that is covered by others shows on both sides of them
         style = {"color": curve.colour, "linewidth": 1.5 + 1.5 * depth, "marker": "o", "zorder": 5 - depth}
         accuracy.plot(numbers, [100 * share for share in curve.accuracy], markersize=3.5 + 1.5 * depth, **style)
         time.plot(numbers, curve.cumulative, markersize=3.5 + 1.5 * depth, label=curve.name, **style)
