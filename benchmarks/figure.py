@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -73,7 +75,9 @@ def save(results: dict[str, Any], path: Path) -> None:
     time.set_title("time of all requests so far, seconds", fontsize=10, loc="left")
     requests = results["requests"]
     numbers = range(1, len(requests) + 1)
-    for depth, curve in enumerate(Curve(**found) for found in results["curves"]):  # a line that is covered by others shows on both sides of them
+    for depth, curve in enumerate(
+        Curve(**found) for found in results["curves"]
+    ):  # a line that is covered by others shows on both sides of them
         style = {"color": curve.colour, "linewidth": 1.5 + 1.5 * depth, "marker": "o", "zorder": 5 - depth}
         accuracy.plot(numbers, [100 * share for share in curve.accuracy], markersize=3.5 + 1.5 * depth, **style)
         time.plot(numbers, curve.cumulative, markersize=3.5 + 1.5 * depth, label=curve.name, **style)
@@ -83,13 +87,18 @@ def save(results: dict[str, Any], path: Path) -> None:
         axes.set_xticks(numbers, requests, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="0.92", zorder=0)
-    save_svg(figure, path)
+    save_svg(figure, path, results)
 
 
-def save_svg(figure: Figure, path: Path) -> None:
-    """Write a figure as an SVG with its texts as text. The same figure, by the same matplotlib, is the same file."""
+def save_svg(figure: Figure, path: Path, shown: object) -> None:
+    """Write a figure as an SVG that names what is shown. The same figure, by the same matplotlib, is the same file."""
     import matplotlib as mpl
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        figure.savefig(path, format="svg", metadata={"Date": None, "Identifier": digest(shown)})
+
+
+def digest(shown: object) -> str:
+    """Return a digest of JSON values, by which a figure of them is known whatever matplotlib drew it."""
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()

@@ -30,25 +30,12 @@ from benchmarks.paper.training import augmented, generator_on  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
-TINY = """
-based_on = "smoke"
-width = 2
+TINY = f"""
+based_on = "{ROOT}/tests/paper_small.toml"
 extra_methods = ["paper_probes:Fails", "paper_probes:Dies", "paper_probes:Blind", "paper_probes:Sighted", "paper_probes:Hungry"]
 
 [sizes]
-train = 100
-test = 20
-base = 30
-learned = 60
-forgotten = 20
-head_references = 2
 network_references = 0
-
-[base]
-epochs = 1
-
-[analytic]
-codes = 32
 
 [experiments.table1]
 methods = ["finetune", "neggrad", "neverseen"]

@@ -17,24 +17,8 @@ from benchmarks.paper.methods import METHODS  # noqa: E402
 from benchmarks.paper.results import read_runs  # noqa: E402
 from benchmarks.paper.settings import read  # noqa: E402
 
-SMALLER = """
-based_on = "smoke"
-width = 2
-
-[sizes]
-train = 100
-test = 20
-base = 30
-learned = 60
-forgotten = 20
-head_references = 2
-network_references = 2
-
-[base]
-epochs = 1
-
-[analytic]
-codes = 32
+SMALLER = f"""
+based_on = "{Path(__file__).with_name("paper_small.toml")}"
 
 [experiments.stress_singles]
 requests = [20]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,39 +31,6 @@ TITLES = {
 }
 
 
-def draw_all(results: Results, folder: Path) -> list[Path]:
-    """Draw what there are results for; return the files. Needs matplotlib: without it says so and draws nothing."""
-    if find_spec("matplotlib") is None:
-        print("no figures: they need matplotlib (pip install matplotlib)")
-        return []
-    files: list[Path] = []
-    for dataset in results.data:
-        for experiment, title in TITLES.items():
-            counts = set(results.counts(experiment, dataset))
-            if experiment == "dynamics":  # table 1 has traces too
-                counts |= set(results.counts("table1", dataset))
-            for requests in sorted(counts):
-                traced = _traced(results, experiment, dataset, requests)
-                if traced:
-                    heading = f"{DATA.get(dataset, dataset)}, K = {requests}: {title.lower()}"
-                    times = _times(results, experiment, dataset, requests)
-                    files.append(folder / f"{experiment}-{dataset}-{requests}.svg")
-                    _draw(traced, times, heading, files[-1])
-    return files
-
-
-def _traced(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Result]:
-    """Return for each method the first run that was looked at on the way."""
-    names = ["dynamics", "table1"] if experiment == "dynamics" else [experiment]
-    found: dict[str, Result] = {}
-    for name in names:
-        for run in results.all(name, dataset):
-            good = not run["failed"] and run["requests"] == requests and run["method"] in COLOURS
-            if good and run["after_each_request"]:
-                found.setdefault(run["method"], run)
-    return {name: found[name] for name in NAMES if name in found}
-
-
 class Curve(NamedTuple):
     """Seconds after so many requests."""
 
@@ -73,30 +39,35 @@ class Curve(NamedTuple):
     reckoned: bool  # from a few requests that were timed
 
 
-def _times(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Curve]:
-    """Return the times of runs that were alone on the machine."""
-    names = ("time", "dynamics") if experiment == "dynamics" else (experiment,)
-    found: dict[str, Curve] = {}
-    for run in results.runs:
-        good = run["experiment"] in names and run["dataset"] == dataset and run["requests"] == requests
-        if good and not run["failed"] and run["times"]["alone"] and run["method"] in COLOURS:
-            found.setdefault(run["method"], _curve(run))
+class Plot(NamedTuple):
+    """What a figure shows."""
+
+    heading: str
+    traced: dict[str, Result]  # by method
+    times: dict[str, Curve]
+
+
+def plots(results: Results) -> dict[str, Plot]:
+    """Return by name what there are results for."""
+    found: dict[str, Plot] = {}
+    for dataset in results.data:
+        for experiment, title in TITLES.items():
+            counts = set(results.counts(experiment, dataset))
+            if experiment == "dynamics":  # table 1 has traces too
+                counts |= set(results.counts("table1", dataset))
+            for requests in sorted(counts):
+                if traced := _traced(results, experiment, dataset, requests):
+                    heading = f"{DATA.get(dataset, dataset)}, K = {requests}: {title.lower()}"
+                    times = _times(results, experiment, dataset, requests)
+                    found[f"{experiment}-{dataset}-{requests}"] = Plot(heading, traced, times)
     return found
 
 
-def _curve(run: Result) -> Curve:
-    each, points, done = run["times"]["per_request"], run["after_each_request"], run["requests_done"]
-    if done < run["requests"]:
-        numbers = range(1, run["requests"] + 1)
-        return Curve(list(numbers), [run["times"]["update"] / done * number for number in numbers], True)
-    if each is None:
-        return Curve([point["requests"] for point in points], [point["seconds"] for point in points], False)
-    return Curve(list(range(1, done + 1)), list(accumulate(each)), False)
-
-
-def _draw(traced: dict[str, Result], times: dict[str, Curve], heading: str, path: Path) -> None:
+def draw(plot: Plot, path: Path) -> None:
+    """Draw a figure. Needs matplotlib."""
     from matplotlib.figure import Figure
 
+    traced, times = plot.traced, plot.times
     panels = 3 if times else 2
     figure = Figure(figsize=(4 * panels, 3.4), layout="constrained")
     axes = figure.subplots(1, panels)
@@ -121,5 +92,38 @@ def _draw(traced: dict[str, Result], times: dict[str, Curve], heading: str, path
         axes[2].set_yscale("log")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=min(5, len(names)), frameon=False)
-    figure.suptitle(heading)
-    save_svg(figure, path)
+    figure.suptitle(plot.heading)
+    save_svg(figure, path, plot)
+
+
+def _traced(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Result]:
+    """Return for each method the first run that was looked at on the way."""
+    names = ["dynamics", "table1"] if experiment == "dynamics" else [experiment]
+    found: dict[str, Result] = {}
+    for name in names:
+        for run in results.all(name, dataset):
+            good = not run["failed"] and run["requests"] == requests and run["method"] in COLOURS
+            if good and run["after_each_request"]:
+                found.setdefault(run["method"], run)
+    return {name: found[name] for name in NAMES if name in found}
+
+
+def _times(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Curve]:
+    """Return the times of runs that were alone on the machine."""
+    names = ("time", "dynamics") if experiment == "dynamics" else (experiment,)
+    found: dict[str, Curve] = {}
+    for run in results.runs:
+        good = run["experiment"] in names and run["dataset"] == dataset and run["requests"] == requests
+        if good and not run["failed"] and run["times"]["alone"] and run["method"] in COLOURS:
+            found.setdefault(run["method"], _curve(run))
+    return found
+
+
+def _curve(run: Result) -> Curve:
+    each, points, done = run["times"]["per_request"], run["after_each_request"], run["requests_done"]
+    if done < run["requests"]:
+        numbers = range(1, run["requests"] + 1)
+        return Curve(list(numbers), [run["times"]["update"] / done * number for number in numbers], True)
+    if each is None:
+        return Curve([point["requests"] for point in points], [point["seconds"] for point in points], False)
+    return Curve(list(range(1, done + 1)), list(accumulate(each)), False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.paper.experiments import settings_digest
-from benchmarks.paper.figures import draw_all
+from benchmarks.paper.figures import draw, plots
 from benchmarks.paper.results import DATA, NAMES, Result, Results, cell, key_of, paper_figures, read_runs
 from benchmarks.paper.settings import names, read
 from benchmarks.paper.tables import Table, all_tables
@@ -27,18 +28,29 @@ def write_reports(folder: Path) -> list[Path]:
 def write_report(results: Results, out: Path) -> list[Path]:
     """Write every table (all in one file: Markdown, LaTeX, CSV) and figure (SVG) to a folder; return the files."""
     out.mkdir(parents=True, exist_ok=True)
-    tables, figures = all_tables(results), draw_all(results, out)
-    texts = {
-        "report.md": _markdown(results, tables, [path.name for path in figures]),
+    figures = plots(results)
+    if find_spec("matplotlib") is None:
+        print("no figures: they need matplotlib (pip install matplotlib)")
+        figures = {}
+    written = texts(results, list(figures))
+    for name, text in written.items():
+        (out / name).write_text(text)
+    for name, plot in figures.items():
+        draw(plot, out / f"{name}.svg")
+    return [out / name for name in (*written, *(f"{name}.svg" for name in figures))]
+
+
+def texts(results: Results, figures: list[str]) -> dict[str, str]:
+    """Return the files of a report, but for its figures, by name."""
+    tables = all_tables(results)
+    return {
+        "report.md": _markdown(results, tables, figures),
         "tables.tex": "\n".join(table.latex() for table in tables),
         "tables.csv": "".join(table.csv() for table in tables),
     }
-    for name, text in texts.items():
-        (out / name).write_text(text)
-    return [*(out / name for name in texts), *figures]
 
 
-def _markdown(results: Results, tables: list[Table], pictures: list[str]) -> str:
+def _markdown(results: Results, tables: list[Table], figures: list[str]) -> str:
     settings = ", ".join(sorted({run["setting"] for run in results.runs}))
     parts = [
         "# The paper's evaluation: results",
@@ -59,8 +71,8 @@ def _markdown(results: Results, tables: list[Table], pictures: list[str]) -> str
             f"The notes below need not hold for them.\n\n{listed}"
         )
     parts += ["## Tables", *(table.markdown().rstrip() for table in tables)]
-    if pictures:
-        parts += ["## Figures", *(f"![{name.removesuffix('.svg')}]({name})" for name in pictures)]
+    if figures:
+        parts += ["## Figures", *(f"![{name}]({name}.svg)" for name in figures)]
     return "\n\n".join(parts) + "\n"
 
 
