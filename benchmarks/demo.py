@@ -222,15 +222,15 @@ def run(options: argparse.Namespace) -> int:
     print(f"{backbone.name} made {backbone.n_features} features of each in {took}. Times below do not count that.\n")
     print(f"{'':4}{'request':48}{'time':>8}  {'accuracy':22}digest", flush=True)
     right = report(demo, play(demo))
-    found = {
+    results = provenance("demo", dataset=options.dataset, runtime=options.runtime) | {
         "title": f"{learned:,} {images.about}",
         "requests": [words.split(", ")[0] for words in demo.requests],
         "curves": [asdict(curve) for curve in demo.curves],
     }
     if options.json is not None:
-        write_json(options.json, provenance("demo", dataset=options.dataset, runtime=options.runtime) | found)
+        write_json(options.json, results)
     try:
-        figure.save(found, options.figure)
+        figure.save(results, options.figure)
         print(f"This figure as a picture: {options.figure}")
     except ImportError:
         print("For this figure as a picture: pip install matplotlib")
