@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from neverseen import HardwareError, LimitError
-from neverseen import hardware as hardware_module
 from neverseen.engine.arithmetic import CodeMatrix, GridWeights, IntegerSystem, exact_matmul, gram
-from neverseen.hardware import FLOAT32_ROWS, INT8_PRODUCT, INT32_ROWS, Array, Hardware
+from neverseen.hardware import FLOAT32_ROWS, INT8_PRODUCT, INT32_ROWS, Hardware, HardwareOf, torch_cpu, torch_cuda
+from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests.samples import codes, uniform_bytes
 
 SHAPES = [(0, 3), (1, 1), (1, 40), (2, 5), (17, 9), (100, 33), (1041, 24), (2500, 8)]
@@ -115,11 +117,11 @@ def test_limbs(kind: type, shape: tuple[int, int], hardware: Hardware) -> None:
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 65, 100, 128, 200])  # one block or several, the last one smaller
 def test_a_blocked_factor_solves(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(hardware_module, "_BLOCK", 64)
+    monkeypatch.setattr(torch_cuda, "_BLOCK", 64)
     root = torch.from_numpy(codes("blocked", size + 9, size).astype(np.float64))
     matrix = root.T @ root + 1000 * torch.eye(size, dtype=torch.float64)
     right = torch.from_numpy(codes("right side", size, 3).astype(np.float64))
-    factor = hardware_module.BlockedFactor(torch.linalg.cholesky(matrix), torch)
+    factor = torch_cuda.BlockedFactor(torch.linalg.cholesky(matrix), torch)
     expected = torch.linalg.solve(matrix, right)
     for given in (right, right.T.contiguous().T):
         kept = given.clone()
@@ -151,20 +153,20 @@ def test_weights_too_large_for_scores_are_refused(hardware: Hardware) -> None:
         GridWeights(np.full((2, 1), 2**55), hardware)
 
 
-class Faulty(Hardware):
+class Faulty(NumpyHardware):
     """Hardware that gets one entry of each product slightly wrong."""
 
-    def matmul(self, left: Array, right: Array) -> Array:
+    def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         product = super().matmul(left, right)
         product[-1, 0] += 1
         return product
 
-    def int8_gram(self, codes: Array) -> Array:
+    def int8_gram(self, codes: np.ndarray) -> np.ndarray:
         product = super().int8_gram(codes).astype(np.int64)
         product[0, -1] += 2**20
         return product
 
-    def int8_matmul(self, left: Array, right: Array) -> Array:
+    def int8_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         product = super().int8_matmul(left, right)
         product[0, 0] = min(product[0, 0], 2**15)  # saturation in 16 bits
         return product
@@ -196,7 +198,7 @@ def test_exact_products_are_those_of_python_integers(rows: int, inner: int, colu
 
 
 def test_wrong_products_are_never_silent() -> None:
-    faulty = Faulty()
+    faulty: HardwareOf[Any] = Faulty()
     with pytest.raises(HardwareError, match="Gram matrix computed on this machine fails its check"):
         gram(codes("faulty", 9, 5), faulty)
     with pytest.raises(HardwareError, match="product of features"):
@@ -225,7 +227,7 @@ def test_saturating_int8_units_are_not_used() -> None:
 
             return Result()
 
-    assert hardware_module._passes_int8_self_test(Saturating) is True  # signed pairs of 127 * 127 still fit 16 bits ...
+    assert torch_cpu._passes_int8_self_test(Saturating) is True  # signed pairs of 127 * 127 still fit 16 bits ...
 
     class Shifted(Saturating):
         @staticmethod
@@ -238,9 +240,9 @@ def test_saturating_int8_units_are_not_used() -> None:
 
             return Result()
 
-    assert hardware_module._passes_int8_self_test(Shifted) is False
+    assert torch_cpu._passes_int8_self_test(Shifted) is False
 
     class Missing:
         pass
 
-    assert hardware_module._passes_int8_self_test(Missing) is False
+    assert torch_cpu._passes_int8_self_test(Missing) is False

@@ -28,6 +28,7 @@ from neverseen.errors import (
     ReceiptRejectedError,
     StoreDamagedError,
     StoreLockedError,
+    UnknownKindError,
 )
 from neverseen.proof.keys import Key, Keyring
 
@@ -63,6 +64,7 @@ __all__ = [
     "ReceiptRejectedError",
     "StoreDamagedError",
     "StoreLockedError",
+    "UnknownKindError",
     "__version__",
 ]
 

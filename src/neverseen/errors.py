@@ -14,6 +14,7 @@
     ├── NotPublishedError (LookupError)     no such version or certificate is published yet
     ├── CertificateRejectedError (ValueError)   a certificate, or what it vouches for, is not what it should be
     ├── ConfigurationError (ValueError)     settings are invalid, changed after learning, or differ between models
+    │   └── UnknownKindError                no such encoder, hardware and so on: import the package that has it
     ├── KeyMissingError (RuntimeError)      the membership key is needed and was not given
     ├── FileRejectedError (ValueError)      a saved file is damaged, foreign or from another version
     ├── IllConditionedError (ArithmeticError)   no float64 factor of the system contracts: raise gamma
@@ -162,6 +163,10 @@ class LedgerError(NeverseenError, RuntimeError):
 
 class ConfigurationError(NeverseenError, ValueError):
     """A setting is invalid, was changed after learning, or differs between two models."""
+
+
+class UnknownKindError(ConfigurationError):
+    """An encoder, a backbone, a hardware or a database is of a kind that nobody registered."""
 
 
 class KeyMissingError(NeverseenError, RuntimeError):
