@@ -42,13 +42,6 @@ def test_gram_beyond_32_bits(hardware: Hardware) -> None:
     assert (hardware.numpy(gram(hardware.array(batch), hardware)) == len(batch) * INT8_PRODUCT).all()
 
 
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (1, 64, 3), (5, 7, 9), (33, 1500, 18), (0, 4, 4)])
-def test_code_products_are_exact(rows: int, inner: int, columns: int, hardware: Hardware) -> None:
-    left, right = codes("left", rows, inner), codes("right", inner, columns)
-    product = CodeMatrix(right, hardware).after(hardware.array(left))
-    assert hardware.numpy(product).tolist() == slow_product(left, right)
-
-
 def test_rows_too_long_for_32_bits_are_refused(hardware: Hardware) -> None:
     with pytest.raises(LimitError, match="too long for exact products"):
         CodeMatrix(np.zeros((INT32_ROWS + 1, 1), np.int8), hardware)
@@ -170,19 +163,6 @@ class Faulty(NumpyHardware):
         product = super().int8_matmul(left, right)
         product[0, 0] = min(product[0, 0], 2**15)  # saturation in 16 bits
         return product
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 15, 16, 17, 33])
-@pytest.mark.parametrize("width", [1, 2, 15, 16, 31, 40])
-@pytest.mark.parametrize("columns", [1, 2, 16, 33])
-def test_int8_products_of_any_shape(rows: int, width: int, columns: int, hardware: Hardware) -> None:
-    """Matrix units want more rows than a small request has."""
-    left, right = codes("left", rows, width), codes("right", width, columns)
-    wide = left.astype(np.int64)
-    found = hardware.numpy(hardware.int8_matmul(hardware.array(left), hardware.array(right)))
-    assert np.array_equal(found, wide @ right)
-    if rows:
-        assert np.array_equal(hardware.numpy(hardware.int8_gram(hardware.array(left))), wide.T @ wide)
 
 
 @pytest.mark.parametrize("rows", range(5))

@@ -34,10 +34,10 @@ OPTIONAL = ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich
 def test_public_face() -> None:
     assert neverseen.__all__ == sorted(neverseen.__all__)
     assert set(neverseen.__all__) == {
-        "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
+        "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "CheckFailedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
         "HardwareError", "IdTakenError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
         "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "RandomProjection", "ReceiptRejectedError",
-        "StoreDamagedError", "StoreLockedError", "__version__",
+        "StoreDamagedError", "StoreLockedError", "UnknownKindError", "__version__",
     }  # fmt: skip
     assert all(hasattr(neverseen, name) for name in neverseen.__all__)
 

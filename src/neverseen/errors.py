@@ -20,6 +20,7 @@
     ├── IllConditionedError (ArithmeticError)   no float64 factor of the system contracts: raise gamma
     ├── LimitError (OverflowError)          more than the integers can hold: split the model
     ├── MissingPackageError (ImportError)   an optional package is needed: install what the message names
+    ├── CheckFailedError (AssertionError)   a class of yours does not do what its contract asks (neverseen.checks)
     ├── StoreLockedError (RuntimeError)     another process is writing the store
     ├── StoreDamagedError (RuntimeError)    a file of a store is missing, older or not what was written: restore it
     ├── LedgerError (RuntimeError)          the ledger's database cannot be used
@@ -134,6 +135,10 @@ class CertificateRejectedError(NeverseenError, ValueError):
     def __init__(self, message: str, number: int | None = None) -> None:
         super().__init__(message)
         self.number = number
+
+
+class CheckFailedError(NeverseenError, AssertionError):
+    """An encoder, a backbone, a hardware or a database does not do what `neverseen.checks` asks of it."""
 
 
 class StoreLockedError(NeverseenError, RuntimeError):

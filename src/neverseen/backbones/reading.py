@@ -10,7 +10,7 @@ import numpy as np
 
 from neverseen.backbones.contents import fingerprint, portions
 from neverseen.backbones.progress import progress_bar
-from neverseen.backbones.protocol import Backbone
+from neverseen.backbones.protocol import Backbone, FeatureCache, optional
 from neverseen.encoding import quantise
 from neverseen.errors import InputError
 
@@ -50,7 +50,7 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
     """
     if isinstance(samples, Prepared):
         return samples
-    base = getattr(backbone, "base", None)
+    base = optional(backbone, "base")
     parts, prints = [np.empty((0, backbone.n_features), np.int8)], list[bytes]()
     try:
         with progress_bar("features", len(samples), batch=CHUNK) as advance:
@@ -75,9 +75,10 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
 
 def features_of(backbone: Backbone, samples: Any, remember: bool = False) -> np.ndarray:
     """Return the features of samples; a cache may keep them only if they are about to be learned."""
-    cache: Any = backbone
-    plain = remember or not hasattr(cache, "discard")
-    features = np.asarray(cache.extract(samples) if plain else cache.extract(samples, remember=False))
+    if isinstance(backbone, FeatureCache):
+        features = np.asarray(backbone.extract(samples, remember=remember))
+    else:
+        features = np.asarray(backbone.extract(samples))
     if features.ndim != 2 or features.shape[1] != backbone.n_features:
         raise InputError(
             f"{backbone.name} gave features of shape {features.shape}; n_features is {backbone.n_features}"
@@ -87,9 +88,8 @@ def features_of(backbone: Backbone, samples: Any, remember: bool = False) -> np.
 
 def lose(backbone: Backbone, prints: Sequence[bytes] | None) -> None:
     """Let a cache lose what is not held, or all of it if None: it must not outlast the samples."""
-    if prints is None:
-        clear = getattr(backbone, "clear", None)
-        if clear is not None:
-            clear()
-    elif prints and (discard := getattr(backbone, "discard", None)) is not None:
-        discard(prints)
+    if isinstance(backbone, FeatureCache):
+        if prints is None:
+            backbone.clear()
+        elif prints:
+            backbone.discard(prints)
