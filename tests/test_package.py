@@ -21,9 +21,8 @@ import pytest
 from sklearn.base import clone
 
 import neverseen
-from neverseen import AnalyticClassifier, ConfigurationError, GaussianKernel, Identity, Key, RandomProjection
+from neverseen import AnalyticClassifier, ConfigurationError, GaussianKernel, Identity, Key, RandomProjection, store
 from neverseen import hardware as hardware_module
-from neverseen import store
 from neverseen.backbones import Precomputed
 from neverseen.hardware import Hardware
 from neverseen.model import classifier as classifier_module
@@ -36,10 +35,10 @@ OPTIONAL = ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich
 def test_public_face() -> None:
     assert neverseen.__all__ == sorted(neverseen.__all__)
     assert set(neverseen.__all__) == {
-        "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
+        "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "CheckFailedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
         "HardwareError", "IdTakenError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
         "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "RandomProjection", "ReceiptRejectedError",
-        "StoreDamagedError", "StoreLockedError", "__version__",
+        "StoreDamagedError", "StoreLockedError", "UnknownKindError", "__version__",
     }  # fmt: skip
     assert all(hasattr(neverseen, name) for name in neverseen.__all__)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.backbones import Backbone
+from neverseen.backbones import Backbone, FeatureCache
 from neverseen.backbones.contents import as_list
 from neverseen.backbones.reading import Prepared, lose, prepare
 from neverseen.errors import (
@@ -301,7 +301,7 @@ class Intake:
         change, numbers = checked.decision.change, checked.decision.numbers
         if change.kind == FORGET_CLASS:
             return None
-        if change.contents and hasattr(self.backbone, "clear"):
+        if change.contents and isinstance(self.backbone, FeatureCache):
             held = model.holdings.by_numbers(numbers)
             if not {held[number].content for number in numbers} <= set(change.contents):
                 return None
