@@ -1,11 +1,4 @@
-"""Encoders: float features in, small integers out, the same on every machine.
-
-An encoder works in two stages. `quantise` divides a row by its own root mean square and rounds it to int8; this
-is the one place where floats are rounded, by single IEEE operations in a fixed order. `expand` turns those
-integers into the *code*, by integer arithmetic alone. Nothing is fitted: an encoder's settings are chosen
-before the first sample and never depend on data. Sections 1 and 2 of ``docs/specification.md`` define every
-bit.
-"""
+"""The encoders that come with the package. A new one is a class here, its section in the specification, and tests."""
 
 from __future__ import annotations
 
@@ -17,136 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from neverseen.encoding.encoder import Encoder, Graph, register, whole_number
+from neverseen.encoding.quantising import quantise
 from neverseen.engine.arithmetic import CodeMatrix
 from neverseen.errors import ConfigurationError, InputError
-from neverseen.hardware import Array, Hardware, choose
-from neverseen.labels import canonical_json
+from neverseen.hardware import Array, Hardware
 
-_TARGET_RMS = 16.0
 _ROWS = 4096  # rows expanded at a time, to bound memory
-_CACHED = 2**15  # numbers quantised at a time: temporaries stay in a processor's cache
 
 
-def as_features(samples: Any) -> np.ndarray:
-    """Return samples as a float64 matrix, or say what is wrong with them.
-
-    Accepts bool, integer and floating-point arrays of shape (n, d0) with n >= 0 and d0 >= 1.
-    """
-    array = np.asarray(samples)
-    if array.ndim != 2:
-        raise InputError(
-            "features must be a matrix of shape (samples, features); "
-            f"got {array.ndim} dimension(s), shape {array.shape}"
-        )
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"features must be real numbers; got dtype {array.dtype}")
-    if array.shape[1] == 0:
-        raise InputError(f"features have 0 columns (shape={array.shape}); a minimum of 1 is required")
-    features = array.astype(np.float64)
-    if not np.isfinite(features).all():
-        row = int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
-        raise InputError(
-            f"features contain NaN or infinity, first in row {row}; drop or impute such samples before learning"
-        )
-    return features
-
-
-def quantise(samples: Any) -> np.ndarray:
-    """Return each row divided by its own root mean square, times 16, rounded to int8.
-
-    Parameters
-    ----------
-    samples : array-like of shape (n, d0)
-        Finite real numbers.
-
-    Returns
-    -------
-    int8 ndarray of shape (n, d0), entries in -127..127
-        A row of zeros stays zeros. Multiplying a row by a power of two changes nothing.
-
-    Notes
-    -----
-    The same bits on every machine: scaling by a power of two, products, sums in a fixed tree,
-    division and square root are each one correctly rounded IEEE operation. Scaling to a largest magnitude in
-    [1/2, 1) rules out overflow, and what underflows is too small to move a sum that is at least 1/4.
-
-    Examples
-    --------
-    >>> quantise([[3.0, -4.0], [0.0, 0.0]]).tolist()
-    [[14, -18], [0, 0]]
-    """
-    features = as_features(samples)
-    codes = np.empty(features.shape, np.int8)
-    rows = max(1, _CACHED // features.shape[1])
-    for start in range(0, len(features), rows):
-        codes[start : start + rows] = _quantise_rows(features[start : start + rows])
-    return codes
-
-
-def _quantise_rows(features: np.ndarray) -> np.ndarray:
-    width = features.shape[1]
-    with np.errstate(under="ignore"):
-        _, exponents = np.frexp(np.abs(features).max(axis=1, keepdims=True))
-        scaled = np.ldexp(features, -exponents)  # (n, d0), largest magnitude in [1/2, 1)
-        squares = np.zeros((len(features), 1 << (width - 1).bit_length()))
-        np.multiply(scaled, scaled, out=squares[:, :width])
-        while squares.shape[1] > 1:
-            half = squares.shape[1] // 2
-            squares = squares[:, :half] + squares[:, half:]
-        root = np.sqrt(squares / width)  # (n, 1)
-        factor = np.divide(_TARGET_RMS, root, out=np.zeros_like(root), where=root > 0)
-        codes: np.ndarray = np.clip(np.rint(scaled * factor), -127, 127).astype(np.int8)
-        return codes
-
-
-class Encoder:
-    """Base of the encoders: `quantise`, then `expand`.
-
-    Settings are read and changed as scikit-learn does it (`get_params`, `set_params`), so encoders work in grid
-    searches.
-    """
-
-    _settings: tuple[str, ...] = ()
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the settings by name."""
-        return {name: getattr(self, name) for name in self._settings}
-
-    def set_params(self, **settings: Any) -> Encoder:
-        """Change settings by name."""
-        for name, value in settings.items():
-            if name not in self._settings:
-                raise ConfigurationError(
-                    f"{type(self).__name__} has no setting {name!r}; it has {', '.join(self._settings) or 'none'}"
-                )
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._settings)})"
-
-    def configuration(self) -> dict[str, Any]:
-        """Return the settings that decide every code, as JSON values; raise `ConfigurationError` if unusable."""
-        raise NotImplementedError
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the configuration, in hex."""
-        return hashlib.sha256(canonical_json(self.configuration()).encode()).hexdigest()
-
-    def code_size(self, n_features: int) -> int:
-        """Return the number of integers in the code of a sample with that many features."""
-        raise NotImplementedError
-
-    def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
-        """Return the int8 codes of quantised features of shape (n, d0), on the hardware given."""
-        raise NotImplementedError
-
-    def encode(self, samples: Any) -> np.ndarray:
-        """Return the int8 codes, of shape (n, d), of float features of shape (n, d0)."""
-        hardware = choose("numpy")
-        return hardware.numpy(self.expand(quantise(samples), hardware))
-
-
+@register
 class Identity(Encoder):
     """The quantised features themselves are the code.
 
@@ -156,8 +29,14 @@ class Identity(Encoder):
     [[11, 11, -23]]
     """
 
+    kind = "identity"
+
     def configuration(self) -> dict[str, Any]:
-        return {"kind": "identity"}
+        return {"kind": self.kind}
+
+    @classmethod
+    def from_configuration(cls, settings: dict[str, Any], array: np.ndarray | None) -> Identity:
+        return cls()
 
     def code_size(self, n_features: int) -> int:
         return n_features
@@ -165,7 +44,11 @@ class Identity(Encoder):
     def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
         return hardware.array(quantised)
 
+    def add_to(self, graph: Graph, quantised: str, n_features: int) -> str:
+        return quantised
 
+
+@register
 class RandomProjection(Encoder):
     """A seeded random projection with signs +1 and -1, rectified and scaled to 0..127.
 
@@ -181,6 +64,7 @@ class RandomProjection(Encoder):
     [[0, 11, 0, 0, 11, 0, 11, 11]]
     """
 
+    kind = "random-projection"
     _settings = ("n_codes", "seed")
 
     def __init__(self, n_codes: int = 2048, seed: int = 0) -> None:
@@ -189,7 +73,11 @@ class RandomProjection(Encoder):
 
     def configuration(self) -> dict[str, Any]:
         size = whole_number("n_codes", self.n_codes, 1, 2**20)
-        return {"kind": "random-projection", "codes": size, "seed": whole_number("seed", self.seed, 0, 2**64 - 1)}
+        return {"kind": self.kind, "codes": size, "seed": whole_number("seed", self.seed, 0, 2**64 - 1)}
+
+    @classmethod
+    def from_configuration(cls, settings: dict[str, Any], array: np.ndarray | None) -> RandomProjection:
+        return cls(settings["codes"], settings["seed"])
 
     def code_size(self, n_features: int) -> int:
         return int(self.n_codes)
@@ -205,6 +93,14 @@ class RandomProjection(Encoder):
                 hardware.int8((projected >> shift).clip(0, 127))
             )  # the shift of a negative number stays negative
         return parts[0] if len(parts) == 1 else hardware.concatenate(parts, 0)
+
+    def add_to(self, graph: Graph, quantised: str, n_features: int) -> str:
+        signs = projection_signs(int(self.seed), n_features, int(self.n_codes))
+        matrix = graph.cast(graph.constant(signs, np.int8), "DOUBLE")
+        projected = graph.add("MatMul", quantised, matrix)  # (n, d), integers of at most 127 d0
+        step = graph.constant(2.0 ** -projection_shift(n_features))
+        shifted = graph.add("Floor", graph.add("Mul", projected, step))  # a shift to the right
+        return graph.add("Clip", shifted, graph.constant(0.0), graph.constant(127.0))
 
 
 def projection_shift(n_features: int) -> int:
@@ -236,6 +132,7 @@ def _projection(seed: int, n_features: int, n_codes: int, hardware: Hardware) ->
     return CodeMatrix(projection_signs(seed, n_features, n_codes), hardware)
 
 
+@register
 class GaussianKernel(Encoder):
     """Gaussian kernel values to given centres, as integers 0..127.
 
@@ -254,6 +151,7 @@ class GaussianKernel(Encoder):
     [[127, 49]]
     """
 
+    kind = "gaussian-kernel"
     _settings = ("centres", "bandwidth")
 
     def __init__(self, centres: Any, bandwidth: float = 0.5) -> None:
@@ -263,7 +161,7 @@ class GaussianKernel(Encoder):
     def __repr__(self) -> str:
         return f"GaussianKernel(centres=<array of shape {np.shape(self.centres)}>, bandwidth={self.bandwidth!r})"
 
-    def quantised_centres(self) -> np.ndarray:
+    def array(self) -> np.ndarray:
         """Return the centres as int8 of shape (n_codes, n_features)."""
         try:
             given = np.asarray(self.centres)
@@ -275,7 +173,7 @@ class GaussianKernel(Encoder):
         return centres
 
     def configuration(self) -> dict[str, Any]:
-        centres = self.quantised_centres()
+        centres = self.array()
         try:
             bandwidth = float(self.bandwidth)
         except (TypeError, ValueError) as error:
@@ -283,17 +181,23 @@ class GaussianKernel(Encoder):
         if not 2.0**-20 <= bandwidth <= 2.0**20:  # also refuses NaN
             raise ConfigurationError(f"bandwidth must be a number between 2**-20 and 2**20; got {self.bandwidth!r}")
         return {
-            "kind": "gaussian-kernel",
+            "kind": self.kind,
             "centres": hashlib.sha256(centres.tobytes()).hexdigest(),
             "shape": list(centres.shape),
             "bandwidth": bandwidth.hex(),
         }
 
+    @classmethod
+    def from_configuration(cls, settings: dict[str, Any], array: np.ndarray | None) -> GaussianKernel:
+        if array is None:
+            raise ConfigurationError("the centres of the encoder are missing")
+        return cls(array, float.fromhex(settings["bandwidth"]))
+
     def code_size(self, n_features: int) -> int:
         return len(self.centres)
 
     def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
-        centres = self.quantised_centres()
+        centres = self.array()
         if centres.shape[1] != quantised.shape[1]:
             raise InputError(f"samples have {quantised.shape[1]} features and the centres {centres.shape[1]}")
         matrix = CodeMatrix(np.ascontiguousarray(centres.T), hardware)
@@ -307,6 +211,20 @@ class GaussianKernel(Encoder):
             # How many thresholds are at least the distance: 127 less those below it.
             codes[start : start + _ROWS] = 127 - np.searchsorted(thresholds[::-1], distances, side="left")
         return hardware.array(codes)
+
+    def add_to(self, graph: Graph, quantised: str, n_features: int) -> str:
+        centres = self.array().astype(np.float64)  # (d, d0)
+        thresholds = np.unique(kernel_thresholds(float(self.bandwidth), n_features), return_counts=True)
+        squares = graph.add("Mul", quantised, quantised)
+        own = graph.add("ReduceSum", squares, graph.constant([1], np.int64), keepdims=1)  # (n, 1)
+        inner = graph.add("MatMul", quantised, graph.constant(-2.0 * centres.T))  # (n, d)
+        distances = graph.add("Add", graph.add("Add", inner, own), graph.constant((centres**2).sum(axis=1)))
+        codes = graph.constant(0.0)
+        for threshold, count in zip(*thresholds, strict=True):
+            # A distance is at most 254**2 d0, so a threshold beyond 2**53 is as good as that.
+            reached = graph.add("LessOrEqual", distances, graph.constant(min(int(threshold), 2**53)))
+            codes = graph.add("Add", codes, graph.add("Mul", graph.cast(reached, "DOUBLE"), graph.constant(int(count))))
+        return codes
 
 
 @lru_cache(maxsize=16)
@@ -331,27 +249,3 @@ def kernel_thresholds(bandwidth: float, n_features: int) -> np.ndarray:
         thresholds[v - 1] = min(int(value), 2**62)
     thresholds.flags.writeable = False
     return thresholds
-
-
-def require_storable(encoder: Encoder) -> None:
-    """Raise `ConfigurationError` for an encoder that `encoder_of` could not make again."""
-    if type(encoder) not in (Identity, RandomProjection, GaussianKernel):
-        raise ConfigurationError(f"models with a custom encoder ({type(encoder).__name__}) cannot be saved")
-
-
-def encoder_of(settings: dict[str, Any], centres: np.ndarray | None) -> Encoder:
-    """Return the encoder that has this `configuration`; a `GaussianKernel` also needs its centres."""
-    if settings["kind"] == "identity":
-        return Identity()
-    if settings["kind"] == "random-projection":
-        return RandomProjection(settings["codes"], settings["seed"])
-    if settings["kind"] == "gaussian-kernel" and centres is not None:
-        return GaussianKernel(centres, float.fromhex(settings["bandwidth"]))
-    raise ConfigurationError(f"the encoder is {settings['kind']!r}, which this version does not know")
-
-
-def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """Return a setting as an int, or say why it cannot be one."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        raise ConfigurationError(f"{name} must be a whole number between {least} and {most}; got {value!r}")
-    return int(value)
