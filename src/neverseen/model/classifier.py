@@ -18,9 +18,10 @@ from neverseen.encoding import Encoder, RandomProjection, quantise
 from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.hardware import choose
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
-from neverseen.labels import LabelIndex, as_array, from_text, label_list, normalise, text
+from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model import saving
 from neverseen.model.exact import Configuration, ExactModel, empty_digest
+from neverseen.model.targets import label_list
 from neverseen.proof.keys import Key
 
 _LOCKS = [threading.RLock() for _ in range(64)]
