@@ -101,6 +101,24 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Keep out other processes that lock the same folder (POSIX systems alone).
+
+    By hand, as filelock and portalocker lock files alone: one more would lie beside each file of keys.
+    """
+    import fcntl
+
+    handle, process = os.open(folder, os.O_RDONLY), os.getpid()
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        if os.getpid() == process:  # closing is not enough while one that was forked meanwhile has it open
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
+
+
 def require_file(path: Path, what: str) -> None:
     """Raise, saying what to give, unless there is a file: reading a pipe might wait for ever."""
     if not path.exists():

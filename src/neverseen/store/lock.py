@@ -1,4 +1,8 @@
-"""One writer at a time."""
+"""One writer at a time.
+
+By hand, as all but one line is ours: who holds the lock, and what to do about it. filelock would also fall back to a
+file that outlives its process, where the file system has no locks.
+"""
 
 from __future__ import annotations
 

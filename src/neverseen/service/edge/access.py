@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import hmac
 import math
-import os
 import re
 import secrets
 import time
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neverseen.errors import ConfigurationError, FileRejectedError, InputError, NeverseenError
-from neverseen.io.files import read_secret, replace_file
+from neverseen.io.files import locked_folder, read_secret, replace_file
 from neverseen.labels import canonical_json, parse_json
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.operations.log import LOG
@@ -161,13 +159,9 @@ class KeyFile:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Keep other processes from changing the file meanwhile."""
-        handle = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with locked_folder(self.path.parent):
             self._refresh()
             yield
-        finally:
-            os.close(handle)
 
     def _write(self, keys: list[ApiKey]) -> None:
         listed = [asdict(key) for key in sorted(keys, key=lambda key: key.name)]
