@@ -21,7 +21,11 @@ MIGRATIONS = (
     "the tables of neverseen-ledger-1",
     "samples: a salt, numbers of owner and id, a key of the owner; requests: who made them, without the name",
 )
-"""What each migration changed, the first one first. A new one gets a new line here and a new `FORMAT`."""
+"""What each migration changed, the first one first. A new one gets a new line here and a new `FORMAT`.
+
+The ledger records each with its time, in the transaction that makes it. By hand: Alembic's table has neither the time
+nor a description, and is one that `schema` would have to let in.
+"""
 CHUNK = 450
 """Values in one statement, at most. Some statements bind each twice, and the smallest limit about is 999."""
 NAME_LIMIT = 2000
