@@ -38,7 +38,6 @@ def write_archive(folder: Path, file: Path, keys: Path | None = None) -> str:
 
     Parameters
     ----------
-    folder, file : Path
     keys : Path, optional
         The key file, where it is not in the folder. It is not archived.
     """
@@ -87,7 +86,6 @@ def read_archive(
 
     Parameters
     ----------
-    folder, file : Path
     keys : Path, optional
         The key file, where it is not in the archive.
     skipped : callable, optional

@@ -156,7 +156,6 @@ def backbone_for(folder: Path, words: str | None) -> Backbone:
 
     Parameters
     ----------
-    folder : Path
     words : str or None
         Of ``--backbone``.
     """
@@ -213,8 +212,6 @@ def opened(
 
     Parameters
     ----------
-    folder : Path
-    write : bool
     keys : Path or None
         The key file, where it is not in the folder.
     raw : bool

@@ -20,7 +20,6 @@ def replace_file(path: Path, parts: Iterable[Any]) -> None:
 
     Parameters
     ----------
-    path : Path
     parts : iterable of bytes-like
         The content, piece by piece.
     """

@@ -30,7 +30,6 @@ def require_sqlite(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
 
     Parameters
     ----------
-    ask : callable
     name : str
         Of the ledger, for the message.
     allowed : sequence of MetaData

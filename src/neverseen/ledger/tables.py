@@ -222,7 +222,6 @@ def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
 
     Parameters
     ----------
-    row : SampleRow
     position : int
         Its place in the request, for the error.
     version : int

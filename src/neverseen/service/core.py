@@ -78,8 +78,6 @@ class Service:
     ----------
     folder : Path
         The store's folder.
-    settings : Settings
-    backbone : Backbone, optional
     keys : Keyring, optional
         The store's, where they are not in the folder.
     clock : callable
@@ -274,9 +272,7 @@ class Service:
 
         Parameters
         ----------
-        request : Request
         action : {"learn", "predict", "forget"}
-        key : ApiKey
         """
         kind = content_type(request, JSON, FORM)
         most = self.settings.max_json if kind == JSON else self.settings.max_body

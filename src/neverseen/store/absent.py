@@ -24,7 +24,6 @@ class AbsentBackbone:
 
     Parameters
     ----------
-    description : Description
     folder : Path
         Of the store.
     features_only : bool

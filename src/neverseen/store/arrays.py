@@ -53,7 +53,6 @@ class StoredArray:
 
     Parameters
     ----------
-    folder : Path
     name : str
         As `write_array` returned it: a digest of the header, and so of all the blocks' checksums.
     """

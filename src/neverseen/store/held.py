@@ -15,8 +15,6 @@ class LedgerHoldings:
 
     Parameters
     ----------
-    key : Key or None
-    ledger : Ledger
     clock : callable
         Unix time in seconds.
 

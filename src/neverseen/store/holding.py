@@ -54,8 +54,6 @@ def holdings(
 
     Parameters
     ----------
-    ledger : Ledger
-    receipts : sequence of bytes
     configuration : bytes
         Configuration digest of the store.
     keys : Keyring or None

@@ -41,7 +41,6 @@ class Apart:
     ----------
     about : dict
         What a process has to know, as JSON values: see `neverseen.service.edge.apart_process`.
-    processes : int
     waiting : int
         Requests that may wait; more are refused. Clients take turns: see `Turns`.
     """
@@ -72,7 +71,6 @@ class Apart:
             Who wants to know.
         question : dict
             JSON values.
-        content : bytes
         room : callable, optional
             Asked in between, from a thread, whether there is room for so many pixels.
         """

@@ -20,12 +20,7 @@ _CONTENT_TYPE = 256  # characters
 
 
 class Bodies:
-    """Receives bodies within the limits of one, of one client's, and of all that are held at a time.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """Receives bodies within the limits of one, of one client's, and of all that are held at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -41,7 +36,6 @@ class Bodies:
 
         Parameters
         ----------
-        request : Request
         client : str
             Who sends it: nobody can take all the room there is.
         most : int
@@ -100,7 +94,6 @@ class Deadlines:
 
         Parameters
         ----------
-        seconds : float
         pause : float
             Seconds until the first call of what is handed out, and from one call to the next.
         """

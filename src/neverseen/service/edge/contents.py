@@ -185,8 +185,6 @@ def parsed(model: type[Model], content: bytes, bounds: Bounds | None = None) -> 
 
     Parameters
     ----------
-    model : type
-    content : bytes
     bounds : Bounds, optional
         A body with more samples, receipts or numbers than these allow is refused before it is parsed.
     """

@@ -69,7 +69,6 @@ class Refusal(Exception):  # noqa: N818
         One sentence that says what to do.
     row : int, optional
         Place in the request of the sample or receipt that it is about.
-    certificate : int, optional
     reason : str, optional
         Of a receipt that is rejected; see `ReceiptRejectedError`.
     wait : float, optional

@@ -26,7 +26,6 @@ def form_of(content: bytes, content_type: str, most: int, files: tuple[str, ...]
 
     Parameters
     ----------
-    content : bytes
     content_type : str
         The header, with the boundary.
     most : int

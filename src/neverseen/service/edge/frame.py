@@ -51,8 +51,6 @@ class Frame:
 
     Parameters
     ----------
-    app : ASGI application
-    service : Service
     direct : dict
         Handlers by path, of routes that are asked for most: POST goes there without the detour of the framework, which
         takes longer than they do.

@@ -17,8 +17,6 @@ class Threads:
 
     Parameters
     ----------
-    name : str
-    count : int
     waiting : int
         Requests that may wait for a thread.
     """

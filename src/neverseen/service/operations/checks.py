@@ -165,7 +165,6 @@ def weights(opened: Store, wanted: int, after: State) -> str:
 
     Parameters
     ----------
-    opened : Store
     wanted : int
         Number of the certificate.
     after : State

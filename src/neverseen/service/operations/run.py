@@ -46,8 +46,6 @@ class Server(uvicorn.Server):
 
     Parameters
     ----------
-    config : uvicorn.Config
-    connections : Connections
     ready : callable, optional
         Called once connections are taken.
     """

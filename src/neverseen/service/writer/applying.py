@@ -46,8 +46,6 @@ def apply(
 
     Parameters
     ----------
-    store : Store
-    jobs : sequence of Job
     audit : AuditHead, optional
         How far the audit log has come, for the ledger to note with each change.
     room : Room, optional

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 from neverseen.backbones.reading import Prepared
 from neverseen.ledger import RequestRow
 from neverseen.service.writer.idempotency import to_keep
-from neverseen.store import Store
 
 LEARN, FORGET, FORGET_SAMPLES, FORGET_CLASS, ASK = "learn", "forget", "forget_samples", "forget_class", "ask"
 
@@ -104,9 +103,6 @@ class Applied:
     replayed: bool = False
 
 
-Question = Callable[[Store], Any]
-
-
 def new_future() -> Any:
     """Return a future of the running loop, or one for threads."""
     try:
@@ -115,9 +111,9 @@ def new_future() -> Any:
         return Future()
 
 
-def settle(outcomes: Sequence[tuple[Job, Any]]) -> None:
-    """Answer jobs, those of one event loop with one call into it."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, Any]]] = {}
+def settle(outcomes: Iterable[tuple[Any, Any]]) -> None:
+    """Answer jobs, or whatever else has a `future`; those of one event loop with one call into it."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
     for job, outcome in outcomes:
         if isinstance(job.future, asyncio.Future):
             by_loop.setdefault(job.future.get_loop(), []).append((job, outcome))
@@ -130,7 +126,7 @@ def settle(outcomes: Sequence[tuple[Job, Any]]) -> None:
             continue
 
 
-def _resolve(outcomes: list[tuple[Job, Any]]) -> None:
+def _resolve(outcomes: list[tuple[Any, Any]]) -> None:
     for job, outcome in outcomes:
         if job.future.done():
             continue

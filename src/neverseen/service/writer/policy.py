@@ -27,7 +27,6 @@ class Policy:
 
     Parameters
     ----------
-    settings : Settings
     clock : callable
         Seconds, from any start.
 

@@ -53,8 +53,6 @@ class Publisher:
 
     Parameters
     ----------
-    history : History
-    metrics : Metrics
     probe : callable
         Returns the probe set for a number of features.
     audit : callable

@@ -45,10 +45,6 @@ class Writer:
     ----------
     open_store : callable
         Opens the store for writing.
-    settings : Settings
-    metrics : Metrics
-    publisher : Publisher
-    room : Room
     clock : callable
         Seconds, from any start: for the policy.
 
@@ -138,9 +134,7 @@ class Writer:
 
         Parameters
         ----------
-        store : Store
         verb : {"publish", "seal"}
-        below_min_batch : bool
         entry : dict
             What the lines say, but for the outcome.
         """

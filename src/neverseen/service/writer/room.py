@@ -59,7 +59,6 @@ class Room:
 
     Parameters
     ----------
-    settings : Settings
     memory : int
         Bytes that there are for the store.
     published : callable
@@ -99,7 +98,6 @@ class Room:
         ----------
         statistics : Statistics
             Of the store.
-        client : str
         names : set of str
             Canonical texts of labels that are to be learned.
         """
