@@ -15,13 +15,17 @@ FOLDER = Path(__file__).parents[1] / "docs/reference"
 OPTIONS = """# Every option
 
 All commands of `neverseen`, as `neverseen COMMAND --help` shows them. [Commands](../commands.md) explains them with
-examples. `python -m tests.reference` writes this page.
+examples.
+
+<!-- python -m tests.reference writes this page. -->
 """
 ROUTES = """# Every route
 
 All routes of the service, as its `/openapi.json` describes them. [The service](../service.md) explains them with
 examples, and has the [settings](../service.md#queue-and-limits), the [errors](../service.md#errors) and the
-[scopes](../service.md#keys). `python -m tests.reference` writes this page.
+[scopes](../service.md#keys).
+
+<!-- python -m tests.reference writes this page. -->
 """
 
 
