@@ -39,11 +39,8 @@ curl --silent --show-error --fail "$URL/v1/certificates/2" > second.json
 jq --compact-output '{receipt: .receipts[0]}' learned.json > mine.jsonl
 neverseen verify mine second.json --receipt mine.jsonl --public-key "$(jq --raw-output .public_key about.json)"
 
-echo "-- the same model as one that never saw it"
+echo "-- a model that learns what is left, from scratch, is the published one, bit for bit"
 printf '%s\n' label,a,b,c,d dog,0,1,0.5,0 cat,0.5,0,1,0 > left.csv
-neverseen init never --backbone features:4 --codes 64 > /dev/null
-neverseen learn never left.csv > /dev/null
-NEVER=$(neverseen certificate never --json | jq --raw-output .after.model)
-SERVED=$(ask /v1/model | jq --raw-output .digest)
-echo "$SERVED"
-[ "$SERVED" = "$NEVER" ] && echo equal
+neverseen verify retrain shop left.csv | tee retrained.txt
+DIGEST=$(ask /v1/model | jq --raw-output .digest)
+grep --quiet "$DIGEST" retrained.txt && echo "equal: $DIGEST"

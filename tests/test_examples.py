@@ -97,7 +97,7 @@ def test_the_service_with_curl(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     printed = run(["bash", str(EXAMPLES / "service_curl.sh")], environment(folder) | {"PORT": port})
-    assert re.search(rf"^{DIGEST}\nequal$", printed, re.MULTILINE)
+    assert re.search(rf"^equal: {DIGEST}$", printed, re.MULTILINE)
 
 
 def test_every_example_is_tested_short_and_listed() -> None:
