@@ -140,7 +140,7 @@ class ForgettingModel:
         ----------
         samples : sequence of n samples
         remember : bool
-            Whether a cache may keep the features: only for samples that are about to be learned.
+            Whether a cache is to keep the features once the samples are learned.
         """
         return self._intake.prepare(samples, remember=remember)
 
