@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import pkgutil
 import re
 import shlex
@@ -47,11 +48,12 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert "`neverseen.__version__`" in (DOCS / "reference/api/model.md").read_text("utf-8")
 
 
-def test_what_the_reference_shows_is_there() -> None:
+def test_what_the_reference_shows_is_there_and_described() -> None:
     pytest.importorskip("neverseen.service", exc_type=ImportError)
     pytest.importorskip("neverseen.client", exc_type=ImportError)
     for name in shown_names():
-        pkgutil.resolve_name(name)
+        value = pkgutil.resolve_name(name)
+        assert not callable(value) or inspect.getdoc(value), name
 
 
 def test_every_public_module_is_described() -> None:
