@@ -249,12 +249,14 @@ def _optional_attributes_are_usable(backbone: Backbone, samples: list[Any]) -> N
 
 def _a_cache_loses_what_it_must(backbone: Backbone, samples: list[Any]) -> None:
     if isinstance(backbone, FeatureCache):
-        _same(backbone.extract(samples, remember=False), backbone.extract(samples), "remembered features differ")
-        backbone.discard([fingerprint(sample) for sample in samples])
+        features, prints = backbone.extract(samples, remember=False), [fingerprint(sample) for sample in samples]
+        backbone.remember(prints, features)
+        _same(backbone.extract(samples, remember=False), features, "features that it remembers differ")
+        backbone.discard(prints)
         backbone.clear()
     else:
         parts = [name for name in ("discard", "clear") if hasattr(backbone, name)]
-        _demand(not parts, f"it has {' and '.join(parts)}, and not the other: a cache needs both")
+        _demand(not parts, f"it has {' and '.join(parts)}: a cache needs all of remember, discard and clear")
 
 
 _BACKBONE = (

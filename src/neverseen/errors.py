@@ -26,7 +26,8 @@
     ├── LedgerError (RuntimeError)          the ledger's database cannot be used
     └── HardwareError (RuntimeError)        an exact product came out wrong: do not trust this machine
 
-An error raised by any verb of a model means that the model was left exactly as it was.
+An error raised by any verb of a model means that the model was left exactly as it was. There is one exception: if
+`Store.learn` is cut off after the samples are on disk, or nobody can tell, what it raises has their `receipts`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,17 @@ class _RowError(InputError):
 
 
 class IdTakenError(_RowError):
-    """The id of `row` belongs to a sample that is held, or is given twice."""
+    """The id of `row` belongs to a sample that is held, or is given twice.
+
+    Attributes
+    ----------
+    first : int or None
+        The row before it that has the same id; None if a sample that is held has it.
+    """
+
+    def __init__(self, message: str, row: int, first: int | None = None) -> None:
+        super().__init__(message, row)
+        self.first = first
 
 
 class AmbiguousError(_RowError):

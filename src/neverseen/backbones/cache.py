@@ -88,7 +88,8 @@ class Cached:
         ----------
         samples : iterable of samples, or an array whose first axis counts them
         remember : bool
-            Whether to keep those that were not known. `ForgettingModel` lets it keep what is learned, and nothing else.
+            Whether to keep those that were not known. `ForgettingModel` and stores call `remember` for what is learned,
+            and have nothing else kept.
         """
         listed = as_list(samples)
         features = np.empty((len(listed), self.n_features), np.float32)
@@ -102,13 +103,28 @@ class Cached:
                 if missing:
                     fresh = dict(zip(missing, self.backbone.extract(list(missing.values())), strict=True))
                     if remember:
-                        self._remember(fresh)
+                        self.remember(fresh, fresh.values())
                     known |= fresh
                 for mark in marks:
                     features[row] = known[mark]
                     row += 1
                 advance(len(marks))
         return features
+
+    def remember(self, fingerprints: Iterable[bytes], features: Iterable[np.ndarray]) -> None:
+        """Keep the features of samples that are known by these fingerprints; if that fails, warn."""
+        rows = []
+        for mark, row in zip(fingerprints, features, strict=True):
+            content = row.astype("<f4").tobytes()
+            rows.append((mark, content, self._checksum(mark, content)))
+        try:
+            with self._open() as database:
+                database.execute("BEGIN IMMEDIATE")
+                database.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", rows)
+                database.execute("COMMIT")
+        except (sqlite3.DatabaseError, OSError) as error:  # the features are there: go on without storing them
+            self._drop_if_damaged(error)
+            warnings.warn(f"features could not be stored in {self.path}: {error}", RuntimeWarning, stacklevel=3)
 
     def discard(self, fingerprints: Iterable[bytes]) -> None:
         """Drop the features of samples, and overwrite them on disk; what is not known is passed over.
@@ -169,20 +185,6 @@ class Cached:
         except OSError:
             pass  # told when the features are to be stored
         return known
-
-    def _remember(self, fresh: dict[bytes, np.ndarray]) -> None:
-        rows = []
-        for mark, row in fresh.items():
-            features = row.astype("<f4").tobytes()
-            rows.append((mark, features, self._checksum(mark, features)))
-        try:
-            with self._open() as database:
-                database.execute("BEGIN IMMEDIATE")
-                database.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", rows)
-                database.execute("COMMIT")
-        except (sqlite3.DatabaseError, OSError) as error:  # the features are there: go on without storing them
-            self._drop_if_damaged(error)
-            warnings.warn(f"features could not be stored in {self.path}: {error}", RuntimeWarning, stacklevel=3)
 
     def _erase(self, statement: str, rows: list[tuple[bytes, ...]]) -> None:
         if not self.path.exists():
