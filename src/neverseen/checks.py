@@ -21,7 +21,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +35,9 @@ from neverseen.engine.solver import solve
 from neverseen.errors import CheckFailedError, ConfigurationError, LedgerError, NeverseenError
 from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.labels import canonical_json
-from neverseen.ledger import Ledger, SampleRow
+
+if TYPE_CHECKING:
+    from neverseen.ledger import Ledger, SampleRow
 
 Run = Callable[[Any], None]
 
@@ -367,24 +369,32 @@ _HARDWARE: tuple[Run, ...] = (
 # -- databases ---------------------------------------------------------------------------------------
 
 
-def _ledger(url: str) -> Ledger:
+def _ledger(url: str, create: bool = False) -> Ledger:
+    from neverseen.ledger import Ledger  # needs SQLAlchemy, which the other checks do not
+
+    return Ledger(url, create)
+
+
+def _made(url: str) -> Ledger:
     try:
-        return Ledger(url, create=True)
+        return _ledger(url, create=True)
     except LedgerError:  # an earlier check made it
-        return Ledger(url)
+        return _ledger(url)
 
 
 def _row(place: int) -> SampleRow:
+    from neverseen.ledger import SampleRow
+
     number, salt = (bytes([kind, place]) * 8 for kind in (1, 2))
     return SampleRow(number, number, number, '"class"', f'"id {place}"', "null", number * 2, salt, place, "learned")
 
 
 def _what_is_committed_stays(url: str) -> None:
     rows = [_row(place) for place in range(40)]
-    with _ledger(url) as ledger, ledger.writing() as writing:
+    with _made(url) as ledger, ledger.writing() as writing:
         writing.add(rows)
         writing.append("samples", bytes(range(256)) * 300)
-    with Ledger(url) as ledger:
+    with _ledger(url) as ledger:
         found = sorted(ledger.samples(), key=lambda row: row.learned)
         _demand(found == rows, "opened again, the rows are not those that were committed")
         _demand([len(row.payload) for row in ledger.journal()] == [76800], "opened again, the journal is another")
@@ -395,7 +405,7 @@ def _what_is_committed_stays(url: str) -> None:
 
 
 def _a_change_that_fails_is_undone(url: str) -> None:
-    with _ledger(url) as ledger:
+    with _made(url) as ledger:
         before = ledger.total()
         try:
             with ledger.writing() as writing:
@@ -407,7 +417,7 @@ def _a_change_that_fails_is_undone(url: str) -> None:
 
 
 def _readers_see_what_is_committed_alone(url: str) -> None:
-    with _ledger(url) as ledger, Ledger(url) as reader:
+    with _made(url) as ledger, _ledger(url) as reader:
         before = reader.total()
         with ledger.writing() as writing:
             writing.add([_row(78)])
@@ -418,15 +428,15 @@ def _readers_see_what_is_committed_alone(url: str) -> None:
 
 
 def _scrubbed_and_whole(url: str) -> None:
-    with _ledger(url) as ledger:
+    with _made(url) as ledger:
         ledger.scrub()
         ledger.check()
 
 
 def _a_ledger_is_not_made_twice(url: str) -> None:
-    _ledger(url).close()
+    _made(url).close()
     try:
-        Ledger(url, create=True).close()
+        _ledger(url, create=True).close()
     except LedgerError:
         return
     raise CheckFailedError("a database that has a ledger must not be made into a new one")
