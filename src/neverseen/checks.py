@@ -39,28 +39,27 @@ from neverseen.labels import canonical_json
 if TYPE_CHECKING:
     from neverseen.ledger import Ledger, SampleRow
 
-Run = Callable[[Any], None]
+Run = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Check:
     """One check of one thing: call it to run it."""
 
-    name: str
     run: Run
-    thing: Any
+    given: tuple[Any, ...]
 
     def __call__(self) -> None:
         """Run the check; raise `CheckFailedError` if the thing does not pass."""
         try:
-            self.run(self.thing)
+            self.run(*self.given)
         except CheckFailedError as error:
-            raise CheckFailedError(f"{self.name}: {error}") from None
+            raise CheckFailedError(f"{self}: {error}") from None
         except Exception as error:
-            raise CheckFailedError(f"{self.name}: it raised {type(error).__name__}: {error}") from error
+            raise CheckFailedError(f"{self}: it raised {type(error).__name__}: {error}") from error
 
     def __str__(self) -> str:
-        return self.name
+        return self.run.__name__.strip("_")
 
 
 def yield_checks(thing: Encoder | Backbone | HardwareOf[Any] | str, samples: Any = None) -> Iterator[Check]:
@@ -74,10 +73,11 @@ def yield_checks(thing: Encoder | Backbone | HardwareOf[Any] | str, samples: Any
         Three samples or more for a backbone, all different. A backbone that takes features or texts needs none.
     """
     if isinstance(thing, Backbone):
-        yield from (Check(run.__name__.strip("_"), _with_samples(run, samples), thing) for run in _BACKBONE)
-        return
-    runs = _DATABASE if isinstance(thing, str) else _ENCODER if isinstance(thing, Encoder) else _HARDWARE
-    yield from (Check(run.__name__.strip("_"), run, thing) for run in runs)
+        made = _samples_of(thing) if samples is None else list(samples)
+        yield from (Check(run, (thing, made)) for run in _BACKBONE)
+    else:
+        runs = _DATABASE if isinstance(thing, str) else _ENCODER if isinstance(thing, Encoder) else _HARDWARE
+        yield from (Check(run, (thing,)) for run in runs)
 
 
 def _run_all(thing: Any, samples: Any = None) -> None:
@@ -199,15 +199,6 @@ _ENCODER: tuple[Run, ...] = (
 # -- backbones ---------------------------------------------------------------------------------------
 
 
-def _with_samples(run: Callable[[Any, list[Any]], None], samples: Any) -> Run:
-    def with_samples(backbone: Backbone) -> None:
-        made = list(samples) if samples is not None else _samples_of(backbone)
-        _demand(len({fingerprint(sample) for sample in made}) == len(made) > 2, "give three samples, all different")
-        run(backbone, made)
-
-    return with_samples
-
-
 def _samples_of(backbone: Backbone) -> list[Any]:
     match optional(backbone, "takes"):
         case "features":
@@ -218,6 +209,7 @@ def _samples_of(backbone: Backbone) -> list[Any]:
 
 
 def _features_are_finite_rows(backbone: Backbone, samples: list[Any]) -> None:
+    _demand(len({fingerprint(each) for each in samples}) == len(samples) > 2, "give three samples, all different")
     features = np.asarray(backbone.extract(samples))
     shape = (len(samples), backbone.n_features)
     _demand(features.dtype == np.float32, f"extract must return float32; it returned {features.dtype}")
