@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import lapack
 
 from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf
 
@@ -121,10 +120,14 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     # -- factors -----------------------------------------------------------------------------------
 
     def cholesky(self, matrix: np.ndarray) -> np.ndarray | None:
+        from scipy.linalg import lapack  # takes long to import, and who only looks at a store solves nothing
+
         factor, info = lapack.dpotrf(matrix.T, lower=0, overwrite_a=1, clean=0)  # .T: LAPACK's order, no copy
         return factor if info == 0 and np.isfinite(factor[-1, -1]) else None
 
     def cholesky_solve(self, factor: np.ndarray, right: np.ndarray) -> np.ndarray:
+        from scipy.linalg import lapack
+
         solution, _ = lapack.dpotrs(factor, right, lower=0)
         return np.ascontiguousarray(solution)
 

@@ -25,8 +25,8 @@ from neverseen.errors import (
 )
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change, Ticket, owned_number, tickets_of
 from neverseen.labels import LabelIndex, from_text, normalise, text
-from neverseen.model.classifier import label_list
 from neverseen.model.exact import Checked, ExactModel
+from neverseen.model.targets import label_list
 from neverseen.proof.keys import Keyring
 from neverseen.proof.receipts import SALT_SIZE, TEXT_LIMIT, Receipt, commitment, require_cipher, seal, unseal
 
