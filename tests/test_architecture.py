@@ -161,6 +161,20 @@ def test_no_step_goes_up() -> None:
     assert [(caller, step) for caller, step in walks() if caller is not None and place(step) < place(caller)] == []
 
 
+# -- what a change touches ---------------------------------------------------------------------------
+
+
+def test_what_a_change_touches_is_there_and_counted() -> None:
+    rows = re.findall(r"^\| (an? .*?) \|$", section("## What a change touches"), re.MULTILINE)
+    assert len(rows) == 10
+    for row in rows:
+        change, _, places, number, document = row.split(" | ")
+        named = re.findall(r"`([\w/.]+)`", places)
+        assert len(named) == len(set(named)) == int(number), change
+        assert all((SOURCE / each).exists() for each in named), change
+        assert (ROOT / "docs" / document.strip("`")).is_file(), change
+
+
 # -- names and links ---------------------------------------------------------------------------------
 
 
