@@ -57,15 +57,17 @@ class Running:
     address: str
     admin: str
     learner: str
+    forgetter: str
 
 
 @contextmanager
 def running(folder: Path, backbone: Backbone = PRECOMPUTED, **settings: Any) -> Iterator[Running]:
     """Serve a store until the end of the block."""
     learner = token(folder, "learner", "learn", "predict")
+    forgetter = token(folder, "forgetter", "forget")
     timing = {"quiet": 0.0, "max_delay": 0.0} | settings
     with tests.service.running(folder, Settings(**timing), backbone, None) as started:
-        yield Running(started.url, started.admin["Authorization"].removeprefix("Bearer "), learner)
+        yield Running(started.url, started.admin["Authorization"].removeprefix("Bearer "), learner, forgetter)
 
 
 def new_store(folder: Path) -> Path:

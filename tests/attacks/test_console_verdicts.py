@@ -481,6 +481,22 @@ def test_labels_that_are_no_whole_numbers(page: Page) -> None:
     assert len(sent) == len(labels)
 
 
+def test_a_class_whose_samples_are_not_told(browser: Browser, service: Running) -> None:
+    learned(service, "secret")
+    call(service, "POST", "/v1/publish")
+    with opened(browser, service, service.forgetter) as page:
+        go(page, "/#/forget")
+        page.get_by_label("A whole class").check()
+        page.get_by_label("Label", exact=True).fill("secret")
+        page.get_by_role("button", name="Show what would go").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("heading", name="The class will be forgotten").wait_for()
+        assert dialog.locator("td").all_inner_texts() == ["secret", "all"]
+        dialog.get_by_role("button", name="Forget the class").click()
+        page.locator(".steps li.done", has_text="published").wait_for()
+        assert page.locator(".progress .facts").inner_text().split("\n")[2:4] == ["What", "Forget a class"]
+
+
 # -- forgotten, and learned again ----------------------------------------------------------------------
 
 

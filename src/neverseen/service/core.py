@@ -48,7 +48,7 @@ from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.writer.idempotency import Repetitions
-from neverseen.service.writer.jobs import FORGET, FORGET_SAMPLES, Job
+from neverseen.service.writer.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, Job
 from neverseen.service.writer.publishing import Publisher
 from neverseen.service.writer.queue import Writer, lines_to_make_up
 from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, texts_of
@@ -487,7 +487,7 @@ class Service:
             "id": row.id,
             "kind": row.kind,
             "state": state,
-            "samples": row.samples,
+            "samples": None if row.kind == FORGET_CLASS and not key.may("audit") else row.samples,
             "applied_at": f"{at}.{milliseconds:03d}Z",
             "certificate": None if state == "applied" else row.version,
             "key": row.client or None,  # cleared by a seal
@@ -537,7 +537,7 @@ def waiting_view(job: Job) -> dict[str, Any]:
         "id": job.id,
         "kind": FORGET if job.kind == FORGET_SAMPLES else job.kind,
         "state": "queued",
-        "samples": job.samples,
+        "samples": None if job.kind == FORGET_CLASS else job.samples,  # it is not known yet
         "applied_at": None,
         "certificate": None,
         "key": job.client,
