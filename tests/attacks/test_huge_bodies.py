@@ -21,6 +21,7 @@ from neverseen.service import Settings
 from neverseen.service.edge import contents
 from neverseen.service.edge.contents import Bounds
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.limits import stranger
 from neverseen.service.edge.schemas import ForgetBody, PredictBody
 from tests.attacks.siege import Besieged, besieged, call, features
 from tests.service import Running, bearer, never, running, samples, token
@@ -258,7 +259,7 @@ def test_bytes_of_a_body_without_a_length_count_as_they_come(tmp_path: Path, key
     slow = Settings(bytes_burst=10_000, bytes_per_second=1, public_bytes_burst=10_000, public_bytes_per_second=1)
     settings = replace(slow, max_json=2**18, max_public_body=2**18)
     with running(tmp_path / "s", settings) as service:
-        owner = "admin 0" if keyed else "127.0.0.1"
+        owner = "admin 0" if keyed else stranger("127.0.0.1")
         buckets = service.service.byte_buckets if keyed else service.service.public_byte_buckets
         headers = (service.admin if keyed else {}) | {"Content-Type": "application/json"}
         most = settings.max_json
