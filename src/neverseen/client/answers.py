@@ -23,7 +23,8 @@ class Request:
     state : str
         ``"queued"``; ``"applied"``: on disk; ``"published"``: what predictions come from excludes, or includes, it;
         ``"sealed"``: the disk of the service holds nothing more of what was forgotten.
-    samples : int
+    samples : int or None
+        None for a class, if the key has not the scope ``audit``.
     applied_at : str or None
         UTC.
     certificate : int or None
@@ -35,7 +36,7 @@ class Request:
     id: str
     kind: str
     state: str
-    samples: int
+    samples: int | None
     applied_at: str | None = None
     certificate: int | None = None
     key: str | None = None
@@ -59,13 +60,13 @@ class Effect:
 
     Attributes
     ----------
-    samples : int
-        That would go.
+    samples : int or None
+        That would go; None for a class, if the key has not the scope ``audit``.
     raw : dict
         All that the service says.
     """
 
-    samples: int
+    samples: int | None
     raw: dict[str, Any] = field(repr=False)
 
 
@@ -151,7 +152,7 @@ def read_request(said: dict[str, Any]) -> Request:
         said["id"],
         said["kind"],
         state,
-        int(said["samples"]),
+        _count(said["samples"]),
         said.get("applied_at"),
         said.get("certificate"),
         said.get("key"),
@@ -166,7 +167,11 @@ def read_learned(said: dict[str, Any]) -> LearnResult:
 def read_effect(said: dict[str, Any]) -> Effect:
     """Return what a rehearsal found."""
     effect = dict(said["effect"])
-    return Effect(int(effect["samples"]), effect)
+    return Effect(_count(effect["samples"]), effect)
+
+
+def _count(said: Any) -> int | None:
+    return None if said is None else int(said)
 
 
 def read_predictions(said: dict[str, Any]) -> Predictions:

@@ -16,7 +16,9 @@ import sqlalchemy as sa
 
 from neverseen.errors import InputError
 
-FORMAT, OLD_FORMAT = "neverseen-ledger-2", "neverseen-ledger-1"
+FORMAT = "neverseen-ledger-2"
+"""Format of the tables."""
+OLD_FORMAT = "neverseen-ledger-1"
 MIGRATIONS = (
     "the tables of neverseen-ledger-1",
     "samples: a salt, numbers of owner and id, a key of the owner; requests: who made them, without the name",

@@ -288,9 +288,8 @@ class Intake:
             if change.kind != LEARN:
                 lose(self.backbone, self._prints_that_go(model, checked))
             model.commit(checked)
-            if change.features is not None:
-                cache: Any = self.backbone  # so `prepare` found
-                cache.remember(change.prints, change.features)
+            if change.features is not None and isinstance(self.backbone, FeatureCache):  # as `prepare` found
+                self.backbone.remember(change.prints, change.features)
 
     def _prints_that_go(self, model: ExactModel, checked: Checked) -> Sequence[bytes] | None:
         """Return the fingerprints that a cache must lose as samples go; None for all, where they cannot be known.

@@ -127,6 +127,11 @@ def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
     return _parsed(content, SALT_SIZE if prefix == _SALTED else 0)
 
 
+def is_salted(token: bytes) -> bool:
+    """Return whether a receipt carries a random salt."""
+    return token.startswith(PREFIXES[1:])
+
+
 def commitment(receipt: bytes) -> bytes:
     """Return 32 bytes that stand for a receipt in public: who has it recognises them, and nobody else can."""
     return hashlib.sha256(b"neverseen:commitment:1" + receipt).digest()

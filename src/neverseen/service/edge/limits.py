@@ -44,9 +44,14 @@ class Buckets:
         """
         wait = self.wait(name, tokens)
         if not wait:
-            level, then = self._levels[name]
-            self._levels[name] = (level - tokens, then)
+            self.spend(name, tokens)
         return wait
+
+    def spend(self, name: str, tokens: float) -> None:
+        """Take tokens for what has happened already, into debt if need be."""
+        self.wait(name)
+        level, then = self._levels[name]
+        self._levels[name] = (level - tokens, then)
 
     def wait(self, name: str, tokens: float = 1.0) -> float:
         """Return how long `take` would say to wait, and take nothing."""

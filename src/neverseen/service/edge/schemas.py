@@ -148,7 +148,7 @@ class RequestView(Answer):
     id: str
     kind: Literal["learn", "forget", "forget_class"]
     state: Literal["queued", "applied", "published", "sealed"]
-    samples: int
+    samples: int | None
     applied_at: str | None
     certificate: int | None
     key: str | None
@@ -187,11 +187,18 @@ class ClassCount(Answer):
     samples: int
 
 
+class ClassEffect(Answer):
+    """How many samples of a class would go; null if all do, and the key has not the scope audit."""
+
+    label: Any
+    samples: int | None
+
+
 class Effect(Answer):
     """What would go."""
 
-    samples: int
-    classes: list[ClassCount]
+    samples: int | None
+    classes: list[ClassEffect]
 
 
 class EffectAnswer(Answer):

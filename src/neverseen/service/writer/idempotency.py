@@ -23,10 +23,10 @@ from typing import Any
 from neverseen.errors import FileRejectedError
 from neverseen.io.files import create_file, read_secret
 from neverseen.ledger import LASTING, RequestRow
+from neverseen.proof.receipts import is_salted
 from neverseen.service.edge.errors import Refusal
 
 NAME = "secret"
-_SALTED = b"NSR2"  # the first letters of a receipt that carries a random salt
 
 
 class Repetitions:
@@ -131,7 +131,7 @@ def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -
     if own and own != body:
         return conflict(row.id)
     same = receipts is not None and lasting == _lasting(body, receipts)
-    if learned and not lasting and any(token.startswith(_SALTED) for token in receipts or ()):
+    if learned and not lasting and any(is_salted(token) for token in receipts or ()):
         same = False  # it was given receipts without salts
     if own:
         return _gone(row.id) if learned and not same else None
@@ -161,7 +161,7 @@ def _gone(request: str) -> Refusal:
 
 def _lasting(body: bytes, receipts: Sequence[bytes]) -> bytes:
     """Return a digest of `LASTING` bytes that a seal need not clear, or nothing."""
-    if not receipts or not all(token.startswith(_SALTED) for token in receipts):
+    if not receipts or not all(is_salted(token) for token in receipts):
         return b""
     joined = b"".join(len(part).to_bytes(8) + part for part in (body, *receipts))
     return b"\1" + hashlib.blake2b(joined, digest_size=LASTING - 1, person=b"neverseen:lasts").digest()
