@@ -16,13 +16,7 @@ from neverseen.errors import FileRejectedError
 
 
 def replace_file(path: Path, parts: Iterable[Any]) -> None:
-    """Write a file of mode 600 beside `path`, sync it, and rename it into place.
-
-    Parameters
-    ----------
-    parts : iterable of bytes-like
-        The content, piece by piece.
-    """
+    """Write a file of mode 600 beside `path`, piece by piece, sync it, and rename it into place."""
     with _written_beside(path, parts) as partial:
         partial.replace(path)
     sync_folder(path.parent)

@@ -220,14 +220,9 @@ def check_of(row: Sequence[Any]) -> int:
 
 
 def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
-    """Return a sample as the values of its columns, in order, or refuse it.
+    """Return a sample as the values of its columns, in order, or refuse it with its position in the request.
 
-    Parameters
-    ----------
-    position : int
-        Its place in the request, for the error.
-    version : int
-        Of the next certificate.
+    `version` is that of the next certificate.
     """
     number, content, member, name, id_text, owner, commitment, salt, learned, state = row
     if not (

@@ -60,12 +60,7 @@ class Predictor:
     """Threads that predict; what waits together goes through the network and the weights together.
 
     A request of many samples is done in parts. After each part it is put behind the others: nobody waits for all of it.
-    Keys take turns, and each has a share of what may wait.
-
-    Parameters
-    ----------
-    published : callable
-        Returns what readers see now.
+    Keys take turns, and each has a share of what may wait. `published` returns what readers see now.
     """
 
     def __init__(

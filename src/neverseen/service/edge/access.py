@@ -65,15 +65,10 @@ class ApiKey:
 
 
 class KeyFile:
-    """The keys of a service. A change made by another process is seen a tenth of a second later.
+    """The keys of a service, in its own folder. A change of another process is seen a tenth of a second later.
 
     A file that is being replaced may be missing, or not whole, for a moment: for two seconds after it could be read,
     the keys of before are still good. Then none is, since one may have been revoked in it.
-
-    Parameters
-    ----------
-    folder : Path
-        The service's own folder.
 
     Examples
     --------

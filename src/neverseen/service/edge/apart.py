@@ -65,14 +65,7 @@ class Apart:
     ) -> Answer:
         """Return what a process says to a question.
 
-        Parameters
-        ----------
-        client : str
-            Who wants to know.
-        question : dict
-            JSON values.
-        room : callable, optional
-            Asked in between, from a thread, whether there is room for so many pixels.
+        `room` is asked in between, from a thread, whether there is room for so many pixels.
         """
         async with self._turns.turn(client):
             loop = asyncio.get_running_loop()

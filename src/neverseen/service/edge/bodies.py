@@ -101,10 +101,7 @@ class Deadlines:
     def within(self, seconds: float, pause: float) -> Iterator[Callable[[], None]]:
         """Raise `TimeoutError` in the task that is inside for longer than this, or makes too long a pause.
 
-        Parameters
-        ----------
-        pause : float
-            Seconds until the first call of what is handed out, and from one call to the next.
+        A pause is until the first call of what is handed out, and from one call to the next.
         """
         task = asyncio.current_task()
         if task is None:

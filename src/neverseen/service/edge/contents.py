@@ -181,13 +181,7 @@ def _cut(content: bytes, spans: Sequence[tuple[int, int]]) -> list[bytes]:
 
 
 def parsed(model: type[Model], content: bytes, bounds: Bounds | None = None) -> Model:
-    """Return a JSON body, checked.
-
-    Parameters
-    ----------
-    bounds : Bounds, optional
-        A body with more samples, receipts or numbers than these allow is refused before it is parsed.
-    """
+    """Return a JSON body, checked; one with more samples, receipts or numbers than `bounds` allow is not parsed."""
     if bounds is not None:
         _require_few_values(content, bounds)
     try:

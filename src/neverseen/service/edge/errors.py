@@ -132,10 +132,7 @@ def hidden(row: int | None) -> Refusal:
 def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
     """Return what a request is answered that the store has refused; None if it was not the request's fault.
 
-    Parameters
-    ----------
-    owner : str or None
-        Of the key: one that has an owner is told nothing that it may not know.
+    A key that has an owner is told nothing that it may not know.
     """
     match error:
         case Refusal():

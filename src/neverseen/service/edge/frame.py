@@ -49,11 +49,8 @@ _QUERY = {
 class Frame:
     """The outermost layer of the application.
 
-    Parameters
-    ----------
-    direct : dict
-        Handlers by path, of routes that are asked for most: POST goes there without the detour of the framework, which
-        takes longer than they do.
+    `direct` has handlers by path, of routes that are asked for most: POST goes there without the detour of the
+    framework, which takes longer than they do.
     """
 
     def __init__(self, app: ASGIApp, service: Service, direct: dict[str, Handler]) -> None:

@@ -137,10 +137,7 @@ class AuditLog:
     def logged(self, requests: Sequence[str]) -> set[str]:
         """Return which of these requests have a line that says they were carried out, on disk or still to be written.
 
-        Parameters
-        ----------
-        requests : sequence of str
-            Oldest first: lines before that of the first are not looked for.
+        Requests come oldest first: lines before that of the first are not looked for.
         """
         wanted, found = set(requests), set[str]()
         with self._lock:  # no file is closed meanwhile

@@ -44,10 +44,7 @@ _FULL = Refusal(
 class Server(uvicorn.Server):
     """A server that takes only so many connections, and does not wait for clients to close their side in the end.
 
-    Parameters
-    ----------
-    ready : callable, optional
-        Called once connections are taken.
+    `ready` is called once connections are taken.
     """
 
     def __init__(

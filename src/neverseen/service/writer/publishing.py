@@ -51,12 +51,8 @@ class Published:
 class Publisher:
     """Publishes and seals as a policy says; used by the writer's thread alone, but for `published`.
 
-    Parameters
-    ----------
-    probe : callable
-        Returns the probe set for a number of features.
-    audit : callable
-        Returns how far the audit log has come, for certificates to say.
+    `probe` returns the probe set for a number of features, and `audit` how far the audit log has come, for certificates
+    to say.
     """
 
     def __init__(

@@ -130,13 +130,8 @@ class Writer:
         """Publish or seal now, and return the number of the certificate; for the writer's thread, by way of `ask`.
 
         Fewer changes than a batch are published only if the operator says so. A line of the audit log comes before the
-        act, and one after it: nothing is done of which there is no line.
-
-        Parameters
-        ----------
-        verb : {"publish", "seal"}
-        entry : dict
-            What the lines say, but for the outcome.
+        act, and one after it: nothing is done of which there is no line. `entry` is what the lines say, but for the
+        outcome.
         """
         if self.policy.counts_batches:
             self.policy.recount(store.unpublished())
