@@ -18,39 +18,20 @@ LEARN, FORGET, FORGET_SAMPLES, FORGET_CLASS, ASK = "learn", "forget", "forget_sa
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request that waits.
+    """One request that waits."""
 
-    Attributes
-    ----------
-    kind : str
-        Of the constants above.
-    id : str
-        Of the request.
-    client : str
-        Name of the API key.
-    owner : str or None
-        Of the API key.
-    samples : int
-        How much it counts against the queue's limit.
-    payload : LearnSamples, list of bytes, SampleList, label, or callable of a store
-    tag, body : bytes or None
-        Keyed digests of the idempotency key and of the request; see `neverseen.service.writer.idempotency`.
-    future : concurrent.futures.Future or asyncio.Future
-        Gets an `Applied`, what a question returned, or the error.
-    maker : bytes or None
-        Tells who made it once the client's name is gone; see `neverseen.service.edge.access.maker_of`.
-    """
-
-    kind: str
-    id: str
-    client: str
-    owner: str | None
-    samples: int
-    payload: Any
+    kind: str  # of the constants above
+    id: str  # of the request
+    client: str  # name of the API key
+    owner: str | None  # of the API key
+    samples: int  # how much it counts against the queue's limit
+    payload: Any  # `LearnSamples`, a list of bytes, `SampleList`, a label, or a callable of a store
+    # keyed digests of the idempotency key and of the request; see `neverseen.service.writer.idempotency`
     tag: bytes | None = None
     body: bytes | None = None
-    future: Any = field(default_factory=Future)
+    future: Any = field(default_factory=Future)  # gets an `Applied`, what a question returned, or the error
     queued: float = field(default_factory=time.monotonic)
+    # tells who made it once the client's name is gone; see `neverseen.service.edge.access.maker_of`
     maker: bytes | None = None
 
     def row(self, receipts: Sequence[bytes] | None = None) -> RequestRow:

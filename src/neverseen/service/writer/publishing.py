@@ -22,30 +22,15 @@ from neverseen.store import Store
 
 @dataclass(frozen=True)
 class Published:
-    """A version that answers, and what it is. Swapped as a whole, so that readers wait for nobody.
+    """A version that answers, and what it is. Swapped as a whole, so that readers wait for nobody."""
 
-    Attributes
-    ----------
-    number : int
-        0 if nothing is published yet; the version is empty then.
-    version : Version
-    names : frozenset of str
-        Canonical texts of its classes. The same object as long as the version is the same.
-    digest : str
-    certificate : Certificate or None
-    sealed : int
-        Number of the certificate up to which all is sealed.
-    clean : bool
-        Whether nothing is left to be sealed.
-    """
-
-    number: int
+    number: int  # 0 if nothing is published yet; the version is empty then
     version: Version
-    names: frozenset[str]
+    names: frozenset[str]  # canonical texts of its classes; the same object as long as the version is the same
     digest: str
     certificate: Certificate | None
-    sealed: int
-    clean: bool
+    sealed: int  # number of the certificate up to which all is sealed
+    clean: bool  # whether nothing is left to be sealed
 
 
 class Publisher:
