@@ -123,6 +123,7 @@ class Store:
         self._model: ExactModel | None = None
         self._intake = Intake(self.backbone, self.description.configuration.digest(), keys, owned=True)
         self._ledger: Ledger | None = None
+        self._process = os.getpid()
         self._lock = WriterLock(folder / LOCK) if write else None
         try:
             self._ledger = Ledger(self.description.ledger or in_file(folder / LEDGER))
@@ -150,7 +151,7 @@ class Store:
         What was acknowledged is on disk already.
         """
         with ExitStack() as stack:
-            if self._model is not None:
+            if self._model is not None and self._process == os.getpid():  # no thread of a forked process makes changes
                 with suppress(HardwareError):  # a change of it was cut off: it makes no other
                     stack.enter_context(self._model.locked())
             self._model = None
@@ -349,6 +350,7 @@ class Store:
             configuration = self.description.configuration
             before = State.empty(configuration.digest().hex()) if previous is None else previous.after
             pending = ledger.pending()
+            self._require_same(exact.statistics)
             version = Version.of(exact)
             after = _state(exact.statistics, version, configuration.digest().hex())
             if previous is not None and after == before and not pending and not always:
@@ -777,16 +779,28 @@ class Store:
         Nobody but this process adds to what was forgotten from here on, so publishing need not look again.
         """
         ledger = self.ledger
-        held, rows = ledger.counts(), ledger.total()
-        if held != dict(sums.counts) or rows != sums.total:
-            raise StoreDamagedError(
-                f"the ledger of {self.folder} and its sums are not of the same samples "
-                f"({rows} and {sums.total}): restore both from one copy"
-            )
+        self._require_same(sums, ledger.total())
         if not ledger.is_outdated and ledger.holds_pending():
             raise StoreDamagedError(
                 f"the ledger of {self.folder} is damaged: a sample that it holds is noted as forgotten. Restore it "
                 "from a copy"
+            )
+
+    def _require_same(self, sums: Statistics, rows: int | None = None) -> None:
+        """Raise `StoreDamagedError` unless the ledger notes as many samples of each class as the sums are of.
+
+        Parameters
+        ----------
+        sums : Statistics
+        rows : int, optional
+            How many there are, counted.
+        """
+        held = self.ledger.counts()
+        rows = sum(held.values()) if rows is None else rows
+        if held != dict(sums.counts) or rows != sums.total:
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} and its sums are not of the same samples "
+                f"({rows} and {sums.total}): restore both from one copy"
             )
 
     def _require_stated(self, sums: Statistics) -> None:
