@@ -116,7 +116,8 @@ class Intake:
             prints = prepared.prints
             salts = [self.new_salt() for _ in range(count)]
             about = zip(id_texts, owner_texts, names, prepared.prints, prepared.quantised, salts, strict=True)
-            receipts = tuple(seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about)
+            key = keys.current()[0]
+            receipts = tuple(seal(Receipt(*parts), key, self._configuration) for parts in about)
             tickets = (
                 ticket._replace(commitment=commitment(receipt), salt=salt)
                 for ticket, receipt, salt in zip(

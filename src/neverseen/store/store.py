@@ -292,7 +292,7 @@ class Store:
         names, owners = [_text_of(label) for label in labels], [_text_of(owner)] * len(labels)
         tickets = self._intake.tickets([_text_of(each) for each in ids], owners, names, prepared.prints)
         held = self.ledger.by_numbers([ticket.number for ticket in tickets])
-        configuration = self.description.configuration.digest()
+        configuration, keys = self.description.configuration.digest(), self._intake.require_keys().current()
         receipts: list[bytes] = []
         for ticket, name, fingerprint, quantised in zip(
             tickets, names, prepared.prints, prepared.quantised, strict=True
@@ -301,7 +301,7 @@ class Store:
             if row is None:
                 return None
             said = Receipt(ticket.id, ticket.owner, name, fingerprint, quantised, row.salt)
-            sealed = (seal(said, key, configuration) for key in self._intake.require_keys().receipts)
+            sealed = (seal(said, key, configuration) for key in keys)
             found = next((token for token in sealed if commitment(token) == row.commitment), None)
             if found is None:
                 return None
