@@ -314,6 +314,7 @@ def forget_class(
     dry_run: DryRun = False,
     seal: Seal = False,
     publish: Publish = True,
+    backbone: Backbone = None,
     keys: Keys = None,
     as_json: Json = False,
 ) -> None:
@@ -328,7 +329,8 @@ def forget_class(
             f"{folder} does not keep each class's own sums, which forget-class needs: that is chosen when a store is "
             f"made, with --track-classes. Forget the samples with neverseen forget {folder}"
         )
-    with opened(folder, write=True, keys=keys, signs=(publish or seal) and not dry_run) as model:
+    signs = (publish or seal) and not dry_run
+    with opened(folder, write=True, keys=keys, signs=signs, words=backbone) as model:
         counts: dict[str, int] = model.status()["samples_by_class"]
         held = [name for name in counts if str(plain(from_text(name))) == label or name == label]
         if kind is not None:
