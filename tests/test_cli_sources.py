@@ -229,7 +229,13 @@ def test_the_same_samples_again_are_told() -> None:
     assert (again["learned"], again["held_already"]) == (1, 2)
     assert len(receipt_files.read_receipts([Path("b.jsonl")])) == 1
     assert answer("status", "shop")["samples"] == 13
-    assert answer("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")["learned"] == 0
+    nothing = answer("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")
+    assert (nothing["learned"], nothing["receipts"]) == (0, None)
+    words = run("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")
+    assert "3 of 3 samples were held already or come twice: left out" in words
+    assert "nothing was new: no sample was learned, and no receipts were written" in words
+    assert "receipts are in" not in words
+    assert not Path("c.jsonl").exists()
     np.savez("other.npz", X=ROWS[:1], y=np.array(["another class"]))
     assert answer("learn", "shop", "other.npz", "--receipts", "d.jsonl")["held_already"] == 0
 
