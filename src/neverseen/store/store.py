@@ -806,8 +806,9 @@ class Store:
     def _require_stated(self, sums: Statistics) -> None:
         """Raise `StoreDamagedError` unless version and sums are those that the newest certificate states.
 
-        Without the version's file it can be published again. The sums can be compared if nothing changed since: then
-        none is pending, and as many samples are held. Else nobody has signed for them yet.
+        Without the version's file it can be published again. Samples that it states and that are not held must be noted
+        as forgotten: the next certificate would deny it otherwise. The sums can be compared if nothing changed since:
+        then none is pending, and as many samples are held. Else nobody has signed for them yet.
         """
         number, gone = self.published_number, len(self.ledger.pending())
         if number == 0:
@@ -815,10 +816,11 @@ class Store:
         if self._publications.version_path(number).exists():
             self.version()
         after = self._publications.checked(number).after
-        if sums.total + gone < after.samples:
+        learned, held = self.ledger.learned_since_certificate()
+        if not held - learned <= after.samples <= held - learned + gone:
             raise StoreDamagedError(
-                f"the ledger of {self.folder} has {sums.total} samples and {gone} forgotten since certificate "
-                f"{number}, which states {after.samples}: restore ledger and sums from one copy"
+                f"the ledger of {self.folder} has {held - learned} samples of certificate {number} and {gone} "
+                f"forgotten since, and the certificate states {after.samples}: restore ledger and sums from one copy"
             )
         unchanged = gone == 0 and sums.total == after.samples > 0  # without samples the sums are zero
         if unchanged and sums.digest() != after.statistics:
