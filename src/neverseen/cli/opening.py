@@ -244,7 +244,7 @@ def opened(
         )
     known = keys_of(folder, keys) if needs_keys or keys is not None else None
     backbone = made
-    if raw and made is None:
+    if made is None and (raw or words is not None):  # a cache that is given must lose what is forgotten by receipt too
         backbone = backbone_for(folder, words)
     hardware = "auto" if write or raw else "numpy"  # what only reads is done before PyTorch would be there
     try:
