@@ -87,7 +87,7 @@ def minilm_graph(state: State) -> bytes:
     tokens = graph.add("Slice", shape, whole(1), whole(2))
     by_head = graph.add("Concat", shape, whole(_MINILM_HEADS, width // _MINILM_HEADS), axis=0)
     mask = graph.cast("attention_mask", "float32")  # (n, tokens): 1 for a token of the text, 0 for what fills it up
-    hidden = graph.add("Mul", graph.add("Sub", mask, single(1)), single(np.finfo(np.float32).max))
+    hidden = graph.add("Mul", graph.add("Sub", mask, single(1)), single(float(np.finfo(np.float32).max)))
     hidden = graph.add("Unsqueeze", hidden, whole(1, 2))  # (n, 1, 1, tokens), added to the scores of attention
 
     path = "model.embeddings"

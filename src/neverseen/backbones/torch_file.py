@@ -12,8 +12,9 @@ import io
 import math
 import pickletools
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,15 @@ _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
 _SIZE_LIMIT = 2**30  # bytes of a file
 _DICT, _TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
 _STORAGES = {"torch FloatStorage": "<f4", "torch LongStorage": "<i8"}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_PLAIN: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+}
+_TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}  # values from the stack; others: to a mark
 
 
 class _Name(NamedTuple):
@@ -59,26 +68,28 @@ def read_state(path: Path) -> dict[str, np.ndarray]:
 def _state(content: bytes) -> dict[str, np.ndarray]:
     file = io.BytesIO(content)
     if _value(file) != _MAGIC or _value(file) != _VERSION:
-        _refuse("it is not in the format that PyTorch wrote before version 1.6")
+        raise ValueError("it is not in the format that PyTorch wrote before version 1.6")
     _value(file)  # about the machine
     tensors, keys = _value(file), _value(file)
     storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
     if [*map(type, keys)] != [str] * len(storages) or {*keys} != {*storages}:
-        _refuse("its storages are not those of its tensors")
+        raise ValueError("its storages are not those of its tensors")
+    if sum(math.prod(tensor.shape) for tensor in tensors.values()) > len(content):
+        raise ValueError("its tensors hold more than the file does")
     starts: dict[str, int] = {}
     for key in keys:
         (length,) = struct.unpack("<q", file.read(8))
         if length != storages[key].length:
-            _refuse(f"the storage {key} is not as long as it should be")
+            raise ValueError(f"the storage {key:.80} is not as long as it should be")
         starts[key] = file.tell()
         file.seek(length * np.dtype(storages[key].dtype).itemsize, io.SEEK_CUR)
     if file.tell() != len(content):
-        _refuse("it is cut short, or too long")
+        raise ValueError("it is cut short, or too long")
     arrays = {}
     for name, (storage, first, shape, steps) in tensors.items():
         last = first + sum((length - 1) * step for length, step in zip(shape, steps, strict=True))
         if storage != storages[storage.key] or max(math.prod(shape), last + 1) > storage.length:
-            _refuse(f"the tensor {name} lies outside its storage")
+            raise ValueError(f"the tensor {name:.80} lies outside its storage")
         dtype = np.dtype(storage.dtype)
         place, strides = starts[storage.key] + first * dtype.itemsize, [step * dtype.itemsize for step in steps]
         arrays[name] = np.ndarray(shape, dtype, content, place, strides).copy()
@@ -89,46 +100,35 @@ def _value(file: io.BytesIO) -> Any:
     """Return the value of the next pickle: plain values, and `_Tensor` where a tensor is asked for."""
     stack: list[Any] = []
     marks: list[int] = []
-    memo: dict[int, Any] = {}
+    memo: dict[Any, Any] = {}
 
-    def since_mark() -> list[Any]:
-        start = marks.pop()
+    def taken(name: str) -> list[Any]:
+        start = len(stack) - _TAKES[name] if name in _TAKES else marks.pop()
         values = stack[start:]
         del stack[start:]
         return values
 
     for operation, argument, _ in pickletools.genops(file):
-        match operation.name:
+        name = operation.name
+        match name:
             case "PROTO":
                 pass
             case "STOP":
                 return stack.pop()
             case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINUNICODE":
                 stack.append(argument)
-            case "NONE" | "NEWTRUE" | "NEWFALSE":
-                stack.append(_CONSTANTS[operation.name])
-            case "EMPTY_TUPLE":
-                stack.append(())
-            case "EMPTY_LIST":
-                stack.append([])
-            case "EMPTY_DICT":
-                stack.append({})
+            case _ if name in _PLAIN:
+                stack.append(_PLAIN[name]())
             case "MARK":
                 marks.append(len(stack))
-            case "TUPLE":
-                stack.append(tuple(since_mark()))
-            case "TUPLE1" | "TUPLE2":
-                count = int(operation.name[-1])
-                stack[-count:] = [tuple(stack[-count:])]
-            case "APPENDS":
-                values = since_mark()
+            case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(taken(name)))
+            case "APPEND" | "APPENDS":
+                values = taken(name)
                 stack[-1].extend(values)
-            case "SETITEM":
-                value, key = stack.pop(), stack.pop()
-                _put(stack[-1], [key], [value])
-            case "SETITEMS":
-                values = since_mark()
-                _put(stack[-1], values[::2], values[1::2])
+            case "SETITEM" | "SETITEMS":
+                values = taken(name)
+                _put(stack[-1], values)
             case "BINPUT" | "LONG_BINPUT":
                 memo[argument] = stack[-1]
             case "BINGET" | "LONG_BINGET":
@@ -141,23 +141,23 @@ def _value(file: io.BytesIO) -> Any:
                 arguments, function = stack.pop(), stack.pop()
                 stack.append(_made(function, arguments))
             case "BUILD":
-                stack.pop()  # notes of PyTorch's about its modules
-            case name:
-                _refuse(f"it has the operation {name}({argument or ''}), which weights do not need")
-    _refuse("it is cut short")
+                stack.pop()  # what PyTorch notes about its modules
+            case _:
+                raise ValueError(f"it has the operation {name}({argument!r:.80}), which weights do not need")
+    raise ValueError("it is cut short")
 
 
-def _put(target: dict[str, Any], keys: list[Any], values: list[Any]) -> None:
-    if type(target) is not dict or any(type(key) is not str for key in keys):  # the hash of another may never end
-        _refuse("it has names that are not texts")
-    target.update(zip(keys, values, strict=True))
+def _put(target: dict[str, Any], pairs: list[Any]) -> None:
+    if type(target) is not dict or any(type(key) is not str for key in pairs[::2]):  # hashing another may not end
+        raise ValueError("it has names that are not texts")
+    target.update(zip(pairs[::2], pairs[1::2], strict=True))
 
 
 def _storage(noted: Any) -> _Storage:
     match noted:
         case ("storage", _Name(kind), str(key), str(), int(length), None) if kind in _STORAGES and length >= 0:
             return _Storage(_STORAGES[kind], key, length)
-    _refuse("it has a storage of a kind that is not read")
+    raise ValueError("it has a storage of a kind that is not read")
 
 
 def _made(function: Any, arguments: Any) -> Any:
@@ -169,8 +169,4 @@ def _made(function: Any, arguments: Any) -> Any:
             numbers = (first, *shape, *steps)
             if len(numbers) < 18 and all(type(each) is int and 0 <= each <= _SIZE_LIMIT for each in numbers):
                 return _Tensor(storage, first, shape, steps)
-    _refuse("it makes something that is no tensor")
-
-
-def _refuse(why: str) -> NoReturn:
-    raise ValueError(why)
+    raise ValueError("it makes something that is no tensor")
