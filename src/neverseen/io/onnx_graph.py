@@ -32,7 +32,7 @@ class Graph:
     >>> graph = Graph(17)
     >>> doubled = graph.add("Mul", "x", graph.constant(np.float32(2)), name="y")
     >>> len(graph.model({"x": ("float32", ["n"])}, {"y": ("float32", ["n"])}))
-    92
+    115
     """
 
     def __init__(self, opset: int) -> None:
