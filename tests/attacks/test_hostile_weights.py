@@ -81,7 +81,8 @@ class Hostile:
 def test_no_pickle_runs_code(place: int, protocol: int, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     attack = pickle.dumps(Hostile(os.system, f"touch {mark}"), protocol)
-    parts = [pickle.dumps(value, 2) for value in (MAGIC, 1001, {}, {}, [])]
+    values: tuple[Any, ...] = (MAGIC, 1001, {}, {}, [])
+    parts = [pickle.dumps(value, 2) for value in values]
     parts[place] = attack
     with pytest.raises(FileRejectedError, match="does not hold weights that can be read: it has the operation"):
         read(b"".join(parts), tmp_path)
