@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections import Counter
@@ -30,6 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection, HTTPException
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from neverseen.backbones import Precomputed
 from neverseen.service.edge.access import KeyFile
 from neverseen.service.operations.settings import NAME, service_folder
 
+SPAWNING = multiprocessing.get_context("spawn")
 PERIOD = 0.02
 WIDTH = 64
 FULL = 63  # samples in the largest body that the service reads in its main process
@@ -192,6 +193,10 @@ def _small_bodies(siege: Siege) -> Counter[int]:
     return attacks.together(len(sent), lambda place: send(sent=sent[place]))
 
 
+def _refused(siege: Siege) -> Counter[int]:
+    return attacks.together(32, lambda _: attacks.refused(siege.port, 5 * siege.scale))
+
+
 ATTACKS = {
     "verify": Attack("6 certificates of 600,000 keys, no key", _verify),
     "certificates": Attack("24 certificates of 12,000 commitments, no key", _certificates),
@@ -205,6 +210,7 @@ ATTACKS = {
     "trickle": Attack("9 bodies that never end", _trickle),
     "pipelined": Attack("32 connections that do not wait for answers, 4 keys", _pipelined),
     "unread": Attack("200 connections that never read their answers, 4 keys", _unread),
+    "refused": Attack("32 connections that send on after they were refused, no key", _refused),
     "small-bodies": Attack("24 connections with full small bodies, good and bad, 4 keys", _small_bodies),
 }
 
@@ -280,8 +286,8 @@ def _call(siege: Siege, path: str, body: dict[str, Any]) -> None:
         pass
 
 
-class Client(threading.Thread):
-    """Asks for a prediction every 20 milliseconds, or later if the previous answer is late.
+class Client:
+    """Asks for a prediction every 20 milliseconds, or later if the previous answer is late, in a process of its own.
 
     Attributes
     ----------
@@ -292,44 +298,52 @@ class Client(threading.Thread):
     """
 
     def __init__(self, siege: Siege, body: dict[str, Any]) -> None:
-        super().__init__(daemon=True)
         self.seconds: list[float] = []
         self.errors: Counter[int] = Counter()
-        self._siege, self._body, self._done = siege, json.dumps(body).encode(), threading.Event()
-
-    def run(self) -> None:
-        """Ask until `stop` is called."""
-        headers = _HEADERS | {"Authorization": f"Bearer {self._siege.tokens['good']}"}
-        connection = HTTPConnection("127.0.0.1", self._siege.port, timeout=60)
-        due = time.perf_counter()
-        while not self._done.is_set():
-            try:
-                connection.request("POST", "/v1/predict", self._body, headers)
-                answer = connection.getresponse()
-                answer.read()
-                status = answer.status
-            except (OSError, HTTPException):
-                connection.close()
-                status = 0
-            ended = time.perf_counter()
-            self.seconds.append(ended - due)
-            if status != 200:
-                self.errors[status] += 1
-            due += PERIOD
-            if status == 0 or ended - due > 5:  # skip what was missed, rather than send it all at once
-                due = time.perf_counter() + PERIOD
-            time.sleep(max(0.0, due - time.perf_counter()))
-        connection.close()
+        self._pipe, there = SPAWNING.Pipe()
+        self._process = SPAWNING.Process(
+            target=_predicting, args=(there, siege.port, siege.tokens["good"], json.dumps(body).encode()), daemon=True
+        )
+        self._process.start()
+        self._pipe.recv()  # it has begun
 
     def stop(self) -> None:
         """Stop, and wait for the last answer."""
-        self._done.set()
-        self.join()
+        self._pipe.send(None)
+        self.seconds, self.errors = self._pipe.recv()
+        self._process.join()
+
+
+def _predicting(pipe: Connection, port: int, token: str, body: bytes) -> None:
+    """Ask until something comes through the pipe; send back what was measured."""
+    headers = _HEADERS | {"Authorization": f"Bearer {token}"}
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    seconds: list[float] = []
+    errors: Counter[int] = Counter()
+    pipe.send(None)
+    due = time.perf_counter()
+    while not pipe.poll(max(0.0, due - time.perf_counter())):
+        try:
+            connection.request("POST", "/v1/predict", body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            status = answer.status
+        except (OSError, HTTPException):
+            connection.close()
+            status = 0
+        ended = time.perf_counter()
+        seconds.append(ended - due)
+        if status != 200:
+            errors[status] += 1
+        due += PERIOD
+        if status == 0 or ended - due > 5:  # skip what was missed, rather than send it all at once
+            due = time.perf_counter() + PERIOD
+    connection.close()
+    pipe.send((seconds, errors))
 
 
 def _while(siege: Siege, body: dict[str, Any], work: Callable[[], Any]) -> tuple[Client, Any]:
     client = Client(siege, body)
-    client.start()
     try:
         return client, work()
     finally:
@@ -354,9 +368,8 @@ def measured(name: str, folder: Path, seconds: float, scale: float) -> dict[str,
         _while(siege, body, lambda: time.sleep(min(1.0, seconds)))  # warm up
         quiet, _ = _while(siege, body, lambda: time.sleep(seconds))
         before = siege.memory()
-        spawning = multiprocessing.get_context("spawn")
         # An attacker has machines of their own; here they get what the service and the client leave of this one.
-        with ProcessPoolExecutor(1, spawning, initializer=os.nice, initargs=(19,)) as attacker:
+        with ProcessPoolExecutor(1, SPAWNING, initializer=os.nice, initargs=(19,)) as attacker:
             attacker.submit(time.sleep, 0).result()
             peaks: list[int] = []
             began = time.perf_counter()

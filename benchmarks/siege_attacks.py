@@ -147,8 +147,10 @@ def pipelined(port: int, sent: bytes, awaited: int, seconds: float) -> Counter[i
     statuses: Counter[int] = Counter()
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        is_open = True
-        with suppress(TimeoutError), closing(socket.create_connection(("127.0.0.1", port), timeout=left)) as connection:
+        is_open, patience = True, 60 if awaited else left
+        with suppress(TimeoutError), closing(socket.create_connection(("127.0.0.1", port), patience)) as connection:
+            # Memory of the sender's system, which is that of the service here, and takes time to give back.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)
             while is_open and time.monotonic() < end:
                 try:
                     connection.sendall(sent)
@@ -158,6 +160,20 @@ def pipelined(port: int, sent: bytes, awaited: int, seconds: float) -> Counter[i
                     is_open &= _counted(connection, awaited, statuses)
         if not is_open or not awaited:
             statuses[-1 if is_open else 0] += 1
+    return statuses
+
+
+def refused(port: int, seconds: float) -> Counter[int]:
+    """Ask without a key, and send on after the answer, in small chunks; again when the connection is cut."""
+    asked = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    statuses: Counter[int] = Counter()
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port), timeout=left)) as connection:
+            connection.sendall(asked)
+            statuses[int(connection.recv(2**12)[9:12])] += 1
+            while time.monotonic() < end:
+                connection.sendall((b"40\r\n" + b" " * 64 + b"\r\n") * 2000)
     return statuses
 
 

@@ -49,6 +49,7 @@ ANSWERS = {
     "trickle": -1,
     "pipelined": 200,
     "unread": -1,
+    "refused": 401,
     "small-bodies": 400,
 }
 

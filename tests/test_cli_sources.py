@@ -13,6 +13,7 @@ import pytest
 from neverseen.backbones import Precomputed, minilm, recipes
 from neverseen.errors import InputError
 from neverseen.sources import receipts as receipt_files
+from neverseen.sources import tables
 from neverseen.sources.samples import Columns, read_source
 from tests.samples import uniform_bytes
 from tests.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
@@ -218,18 +219,52 @@ def test_a_folder_of_bad_images_is_refused_all_the_same() -> None:
     assert "a.png" in run("learn", "album", "photos/a.png", "--label", "x", "--skip-bad", *STRIPES, code=1)
 
 
+def test_a_long_text_in_a_csv_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own limit is 131,072 letters; other tables have none so low."""
+    words = "long text " * 20_000
+    Path("long.csv").write_text(f'label,text\nx,"{words}"\n')
+    assert read_source(Path("long.csv"), Columns()).samples == [words]
+    monkeypatch.setattr(tables, "LINE_LIMIT", 1000)
+    lines = "\n".join(["long text"] * 200)
+    Path("long.csv").write_text(f'label,text\nx,short\nx,"{lines}"\n')
+    with pytest.raises(InputError, match=r"long\.csv, line [0-9]+: .* a cell has more than 1,000 letters"):
+        read_source(Path("long.csv"), Columns())
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "there are no samples in rows.parquet"),
+        ([[], []], "the cells of the column 'row' are empty, not of one length, or not of numbers"),
+        ([None, None], "the cells of the column 'row' are empty"),
+        ([[1.0] * 8, [1.0]], "the cells of the column 'row' are empty, not of one length"),
+        ([[[1.0] * 4] * 2], "the cells of the column 'row' are .* not of numbers"),
+    ],
+    ids=["no rows", "empty lists", "no lists", "other lengths", "lists of lists"],
+)
+def test_what_is_wrong_with_a_parquet_column_of_rows_is_told(rows: list[Any], words: str) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    each = arrow.list_(arrow.float64())
+    column = arrow.array(rows, arrow.list_(each) if rows and rows[0] and isinstance(rows[0][0], list) else each)
+    parquet.write_table(arrow.table({"label": ["x"] * len(rows), "row": column}), "rows.parquet")
+    with pytest.raises(InputError, match=words):
+        read_source(Path("rows.parquet"), Columns(), takes=tables.Takes("features", 8, "shop", "features"))
+
+
 def test_the_same_samples_again_are_told() -> None:
     run("init", "shop", *INIT)
     np.savez("a.npz", X=ROWS[:6], y=np.array(NAMES[:6]))
     first = answer("learn", "shop", "a.npz", "--receipts", "a.jsonl")
     assert (first["learned"], first["held_already"]) == (6, 0)
-    assert "6 of 6 samples were held already or come twice: learned again" in run("learn", "shop", "a.npz")
+    assert "held already, or given twice: 6 of 6 samples, learned again" in run("learn", "shop", "a.npz")
     np.savez("b.npz", X=ROWS[[0, 6, 6]], y=np.array([NAMES[0], NAMES[6], NAMES[6]]))
     again = answer("learn", "shop", "b.npz", "--skip-held", "--receipts", "b.jsonl")
     assert (again["learned"], again["held_already"]) == (1, 2)
     assert len(receipt_files.read_receipts([Path("b.jsonl")])) == 1
     assert answer("status", "shop")["samples"] == 13
     assert answer("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")["learned"] == 0
+    np.savez("one.npz", X=ROWS[:1], y=np.array(NAMES[:1]))
+    assert "held already, or given twice: 1 of 1 sample, left out" in run("learn", "shop", "one.npz", "--skip-held")
     np.savez("other.npz", X=ROWS[:1], y=np.array(["another class"]))
     assert answer("learn", "shop", "other.npz", "--receipts", "d.jsonl")["held_already"] == 0
 

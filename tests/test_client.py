@@ -559,6 +559,46 @@ def test_both_clients_have_the_same_verbs() -> None:
     assert verbs(Client) == verbs(AsyncClient)
 
 
+def test_a_call_that_is_cut_off_tells_its_idempotency_key() -> None:
+    """Cancelled, timed out or interrupted: the change may have been made, and only its key makes it count once."""
+    keys: list[str] = []
+
+    async def hang(request: Any) -> Any:
+        keys.append(request.headers["idempotency-key"])
+        arrived.set()
+        if len(keys) < 3:
+            await asyncio.Event().wait()
+        return answer({"request": REQUEST}, 202)
+
+    async def talk() -> None:
+        async with AsyncClient(HERE, token=TOKEN, transport=httpx.MockTransport(hang)) as client:
+            task = asyncio.create_task(client.forget(b"NSR1"))
+            await arrived.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError) as cancelled:
+                await task
+            key = vars(cancelled.value)["idempotency_key"]
+            with pytest.raises(TimeoutError) as late:
+                await asyncio.wait_for(client.forget(b"NSR1", idempotency_key=key), 0.01)
+            assert vars(late.value.__cause__)["idempotency_key"] == key
+            await client.forget(b"NSR1", idempotency_key=key)
+            assert keys == [key] * 3
+
+    arrived = asyncio.Event()
+    asyncio.run(talk())
+
+    def interrupt(request: Any) -> Any:
+        keys.append(request.headers["idempotency-key"])
+        raise KeyboardInterrupt
+
+    with (
+        Client(HERE, token=TOKEN, transport=httpx.MockTransport(interrupt)) as client,
+        pytest.raises(KeyboardInterrupt) as interrupted,
+    ):
+        client.learn([[1.0]], ["x"])
+    assert vars(interrupted.value)["idempotency_key"] == keys[-1]
+
+
 def test_the_package_does_without_the_client() -> None:
     code = "import sys, neverseen, neverseen.store; print([name for name in sys.modules if name.startswith('httpx')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

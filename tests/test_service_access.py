@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,6 +19,8 @@ from typer.testing import CliRunner
 from neverseen.cli import serving
 from neverseen.errors import ConfigurationError, InputError
 from neverseen.service import KeyFile
+from neverseen.service.edge import access
+from neverseen.service.edge.errors import Refusal
 from neverseen.service.operations.settings import service_folder
 from tests.service import LABELS, ROWS, Running, bearer, coded, new_store, running, samples, token
 
@@ -96,7 +99,41 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         KeyFile(tmp_path).all()
 
 
-def test_a_file_that_is_damaged_while_the_service_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("content", [None, b"", b'{"format": "x"}'])
+def test_a_file_that_is_being_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes | None
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    keys = KeyFile(tmp_path)
+    secret, place = keys.add("shop", ["learn"]), tmp_path / "keys.json"
+    whole = place.read_bytes()
+    place.unlink()
+    if content is not None:
+        place.write_bytes(content)
+    for now[0] in (1.0, 2.0):  # for a moment the keys of before are good
+        found = keys.find(secret)
+        assert found is not None
+        assert found.name == "shop"
+        assert keys.fault() is not None
+        with pytest.raises(Refusal, match="cannot be read now"):  # it may be in the new file
+            keys.find("nsk_" + "x" * 43)
+    now[0] = 2.1  # and not for ever
+    with pytest.raises(Refusal, match="cannot be read now"):
+        keys.find(secret)
+    assert keys.find(secret, look=False) is None
+    place.write_bytes(whole)
+    place.chmod(0o600)
+    now[0] = 3.0
+    assert keys.find(secret) is not None
+    assert keys.fault() is None
+    assert capsys.readouterr().err.count("error: the API keys cannot be read") == 1
+
+
+def test_a_file_that_is_damaged_while_the_service_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "_GRACE", 0.0)
     place = service_folder(new_store(tmp_path / "model")) / "keys.json"
     with running(tmp_path / "model") as service:
         whole = place.read_bytes()

@@ -176,7 +176,7 @@ def test_certificates_tell_what_was_forgotten(tmp_path: Path) -> None:
             assert already.value.certificate == 2
         check_chain(made.certificates(), made.description.public_key)
         made.version().check(made._exact().statistics)
-        with pytest.raises(NotPublishedError, match="there is no certificate 3: 2 are published"):
+        with pytest.raises(NotPublishedError, match="there is no certificate 3; published so far: 2"):
             made.certificate(3)
     with opened(tmp_path / "s") as again:
         check_chain(again.certificates(), again.description.public_key)

@@ -14,17 +14,20 @@
     ├── NotPublishedError (LookupError)     no such version or certificate is published yet
     ├── CertificateRejectedError (ValueError)   a certificate, or what it vouches for, is not what it should be
     ├── ConfigurationError (ValueError)     settings are invalid, changed after learning, or differ between models
+    │   └── UnknownKindError                no such encoder, hardware and so on: import the package that has it
     ├── KeyMissingError (RuntimeError)      the membership key is needed and was not given
     ├── FileRejectedError (ValueError)      a saved file is damaged, foreign or from another version
     ├── IllConditionedError (ArithmeticError)   no float64 factor of the system contracts: raise gamma
     ├── LimitError (OverflowError)          more than the integers can hold: split the model
     ├── MissingPackageError (ImportError)   an optional package is needed: install what the message names
+    ├── CheckFailedError (AssertionError)   a class of yours does not do what its contract asks (neverseen.checks)
     ├── StoreLockedError (RuntimeError)     another process is writing the store
     ├── StoreDamagedError (RuntimeError)    a file of a store is missing, older or not what was written: restore it
     ├── LedgerError (RuntimeError)          the ledger's database cannot be used
     └── HardwareError (RuntimeError)        an exact product came out wrong: do not trust this machine
 
-An error raised by any verb of a model means that the model was left exactly as it was.
+An error raised by any verb of a model means that the model was left exactly as it was. There is one exception: if
+`Store.learn` is cut off after the samples are on disk, or nobody can tell, what it raises has their `receipts`.
 """
 
 from __future__ import annotations
@@ -57,7 +60,17 @@ class _RowError(InputError):
 
 
 class IdTakenError(_RowError):
-    """The id of `row` belongs to a sample that is held, or is given twice."""
+    """The id of `row` belongs to a sample that is held, or is given twice.
+
+    Attributes
+    ----------
+    first : int or None
+        The row before it that has the same id; None if a sample that is held has it.
+    """
+
+    def __init__(self, message: str, row: int, first: int | None = None) -> None:
+        super().__init__(message, row)
+        self.first = first
 
 
 class AmbiguousError(_RowError):
@@ -135,6 +148,10 @@ class CertificateRejectedError(NeverseenError, ValueError):
         self.number = number
 
 
+class CheckFailedError(NeverseenError, AssertionError):
+    """An encoder, a backbone, a hardware or a database does not do what `neverseen.checks` asks of it."""
+
+
 class StoreLockedError(NeverseenError, RuntimeError):
     """Another process is writing the store."""
 
@@ -162,6 +179,10 @@ class LedgerError(NeverseenError, RuntimeError):
 
 class ConfigurationError(NeverseenError, ValueError):
     """A setting is invalid, was changed after learning, or differs between two models."""
+
+
+class UnknownKindError(ConfigurationError):
+    """An encoder, a backbone, a hardware or a database is of a kind that nobody registered."""
 
 
 class KeyMissingError(NeverseenError, RuntimeError):

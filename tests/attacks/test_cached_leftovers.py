@@ -62,10 +62,22 @@ def test_what_is_refused_before_the_commit_is_lost(cache: Cached, made: Store) -
     made.learn(ROWS[1:2], ["b"], ["one"])
     for labels, ids, error in ((["a"], ["one"], IdTakenError), ([float("nan")], None, LabelError)):
         prepared = made.prepare(ROWS[:1], remember=True)
-        assert len(cache) == 2
         with pytest.raises(error):
             made.learning(prepared, labels, ids)
         assert len(cache) == 1
+
+
+def test_what_is_never_committed_leaves_nothing(cache: Cached, made: Store) -> None:
+    change = made.learning(ROWS, ["a", "b", "b"])
+    made.rehearse(change)
+    assert len(cache) == 0
+    made.commit(made.learning(made.prepare(ROWS[:2], remember=True).only([1]), ["b"]))
+    assert len(cache) == 1
+    made.commit(change)
+    assert len(cache) == 3
+    with pytest.raises(IdTakenError):
+        made.commit(change)  # what is refused does not take away what is held
+    assert len(cache) == 3
 
 
 def test_an_interrupt_after_the_network_has_worked(cache: Cached, made: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,14 @@ from typing import NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from neverseen import AnalyticClassifier, HardwareError, RandomProjection, store
+from neverseen import AnalyticClassifier, HardwareError, LedgerError, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.cli import app
 from neverseen.engine.statistics import Statistics
 from neverseen.ledger import Ledger
 from neverseen.sources.receipts import read_receipts
 from neverseen.store import store as module
+from neverseen.store.held import LedgerHoldings
 from tests.samples import clustered
 
 ROWS, NUMBERS = clustered("after the commit", 6, 4, 2)
@@ -80,6 +81,33 @@ def test_a_fold_that_fails_is_a_warning(folder: Path, error: Exception, monkeypa
                 receipts = made.learn(ROWS, NAMES)
         made.forget(receipts[:1])
         assert list(made.ledger.journal()) == []  # made up for
+
+
+@pytest.mark.parametrize("where", ["the fold", "the sums", "the record"])
+def test_an_interrupt_has_the_receipts(folder: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.open(folder) as made, monkeypatch.context() as patched:
+        if where == "the fold":
+            patched.setattr(module, "FOLD_BYTES", 0)
+            fail(patched, KeyboardInterrupt(), module, "write_snapshot")
+        elif where == "the sums":
+            fail(patched, KeyboardInterrupt(), Statistics, "merge")
+        else:  # the transaction is over, and nothing has followed
+            fail(patched, KeyboardInterrupt(), LedgerHoldings, "noted")
+        with pytest.raises(KeyboardInterrupt) as caught:
+            made.learn(ROWS, NAMES)
+    receipts: list[bytes] = vars(caught.value)["receipts"]
+    with store.open(folder) as made:
+        assert made.ledger.total() == len(receipts) == 6
+        made.forget(receipts)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), LedgerError("full")], ids=repr)
+def test_a_refusal_has_no_receipts(folder: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.open(folder) as made, monkeypatch.context() as patched:
+        fail(patched, error, LedgerHoldings, "record")
+        with pytest.raises(type(error)) as caught:
+            made.learn(ROWS, NAMES)
+    assert "receipts" not in vars(caught.value)
 
 
 def test_the_command_keeps_receipts_if_the_ledger_cannot_tell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from neverseen.service.edge.gate import Gate
+from neverseen.service.edge.limits import stranger
 from neverseen.service.edge.usage import Usage
 
 
@@ -80,3 +81,57 @@ def test_what_was_long_ago_counts_little() -> None:
     for number in range(3000):
         usage.add(f"client {number}", 1)
     assert len(usage._had) <= 1000
+
+
+def test_newcomers_save_nothing_up() -> None:
+    usage = Usage(lambda: 0.0)
+    for _ in range(50):
+        usage.add("ada", 1)
+    for newcomer in ("eve", "mallory"):  # each is served once, and then ada again
+        assert usage.least(["ada", newcomer]) == newcomer
+        usage.add(newcomer, 1)
+        assert usage.least(["ada", newcomer]) == "ada"
+
+
+def test_the_loop_waits_for_a_thread_that_serves_who_had_less() -> None:
+    async def story() -> list[str]:
+        served: list[str] = []
+        gate, order = Gate(lambda: served), list[str]()
+        for client in ["ada"] + ["eve"] * 8:
+            await gate.enter(client, 1)
+            await asyncio.sleep(0)
+
+        async def request(client: str) -> None:
+            await gate.enter(client, 1)
+            order.append(client)
+
+        served.append("ada")
+        tasks = [asyncio.create_task(request("eve")) for _ in range(3)]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        order.append("still waiting")
+        await request("ada")  # and ada is not held up by herself
+        served.clear()
+        await asyncio.gather(*tasks)
+        return order
+
+    assert asyncio.run(story()) == ["still waiting", "ada", "eve", "eve", "eve"]
+
+
+def test_many_addresses_have_the_turns_of_one_key() -> None:
+    async def story() -> int:
+        gate, order = Gate(), list[str]()
+
+        async def request(client: str) -> None:
+            await gate.enter(client, 1)
+            order.append(client)
+
+        for _ in range(20):  # a key that is busy already
+            await gate.enter("ada", 1)
+            await asyncio.sleep(0)
+        many = [asyncio.create_task(request(stranger(f"192.0.2.{number}"))) for number in range(200)]
+        await asyncio.sleep(0)
+        await asyncio.gather(request("ada"), *many)
+        return order.index("ada")
+
+    assert asyncio.run(story()) <= 2

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from neverseen.service.edge.contents import READERS, Bounds
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.made import ANSWER, Made
 from neverseen.service.operations.history import History
-from neverseen.service.operations.run import Server
-from tests.service import QUICK, ROWS, Running, bearer, running, token
+from neverseen.service.operations.run import Server, connections_of
+from tests.service import QUICK, ROWS, Running, bearer, running, samples, token
 
 CLASSES = 20
 LONG = ["\U0001f600" * 146 + f"{number:04d}" for number in range(CLASSES)]
@@ -179,6 +180,38 @@ def test_who_reads_slowly_but_steadily_gets_all(tmp_path: Path, monkeypatch: pyt
             assert left == 0
 
 
+def test_who_takes_an_answer_too_slowly_on_the_whole_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No single wait is too long for the connection, but all together are: here, any time at all is too long."""
+    with running(tmp_path / "s", QUICK) as service:
+        learn_long(service)
+    monkeypatch.setattr("tests.service.connections_of", lambda _: Connections(100, 100, 600.0))
+    with running(tmp_path / "s", replace(QUICK, idle_timeout=1e-9, answer_rate=1e15)) as service:
+        for count in (1, 4000):  # 7 MB
+            with pytest.raises(httpx.TransportError):
+                predict(service, count, service.admin)
+        made = service.service.made
+        until(lambda: made.held(ANSWER, "admin 0") == made.held(ANSWER, "admin 1") == 0)
+    assert capfd.readouterr().err == ""
+
+
+def test_unsent_answers_of_all_connections_are_bounded() -> None:
+    gone: list[str] = []
+    connections = Connections(100, 100, 30, lambda: 0.0, most_unsent=1000)
+    for name, address, size in (("a1", "eve", 400), ("a2", "eve", 300), ("b1", "ada", 450), ("c1", "bob", 0)):
+        each = connections.admit(address, partial(gone.append, name))
+        assert each is not None
+        each.works()
+        each.unsent = partial(int, size)
+    connections.tidy()
+    assert gone == ["a1"]  # who has most of it
+    connections.tidy()
+    assert gone == ["a1"]
+    settings = replace(QUICK, max_waiting_bytes=2**29)
+    assert connections_of(settings)._most_unsent == 2**26
+
+
 def test_who_reads_is_not_the_first_to_give_way() -> None:
     now, gone = [0.0], list[str]()
     connections = Connections(2, 2, 30, lambda: now[0])
@@ -226,6 +259,26 @@ def test_rows_count_as_what_they_become(tmp_path: Path) -> None:
         assert found == [200]
         assert predict(service, 500, keys[1]).status_code == 200
         until(lambda: service.service.made.held("rows", "ada") == 0)
+
+
+@pytest.mark.parametrize("path", ["/v1/samples", "/v1/forget"])
+def test_features_that_wait_for_the_writer_are_counted(tmp_path: Path, path: str) -> None:
+    with running(tmp_path / "s", SMALL) as service:
+        service.learn(range(10))
+        writer, made, gate = service.service.writer, service.service.made, threading.Event()
+        writer.ask(lambda _: gate.wait(60))
+        content = {"samples": samples(range(10))}
+        asking = threading.Thread(
+            target=lambda: service.client.post(path, json=content, headers=service.admin, timeout=60)
+        )
+        asking.start()
+        try:
+            until(lambda: bool(writer.waiting()))
+            assert made.held("rows", "admin 0") == 10 * 6 * (8 + 1)  # as they are read, and as they wait
+        finally:
+            gate.set()
+            asking.join()
+        until(lambda: made.held("rows", "admin 0") == 0)
 
 
 def test_texts_count_as_what_they_become() -> None:

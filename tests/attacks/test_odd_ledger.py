@@ -2,7 +2,8 @@
 
 SQLite keeps a value of any type in any column. So whoever hands over a store can put a number where bytes belong: taken
 for a size, it asks for gigabytes. A note may be no number, or one that none can follow, and a sample that is held may be
-noted as forgotten, which the next certificate would then say.
+noted as forgotten, which the next certificate would then say. A receipt may be said to be in a certificate that does not
+list it.
 """
 
 from __future__ import annotations
@@ -123,6 +124,29 @@ def test_a_sample_that_is_held_is_not_certified_as_forgotten(tmp_path: Path, mad
         opened(folder)
     with opened(folder, write=False) as store, pytest.raises(StoreDamagedError, match="noted as forgotten"):
         store.check()
+
+
+FORGED: dict[str, tuple[Any, ...]] = {
+    "one more": ("INSERT INTO neverseen_certified SELECT commitment, 1 FROM neverseen_samples LIMIT 1",),
+    "one less": ("DELETE FROM neverseen_certified",),
+    "another": ("UPDATE neverseen_certified SET commitment = ?", bytes(32)),
+    "another certificate": ("UPDATE neverseen_certified SET certificate = 2",),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_the_ledger_says_of_certificates_what_they_say(
+    tmp_path: Path, made: tuple[Path, list[bytes]], name: str
+) -> None:
+    folder = tmp_path / "s"
+    shutil.copytree(made[0], folder)
+    with opened(folder) as store:
+        store.publish()  # a second certificate
+        store.check()
+    alter(folder, *FORGED[name])
+    for write in (False, True):
+        with opened(folder, write=write) as store, pytest.raises(StoreDamagedError, match="than its certificates list"):
+            store.check()
 
 
 @pytest.mark.parametrize("column", ["name", "id", "owner", "learned", "number"])

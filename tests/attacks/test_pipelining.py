@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
+import threading
+import time
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
@@ -11,8 +15,9 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from neverseen.service import Settings
-from neverseen.service.edge.protocol import HEADERS, WAITING
-from tests.service import Running, running
+from neverseen.service.edge.protocol import HEADERS, WAITING, LimitedProtocol
+from neverseen.service.predicting import Predictor
+from tests.service import Running, running, samples
 
 ASKED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST /v1/verify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -52,6 +57,38 @@ def test_thousands_of_requests_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         assert service.client.get("/healthz").status_code == 200
 
 
+@pytest.mark.parametrize("rubbish", [b"\0\1\2 rubbish\r\n\r\n", ASKED[:-2] + b"a:b\r\n" * 5000, CHUNKED + b"x\r\n"])
+def test_rubbish_behind_a_learn_is_no_answer_to_it(tmp_path: Path, rubbish: bytes) -> None:
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
+        writer, gate = service.service.writer, threading.Event()
+        writer.ask(lambda _: gate.wait(60))
+        body = json.dumps({"samples": samples([0])}).encode()
+        head = f"POST /v1/samples HTTP/1.1\r\nHost: x\r\nAuthorization: {service.admin['Authorization']}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+
+        def until_it_waits() -> None:
+            end = time.monotonic() + 60
+            while not writer.waiting() and time.monotonic() < end:
+                time.sleep(0.01)
+            gate.set()
+
+        opening = threading.Thread(target=until_it_waits)
+        opening.start()
+        answers = told(service, head.encode() + body + rubbish).split(b"HTTP/1.1 ")[1:]
+        opening.join()
+        assert [answer[:3] for answer in answers] == [b"201"]  # and then the connection is closed
+
+
+def test_nothing_is_published_for_a_request_that_is_cut_off(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
+        service.learn([0])
+        head = f"POST /v1/publish HTTP/1.1\r\nHost: x\r\nAuthorization: {service.admin['Authorization']}\r\n"
+        answer = told(service, head.encode() + b"Transfer-Encoding: chunked\r\n\r\nx\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        service.service.writer.ask(lambda _: None).result(30)  # what came before it is done
+        assert service.service.writer.published.number == 0
+
+
 def test_thousands_of_header_lines(tmp_path: Path) -> None:
     with running(tmp_path / "s") as service:
         answer = told(service, ASKED[:-2] + b"a:b\r\n" * 5000 + b"\r\n")
@@ -70,8 +107,8 @@ def test_a_body_in_thousands_of_chunks(tmp_path: Path) -> None:
         answer = told(service, CHUNKED + b"1\r\n \r\n" * 5000)
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"too many chunks" in answer
-        large = CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"64\r\n" + b" " * 100 + b"\r\n"
-        answer = told(service, large + (b"64\r\n" + b" " * 100 + b"\r\n") * 5000 + b"2\r\n{}\r\n0\r\n\r\n")
+        large = CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"100\r\n" + b" " * 256 + b"\r\n"
+        answer = told(service, large + (b"100\r\n" + b" " * 256 + b"\r\n") * 2000 + b"2\r\n{}\r\n0\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 422 ")
 
 
@@ -95,3 +132,63 @@ def test_no_method_is_free(tmp_path: Path, method: str) -> None:
     with running(tmp_path / "s", Settings(public_per_second=1e-6, public_burst=5)) as service:
         codes = Counter(service.client.request(method, "/").status_code for _ in range(20))
         assert codes[429] == 15
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the bytes that connections hand over."""
+    found = Counter[str]()
+    was = LimitedProtocol.data_received
+
+    def counted(protocol: LimitedProtocol, data: bytes) -> None:
+        found["bytes"] += len(data)
+        was(protocol, data)
+
+    monkeypatch.setattr(LimitedProtocol, "data_received", counted)
+    return found
+
+
+@pytest.mark.parametrize("size", [100, 30_000])
+def test_nothing_is_read_of_who_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: Counter[str], size: int
+) -> None:
+    done = threading.Event()
+
+    async def predict(predictor: Predictor, *_: object) -> dict[str, object]:
+        await asyncio.to_thread(done.wait)
+        return {"version": 1, "predictions": []}
+
+    monkeypatch.setattr(Predictor, "predict", predict)
+    with running(tmp_path / "s") as service:
+        service.learn(range(4))
+        token = service.admin["Authorization"]
+        body = b'{"samples":[{"features":[1,2,3,4,5,6]}]' + b" " * size + b"}"
+        head = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nAuthorization: {token}\r\nContent-Type: application/json\r\n"
+        asked = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        taken.clear()
+        with closing(socket.create_connection(("127.0.0.1", service.client.base_url.port or 0), 1)) as connection:
+            with suppress(OSError):
+                connection.sendall(asked * (2**26 // len(asked)))
+            done.set()
+            assert taken["bytes"] < 2**21
+            assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("kind", ["length", "chunks", "no key"])
+def test_little_is_read_of_a_body_after_the_answer(tmp_path: Path, taken: Counter[str], kind: str) -> None:
+    with running(tmp_path / "s", Settings(requests_per_second=1e-6, request_burst=1)) as service:
+        service.client.get("/v1/model", headers=service.admin)
+        head = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        if kind != "no key":
+            head += f"Authorization: {service.admin['Authorization']}\r\n".encode()
+        sent = b" " * 2**26
+        head += b"Content-Length: %d\r\n\r\n" % len(sent)
+        if kind == "chunks":
+            head = head.partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
+            sent = (b"100\r\n" + b" " * 256 + b"\r\n") * 2**18
+        with closing(socket.create_connection(("127.0.0.1", service.client.base_url.port or 0), 60)) as connection:
+            connection.sendall(head)
+            assert connection.recv(12) == (b"HTTP/1.1 401" if kind == "no key" else b"HTTP/1.1 429")
+            with pytest.raises(ConnectionError):
+                connection.sendall(sent)
+        assert taken["bytes"] < 2**22

@@ -7,6 +7,7 @@ certificate still lists the receipt, and will for ever.
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,33 @@ def test_a_certificate_of_another_store_is_refused(tmp_path: Path) -> None:
     code, _, error = verify(file, "--receipt", mine, "--store", tmp_path / "other" / "shop")
     assert code == 1
     assert "not with the key given" in error
+
+
+def test_an_older_copy_of_the_store_cannot_vouch(tmp_path: Path) -> None:
+    """It is from before the sample was learned; the store itself holds the sample again."""
+    shop, older, other = (tmp_path / name / "shop" for name in ("now", "older", "other"))
+    shop.parent.mkdir()
+    made(shop).close()
+    shutil.copytree(shop, older)
+    with store.open(shop) as model:
+        receipts = model.learn(ROWS, NAMES, IDS)
+        model.forget(receipts[:1])
+        model.publish()
+    shutil.copytree(shop, other)
+    with store.open(shop) as model:
+        model.learn(ROWS[:1], NAMES[:1])
+        model.forget(receipts[1:2])
+        model.publish()
+    with store.open(other) as model:
+        model.publish(always=True)
+    mine, chain = tmp_path / "mine", sorted((shop / "certificates").iterdir())
+    mine.write_bytes(receipts[1])
+    for copy, words in ((older, "certificate 1 (it has 0)"), (other, "certificate 2 (its own of that number differs)")):
+        code, said, error = verify(*chain, "--receipt", mine, "--store", copy)
+        assert (code, said) == (1, "")
+        assert f"{copy} does not have {words}: it is an older copy" in error
+    assert verify(shop, "--receipt", mine, "--store", older)[0] == 1
+    assert verify(chain[1], "--receipt", mine, "--store", shop)[0] == 0
 
 
 def test_json_says_what_was_found(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_certificate_is_removed(number: int, write: bool, tmp_path: Path) -> N
     for _ in history(tmp_path / "s"):
         pass
     (tmp_path / "s" / "certificates" / f"{number:08d}.json").unlink()
-    refused(tmp_path / "s", f"{number:08d}.json is missing, and 5 are published: restore it from a copy", write)
+    refused(tmp_path / "s", f"{number:08d}.json is missing, of 5 published: restore it from a copy", write)
 
 
 @pytest.mark.parametrize("write", [True, False])

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from neverseen.service import Settings
+from neverseen.errors import InputError
+from neverseen.service import KeyFile, Settings
 from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.limits import is_stranger, stranger
 from neverseen.service.edge.turns import Turns
 from tests.service import bearer, running, token
 
@@ -122,6 +124,62 @@ def test_who_leaves_takes_no_place_along() -> None:
     assert asyncio.run(found())[-1] == "cleo 0"
 
 
+def test_keys_come_before_strangers() -> None:
+    async def found() -> list[str]:
+        waiting = Waiting(Turns(1, 8))
+        await waiting.come(*(f"@10.0.0.{number} 0" for number in range(12)))  # an address each
+        assert len(waiting.refused()) == 7  # one is served, and half of the places are taken
+        await waiting.come(*(f"{name} {number}" for name in ("ada", "bob", "cleo") for number in range(2)))
+        assert not [name for name in waiting.refused() if not name.startswith("@")]
+        await waiting.come("dan 0", "@10.0.0.9 1")
+        assert [name for name in waiting.refused() if name.startswith("dan")] == []
+        assert "@10.0.0.9 1" in waiting.refused()
+        for _ in range(8):
+            assert await waiting.end(waiting.served[-1]) == "done"
+        return waiting.served
+
+    served = asyncio.run(found())
+    assert [name.partition(" ")[0] for name in served[1:8]] == ["ada", "bob", "cleo", "dan", "ada", "bob", "cleo"]
+    assert all(name.startswith("@") for name in (served[0], *served[8:]))
+
+
+def test_strangers_leave_a_place_to_keys_and_keep_none_from_them() -> None:
+    async def found() -> list[str]:
+        waiting = Waiting(Turns(4, 8))
+        await waiting.come(*(f"@10.0.0.{number} 0" for number in range(5)))
+        assert len(waiting.served) == 3
+        await waiting.come("ada 0")
+        for name in waiting.served[:3]:
+            await waiting.come(f"ada {name}")
+            assert await waiting.end(name) == "done"
+        return waiting.served
+
+    assert [name.partition(" ")[0] for name in asyncio.run(found())[3:]] == ["ada"] * 4  # all places are hers
+
+
+def test_a_key_that_is_called_like_an_address_shares_nothing_with_it() -> None:
+    assert is_stranger(stranger("10.0.0.1"))
+    assert stranger("10.0.0.1") != "10.0.0.1"
+    with pytest.raises(InputError, match="a key's name"):
+        KeyFile(Path()).add(stranger("10.0.0.1"), ["learn"])
+
+
+def test_who_is_refused_and_leaves_in_one_moment_frees_no_place() -> None:
+    async def found() -> list[str]:
+        waiting = Waiting(Turns(1, 2))
+        await waiting.come("eve 0", "eve 1", "eve 2")
+        ada = asyncio.ensure_future(waiting.come("ada 0"))
+        while not waiting._tasks.get("ada 0"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # now "eve 2" is refused, and has not run yet
+        await waiting.leave("eve 2")
+        assert waiting._tasks["eve 2"].cancelled()
+        await ada
+        return waiting.served
+
+    assert asyncio.run(found()) == ["eve 0"]
+
+
 def test_a_key_is_a_client_wherever_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many keys behind one proxy are many clients, and share neither places nor limits."""
     asked: list[str] = []
@@ -140,4 +198,4 @@ def test_a_key_is_a_client_wherever_it_comes_from(tmp_path: Path, monkeypatch: p
             assert service.client.get("/v1/certificates", headers=headers).status_code == 200
         assert asked == ["ada", "bob"] * 4
         assert service.client.get("/v1/certificates").status_code == 200
-        assert asked[-1] == "127.0.0.1"
+        assert asked[-1] == "@127.0.0.1"  # what no key is called

@@ -23,7 +23,7 @@ from neverseen.backbones.base_set import BaseSet
 from neverseen.backbones.contents import FINGERPRINT_SIZE, as_list, fingerprint, portions
 from neverseen.backbones.folders import cache_folder
 from neverseen.backbones.progress import progress_bar
-from neverseen.backbones.protocol import Backbone
+from neverseen.backbones.protocol import Backbone, optional
 from neverseen.errors import ConfigurationError, FileRejectedError, InputError
 
 _TABLE = (
@@ -68,8 +68,8 @@ class Cached:
         self.backbone = backbone
         self.name = backbone.name
         self.n_features = backbone.n_features
-        self.base: BaseSet | None = getattr(backbone, "base", None)
-        self.takes: str | None = getattr(backbone, "takes", None)
+        self.base: BaseSet | None = optional(backbone, "base")
+        self.takes: str | None = optional(backbone, "takes")
         self._digest = backbone.digest()
         if not re.fullmatch("[0-9a-f]{64}", self._digest):
             raise ConfigurationError(f"a backbone's digest must be a SHA-256 in hex; got {self._digest!r}")
@@ -88,11 +88,12 @@ class Cached:
         ----------
         samples : iterable of samples, or an array whose first axis counts them
         remember : bool
-            Whether to keep those that were not known. `ForgettingModel` lets it keep what is learned, and nothing else.
+            Whether to keep those that were not known. `ForgettingModel` and stores call `remember` for what is learned,
+            and have nothing else kept.
         """
         listed = as_list(samples)
         features = np.empty((len(listed), self.n_features), np.float32)
-        shown, batch = getattr(self.backbone, "progress", None), getattr(self.backbone, "batch_size", _SAMPLES)
+        shown, batch = optional(self.backbone, "progress"), optional(self.backbone, "batch_size") or _SAMPLES
         row = 0
         with progress_bar(self.name, len(listed), batch=batch, shown=shown) as advance:
             for contents in portions(listed, _SAMPLES):
@@ -102,13 +103,28 @@ class Cached:
                 if missing:
                     fresh = dict(zip(missing, self.backbone.extract(list(missing.values())), strict=True))
                     if remember:
-                        self._remember(fresh)
+                        self.remember(fresh, fresh.values())
                     known |= fresh
                 for mark in marks:
                     features[row] = known[mark]
                     row += 1
                 advance(len(marks))
         return features
+
+    def remember(self, fingerprints: Iterable[bytes], features: Iterable[np.ndarray]) -> None:
+        """Keep the features of samples that are known by these fingerprints; if that fails, warn."""
+        rows = []
+        for mark, row in zip(fingerprints, features, strict=True):
+            content = row.astype("<f4").tobytes()
+            rows.append((mark, content, self._checksum(mark, content)))
+        try:
+            with self._open() as database:
+                database.execute("BEGIN IMMEDIATE")
+                database.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", rows)
+                database.execute("COMMIT")
+        except (sqlite3.DatabaseError, OSError) as error:  # the features are there: go on without storing them
+            self._drop_if_damaged(error)
+            warnings.warn(f"features could not be stored in {self.path}: {error}", RuntimeWarning, stacklevel=3)
 
     def discard(self, fingerprints: Iterable[bytes]) -> None:
         """Drop the features of samples, and overwrite them on disk; what is not known is passed over.
@@ -169,20 +185,6 @@ class Cached:
         except OSError:
             pass  # told when the features are to be stored
         return known
-
-    def _remember(self, fresh: dict[bytes, np.ndarray]) -> None:
-        rows = []
-        for mark, row in fresh.items():
-            features = row.astype("<f4").tobytes()
-            rows.append((mark, features, self._checksum(mark, features)))
-        try:
-            with self._open() as database:
-                database.execute("BEGIN IMMEDIATE")
-                database.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", rows)
-                database.execute("COMMIT")
-        except (sqlite3.DatabaseError, OSError) as error:  # the features are there: go on without storing them
-            self._drop_if_damaged(error)
-            warnings.warn(f"features could not be stored in {self.path}: {error}", RuntimeWarning, stacklevel=3)
 
     def _erase(self, statement: str, rows: list[tuple[bytes, ...]]) -> None:
         if not self.path.exists():

@@ -10,7 +10,7 @@ import numpy as np
 
 from neverseen.backbones.contents import fingerprint, portions
 from neverseen.backbones.progress import progress_bar
-from neverseen.backbones.protocol import Backbone
+from neverseen.backbones.protocol import Backbone, FeatureCache, optional
 from neverseen.encoding import quantise
 from neverseen.errors import InputError
 
@@ -24,17 +24,19 @@ class Prepared:
 
     quantised: np.ndarray  # int8, shape (n, d0)
     prints: list[bytes]  # fingerprints of the raw samples
+    features: np.ndarray | None = None  # float32, for a cache to keep once the samples are learned
 
     def __len__(self) -> int:
         return len(self.prints)
 
     def only(self, rows: Sequence[int]) -> Prepared:
         """Return some of them."""
-        return Prepared(self.quantised[list(rows)], [self.prints[row] for row in rows])
+        features = None if self.features is None else self.features[list(rows)]
+        return Prepared(self.quantised[list(rows)], [self.prints[row] for row in rows], features)
 
     @classmethod
     def joined(cls, parts: Sequence[Prepared]) -> Prepared:
-        """Return several as one, in order."""
+        """Return several as one, in order, for no cache to keep."""
         return cls(np.concatenate([part.quantised for part in parts]), [each for part in parts for each in part.prints])
 
 
@@ -46,38 +48,38 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
     backbone : Backbone
     samples : list, or Prepared, which is returned as it is
     remember : bool
-        Whether a cache may keep the features: only for samples that are about to be learned.
+        Whether a cache is to keep the features once the samples are learned. They are in memory until then.
     """
     if isinstance(samples, Prepared):
         return samples
-    base = getattr(backbone, "base", None)
+    base = optional(backbone, "base")
     parts, prints = [np.empty((0, backbone.n_features), np.int8)], list[bytes]()
-    try:
-        with progress_bar("features", len(samples), batch=CHUNK) as advance:
-            for chunk in portions(samples, CHUNK):
-                for sample in chunk:
-                    prints.append(fingerprint(sample))
-                    if base is not None and base.holds(prints[-1]):
-                        raise InputError(
-                            f"sample {len(prints) - 1} belongs to the base set {base.name!r} that the backbone was "
-                            "trained on: it can be neither learned nor forgotten. Nothing was changed"
-                        )
-                parts.append(quantise(features_of(backbone, chunk, remember)))
-                if len(parts[-1]) != len(chunk):
-                    raise InputError(f"{backbone.name} gave {len(parts[-1])} rows for {len(chunk)} samples")
-                advance(len(chunk))
-    except BaseException:
-        if remember:
-            lose(backbone, prints)
-        raise
-    return Prepared(np.concatenate(parts), prints)
+    kept = [np.empty((0, backbone.n_features), np.float32)] if remember and isinstance(backbone, FeatureCache) else None
+    with progress_bar("features", len(samples), batch=CHUNK) as advance:
+        for chunk in portions(samples, CHUNK):
+            for sample in chunk:
+                prints.append(fingerprint(sample))
+                if base is not None and base.holds(prints[-1]):
+                    raise InputError(
+                        f"sample {len(prints) - 1} belongs to the base set {base.name!r} that the backbone was "
+                        "trained on: it can be neither learned nor forgotten. Nothing was changed"
+                    )
+            features = features_of(backbone, chunk)
+            if len(features) != len(chunk):
+                raise InputError(f"{backbone.name} gave {len(features)} rows for {len(chunk)} samples")
+            parts.append(quantise(features))
+            if kept is not None:
+                kept.append(features)
+            advance(len(chunk))
+    return Prepared(np.concatenate(parts), prints, None if kept is None else np.concatenate(kept))
 
 
-def features_of(backbone: Backbone, samples: Any, remember: bool = False) -> np.ndarray:
-    """Return the features of samples; a cache may keep them only if they are about to be learned."""
-    cache: Any = backbone
-    plain = remember or not hasattr(cache, "discard")
-    features = np.asarray(cache.extract(samples) if plain else cache.extract(samples, remember=False))
+def features_of(backbone: Backbone, samples: Any) -> np.ndarray:
+    """Return the features of samples. A cache does not keep them: that is for what is learned."""
+    if isinstance(backbone, FeatureCache):
+        features = np.asarray(backbone.extract(samples, remember=False))
+    else:
+        features = np.asarray(backbone.extract(samples))
     if features.ndim != 2 or features.shape[1] != backbone.n_features:
         raise InputError(
             f"{backbone.name} gave features of shape {features.shape}; n_features is {backbone.n_features}"
@@ -87,9 +89,8 @@ def features_of(backbone: Backbone, samples: Any, remember: bool = False) -> np.
 
 def lose(backbone: Backbone, prints: Sequence[bytes] | None) -> None:
     """Let a cache lose what is not held, or all of it if None: it must not outlast the samples."""
-    if prints is None:
-        clear = getattr(backbone, "clear", None)
-        if clear is not None:
-            clear()
-    elif prints and (discard := getattr(backbone, "discard", None)) is not None:
-        discard(prints)
+    if isinstance(backbone, FeatureCache):
+        if prints is None:
+            backbone.clear()
+        elif prints:
+            backbone.discard(prints)

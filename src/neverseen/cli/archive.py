@@ -49,7 +49,8 @@ def write_archive(folder: Path, file: Path, keys: Path | None = None) -> str:
     with opened(folder, write=True, keys=keys) as model:  # nobody else changes it meanwhile
         digest = model.digest()
         handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 600
-        copied = Path(f"{partial}.ledger")
+        copy, copied = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        os.close(copy)
         try:
             with os.fdopen(handle, "wb") as raw:
                 _copy_ledger(folder / LEDGER, copied)
@@ -64,14 +65,13 @@ def write_archive(folder: Path, file: Path, keys: Path | None = None) -> str:
             Path(partial).rename(file)
             sync_folder(file.parent)
         finally:
-            copied.unlink(missing_ok=True)
+            Path(copied).unlink(missing_ok=True)
             Path(partial).unlink(missing_ok=True)
     return digest
 
 
-def _copy_ledger(source: Path, target: Path) -> None:
-    """Copy a database as it stands, what is in its write-ahead log included."""
-    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+def _copy_ledger(source: Path, target: str) -> None:
+    """Copy a database to an empty file as it stands, what is in its write-ahead log included."""
     try:
         with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
             old.backup(new)

@@ -35,12 +35,14 @@ from neverseen.cli.printing import (
     print_table,
     published_words,
     skipped_view,
+    tell_leftovers,
     tell_skipped,
 )
 from neverseen.errors import (
     AmbiguousError,
     ConfigurationError,
     FeaturesMovedError,
+    IdTakenError,
     InputError,
     LabelError,
     NotLearnedError,
@@ -48,12 +50,10 @@ from neverseen.errors import (
 )
 from neverseen.labels import from_text, normalise, plain, require_classes, text
 from neverseen.proof.keys import Keyring
-from neverseen.proof.receipts import commitment
 from neverseen.sources.receipts import ReceiptFile, placed_receipts
 from neverseen.sources.samples import Columns, Samples, read_source
 
 if TYPE_CHECKING:
-    from neverseen.holdings import Change
     from neverseen.model.intake import Shown
     from neverseen.store import Store
 
@@ -110,6 +110,7 @@ def init(
     """
     from neverseen import AnalyticClassifier, RandomProjection, store
 
+    tell_leftovers(folder)
     if not folder.is_dir() or any(folder.iterdir()):
         require_place(folder)
     made = new_backbone(backbone)
@@ -163,7 +164,7 @@ def learn(
 
     Example: `neverseen learn shop monday.csv --receipts monday.jsonl`
     """
-    from neverseen.backbones.reading import lose
+    from neverseen.backbones.reading import Prepared
 
     takes, made = taken_by(folder, backbone)
     found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
@@ -175,28 +176,27 @@ def learn(
             raise LabelError(f"{source}, {place}: {error}") from None
     ways: dict[str, Any] = {"raw": True, "words": backbone, "made": made, "needs_keys": True}
     with opened(folder, write=True, keys=keys, signs=publish, **ways) as model:
-        file, prepared, change = ReceiptFile(receipts), None, None
+        file, change, given = ReceiptFile(receipts), None, found.samples
         try:
-            if random_ids:
-                found.ids = None
-            if not skip_held:
-                _require_new(model, source, found)  # before the network has worked for nothing
-            prepared = model.prepare(found.samples, remember=not skip_held)  # a cache is for what will be held
-            again = model.held_already(prepared, found.labels or [], found.owners)
             if skip_held:
+                prepared = model.prepare(given, remember=True)
+                again = model.held_already(prepared, found.labels or [], found.owners)
                 rows = [row for row, is_held in enumerate(again) if not is_held]
-                prepared, found = prepared.only(rows), found.only(rows)
-                _require_new(model, source, found)
-            change = model.learning(prepared, found.labels, found.ids, found.owners)
+                given, found = prepared.only(rows), found.only(rows)
+            change = model.learning(given, found.labels, None if random_ids else found.ids, found.owners)
+            if not skip_held:
+                again = model.held_already(
+                    Prepared(change.quantised, list(change.prints)), found.labels or [], found.owners
+                )
             file.write(change.receipts, change.facts())  # before the change: whoever holds receipts can forget
             model.commit(change)
         except BaseException as error:
-            if change is not None and (getattr(error, "uncertain", False) or _may_be_held(model, change)):
+            if change is not None and model.may_be_held(change, error):
                 typer.echo(f"the samples may have been learned: their receipts are in {file.path}", err=True)
             else:
                 file.discard()
-                if prepared is not None:
-                    lose(model.backbone, prepared.prints)
+            if isinstance(error, IdTakenError):
+                raise _taken(error, folder, source, found) from error
             raise
         with _done_before(f"{counted(len(change), 'sample')} learned, with receipts in {file.path}", folder):
             certificate = model.publish() if publish else None
@@ -212,8 +212,8 @@ def learn(
         )
         return
     if any(again):
-        ending = "left out" if skip_held else "learned again, and count again (--skip-held leaves them out)"
-        typer.echo(f"{sum(again):,} of {counted(len(again), 'sample')} were held already or come twice: {ending}")
+        ending = "left out" if skip_held else "learned again, and counted again (--skip-held leaves them out)"
+        typer.echo(f"held already, or given twice: {sum(again):,} of {counted(len(again), 'sample')}, {ending}")
     typer.echo(f"learned {counted(len(change), 'sample')}; {published_words(certificate)}")
     typer.echo(f"receipts are in {file.path}: give them to their owners")
 
@@ -367,35 +367,20 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
         typer.echo(f"sealed; {published_words(certificate)}")
 
 
-def _may_be_held(model: Store, change: Change) -> bool:
-    """Return whether samples are held by the receipts of a change that failed, or the ledger cannot tell."""
-    try:
-        return bool(model.ledger.knows_commitments(map(commitment, change.receipts)))
-    except Exception:
-        return True
-
-
-def _require_new(model: Store, source: Path, found: Samples) -> None:
-    """Raise unless every id is new to its owner."""
-    if found.ids is None:
-        return
-    whose = [None] * len(found) if found.owners is None else found.owners
-    seen: dict[tuple[str, str], str] = {}
-    rows = zip(whose, found.ids, model.ids_held(found.ids, found.owners), found.places, strict=True)
-    for owner, known, is_held, place in rows:
-        name = text(normalise(known))
-        whose_it_is = "" if owner is None else " of this owner"
-        if is_held:
-            raise InputError(
-                f"{source}, {place}: {model.folder} holds a sample{whose_it_is} under the id {name} already. If it is "
-                "the same sample, leave it out (--skip-held); else give it another id, or use --random-ids"
-            )
-        first = seen.setdefault((text(normalise(owner)), name), place)
-        if first != place:
-            raise InputError(
-                f"{source}, {first} and {place}: two samples{whose_it_is} have the id {name}. Give one of them another "
-                "id, or use --random-ids"
-            )
+def _taken(error: IdTakenError, folder: Path, source: Path, found: Samples) -> InputError:
+    """Return the refusal of an id that is taken, with its place in the source."""
+    row, first = error.row, error.first
+    name, place = text(normalise((found.ids or [])[row])), found.places[row]
+    whose = "" if found.owners is None or found.owners[row] is None else " of this owner"
+    if first is None:
+        return InputError(
+            f"{source}, {place}: {folder} holds a sample{whose} under the id {name} already. If it is the same "
+            "sample, leave it out (--skip-held); else give it another id, or use --random-ids"
+        )
+    return InputError(
+        f"{source}, {found.places[first]} and {place}: two samples{whose} have the id {name}. Give one of them another "
+        "id, or use --random-ids"
+    )
 
 
 def _chosen(
@@ -412,7 +397,7 @@ def _chosen(
         if (not ids or known.get("id") in ids) and (not owners or known.get("owner") in owners):
             chosen.append((where, shown))
     if not chosen:
-        raise InputError(f"none of the {counted(len(given), 'receipt')} is of that id and owner")
+        raise InputError(f"of {counted(len(given), 'receipt')}, none is of that id and owner")
     return chosen
 
 

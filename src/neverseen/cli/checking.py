@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,9 @@ from neverseen.proof.certificates import Certificate, State, check_chain, check_
 from neverseen.proof.keys import Key
 from neverseen.sources.receipts import placed_receipts
 from neverseen.sources.samples import Columns, read_source
+
+if TYPE_CHECKING:
+    from neverseen.store import Store
 
 ROWS = 256
 """Samples learned at a time from scratch. Any number ends in the same sums."""
@@ -137,6 +140,8 @@ def mine(
     answers = []
     if place is not None:
         with opened(place, write=False, keys=keys) as model:
+            if store is not None:
+                _require_followed(model, certificates)
             answers = model.holds(tokens)
     passed = all(answer.held is None and answer.sure for answer in answers)
     if as_json:
@@ -164,6 +169,19 @@ def mine(
         if place is None:
             ending = "later certificates may have learned the samples again: look with --store FOLDER"
         typer.echo(f"ok: {counted(len(tokens), 'receipt')} listed as forgotten by {numbers}, {signed}; {ending}")
+
+
+def _require_followed(model: Store, certificates: list[Certificate]) -> None:
+    """Raise unless a store has these certificates: an older copy of it does not know what was learned since."""
+    for certificate in certificates:
+        number, published = certificate.number, model.published_number
+        if number > published or model.certificate(number) != certificate:
+            why = f"it has {published}" if number > published else "its own of that number differs"
+            raise CertificateRejectedError(
+                f"{model.folder} does not have certificate {number} ({why}): it is an older copy of the store that "
+                "signed it, or another. It cannot tell whether the samples are held: give the store as it is now",
+                number,
+            )
 
 
 def _signed(keys: set[str], known: str | None) -> str:
@@ -267,7 +285,7 @@ def retrain(
     state = State(fresh.statistics.digest(), fresh.digest(), fresh.statistics.total, len(fresh.classes))
     check_state(certificate, state)
     _passed(
-        f"learned from scratch, {counted(len(found), 'sample')} make the model of certificate {certificate.number}: "
+        f"learning {counted(len(found), 'sample')} from scratch gives the model of certificate {certificate.number}: "
         f"{state.model}",
         {
             "certificate": certificate.number,

@@ -10,7 +10,7 @@ import typer
 from neverseen.cli.archive import read_archive, write_archive
 from neverseen.cli.opening import opened, require_place, require_published
 from neverseen.cli.options import Folder, Json, Keys
-from neverseen.cli.printing import print_json, shown
+from neverseen.cli.printing import print_json, shown, tell_leftovers
 from neverseen.errors import InputError
 from neverseen.io.files import replace_file, require_file
 
@@ -38,6 +38,7 @@ def export(
     from neverseen.model.onnx_graph import graph_of
     from neverseen.model.versions import write_version
 
+    tell_leftovers(file)
     if file.exists():
         raise FileExistsError(f"{file} is there already: choose another name")
     ending = file.suffix.lower()
@@ -78,6 +79,7 @@ def import_(
     Example: `neverseen import shop-again shop.tar`
     """
     require_file(file, "what export wrote as .tar")
+    tell_leftovers(folder)
     require_place(folder)
     skipped: list[str] = []
     digest = read_archive(folder, file, keys, skipped.append if skip_others else None)

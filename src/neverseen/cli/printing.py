@@ -6,10 +6,12 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from neverseen.io.files import leftovers_of
 from neverseen.labels import Label, from_text, in_class_order, normalise, plain, text
 from neverseen.proof.certificates import Certificate
 from neverseen.sources.tables import Samples
@@ -92,6 +94,16 @@ def published_words(certificate: Certificate | None) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number of things in words, such as ``1,200 samples``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def tell_leftovers(place: Path) -> None:
+    """Name on stderr what commands that were killed have left of a file or folder. It may hold keys and samples."""
+    for path in leftovers_of(place, folders=True) if place.parent.is_dir() else ():
+        typer.echo(
+            f"{shown(path)} was left by a command that was killed, and may hold keys and samples: remove it, unless "
+            "another command is making it now",
+            err=True,
+        )
 
 
 def tell_skipped(found: Samples) -> None:

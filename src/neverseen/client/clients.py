@@ -103,7 +103,8 @@ class Client(Connected):
             To whom the samples belong. Keys that have an owner need not say it.
         idempotency_key : str, optional
             One is made for each call. Give your own to be able to repeat the call after this process has died. If no
-            answer came, `ServiceError.idempotency_key` has it.
+            answer came, `ServiceError.idempotency_key` has it. If the call was cancelled or interrupted, the
+            `CancelledError` or `KeyboardInterrupt` has it as an attribute of the same name.
         """
         return self._run(conversations.learn(self._retries, samples, labels, ids, owner, idempotency_key))
 
@@ -239,15 +240,16 @@ class Client(Connected):
         outcome: conversations.Outcome = None
         try:
             while True:
-                step = talk.send(outcome)
-                if isinstance(step, Pause):
-                    time.sleep(step.seconds)
-                    outcome = None
-                    continue
+                step, outcome = talk.send(outcome), None
                 try:
-                    outcome = self._http.send(request_of(self._http, step))
+                    if isinstance(step, Pause):
+                        time.sleep(step.seconds)
+                    else:
+                        outcome = self._http.send(request_of(self._http, step))
                 except httpx.RequestError as error:
                     outcome = error
+                except BaseException as error:
+                    talk.throw(error)  # it comes back, that of a change with its idempotency key
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
@@ -406,14 +408,15 @@ class AsyncClient(Connected):
         outcome: conversations.Outcome = None
         try:
             while True:
-                step = talk.send(outcome)
-                if isinstance(step, Pause):
-                    await asyncio.sleep(step.seconds)
-                    outcome = None
-                    continue
+                step, outcome = talk.send(outcome), None
                 try:
-                    outcome = await self._http.send(request_of(self._http, step))
+                    if isinstance(step, Pause):
+                        await asyncio.sleep(step.seconds)
+                    else:
+                        outcome = await self._http.send(request_of(self._http, step))
                 except httpx.RequestError as error:
                     outcome = error
+                except BaseException as error:
+                    talk.throw(error)  # it comes back, that of a change with its idempotency key
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]

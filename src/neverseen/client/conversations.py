@@ -222,7 +222,13 @@ def _change(
 ) -> Conversation[T]:
     """Send a change under one idempotency key, however often it takes; if it may have been done, the error has it."""
     key = secrets.token_hex(16) if key is None else key
-    said = yield from _exchange(Send("POST", path, body, headers={_KEY: key}), retries)
+    try:
+        said = yield from _exchange(Send("POST", path, body, headers={_KEY: key}), retries)
+    except ServiceError:
+        raise
+    except BaseException as error:  # cancelled or interrupted
+        error.idempotency_key = key  # type: ignore[attr-defined]
+        raise
     try:
         return _read(reader, said)
     except ServiceError as error:

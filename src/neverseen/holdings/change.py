@@ -38,8 +38,11 @@ class Change:
         Fingerprints of the raw samples, for a cache of features to lose.
     contents : tuple of bytes
         Keyed digests of the raw samples, to tell one that is held with other features; empty for receipts.
-    new_at : object
-        Stands for the state in which the model found the ids to be new (`ExactModel.check_new`).
+    features : float32 ndarray of shape (n, d0), or None
+        Those that a cache keeps once the samples are learned.
+    seen_at : object
+        Stands for the state in which the model found the ids to be new (`ExactModel.check_new`), or the samples of all
+        receipts to be held (`ExactModel.standing`).
     request : object
         What a ledger notes with the change (`neverseen.ledger.Notes`). Holdings in memory do not look at it.
     """
@@ -53,7 +56,8 @@ class Change:
     receipts: tuple[bytes, ...] = ()
     prints: tuple[bytes, ...] = ()
     contents: tuple[bytes, ...] = ()
-    new_at: object = None
+    features: np.ndarray | None = None
+    seen_at: object = None
     request: Any = None
 
     def __len__(self) -> int:

@@ -24,7 +24,7 @@ class Decision(NamedTuple):
     numbers: list[bytes]  # of the tickets that go
 
 
-def decide(holdings: Holdings, configuration: bytes, change: Change, *, ids_are_new: bool = False) -> Decision:
+def decide(holdings: Holdings, configuration: bytes, change: Change, *, seen: bool = False) -> Decision:
     """Return what a change comes to, or raise why it may not be made. Nothing is changed.
 
     Parameters
@@ -34,19 +34,19 @@ def decide(holdings: Holdings, configuration: bytes, change: Change, *, ids_are_
         Digest of the model's configuration.
     change : Change
         That a class is held, and its sums are, the model says.
-    ids_are_new : bool
-        Whether `require_new` has let its ids pass, and nothing has changed since.
+    seen : bool
+        Whether `require_new` has let its ids pass, or all its tickets were `standing`, and nothing has changed since.
     """
     if change.kind == FORGET_CLASS:
         return Decision(change, [], [])
     members = members_of(holdings, configuration, change.quantised, change.labels)
     if change.kind == LEARN:
-        if not ids_are_new:
+        if not seen:
             require_new(holdings, change.tickets or ())
         return Decision(change, members, [])
     if change.tickets is None:
         return Decision(change, members, _without_tickets(holdings, members, change.owner))
-    return Decision(change, members, _with_tickets(holdings, members, change.tickets, change.owner))
+    return Decision(change, members, _with_tickets(holdings, members, change.tickets, change.owner, seen))
 
 
 def members_of(holdings: Holdings, configuration: bytes, quantised: np.ndarray, index: LabelIndex) -> list[Member]:
@@ -67,7 +67,7 @@ def required_key(holdings: Holdings) -> Key:
 def require_new(holdings: Holdings, tickets: Sequence[Ticket]) -> None:
     """Raise `IdTakenError` if an id is held already, or given twice."""
     held = holdings.by_numbers({ticket.number for ticket in tickets}) if tickets else {}
-    seen: set[bytes] = set()
+    seen: dict[bytes, int] = {}
     for row, ticket in enumerate(tickets):
         if ticket.number in held:
             raise IdTakenError(
@@ -75,9 +75,9 @@ def require_new(holdings: Holdings, tickets: Sequence[Ticket]) -> None:
                 "Nothing was learned",
                 row,
             )
-        if ticket.number in seen:
-            raise IdTakenError(f"the id of row {row} is given twice in one call. Nothing was learned", row)
-        seen.add(ticket.number)
+        first = seen.setdefault(ticket.number, row)
+        if first != row:
+            raise IdTakenError(f"the id of row {row} is given twice in one call. Nothing was learned", row, first)
 
 
 def standing(
@@ -141,12 +141,12 @@ def _without_tickets(holdings: Holdings, members: Sequence[Member], owner: str |
 
 
 def _with_tickets(
-    holdings: Holdings, members: Sequence[Member], tickets: Sequence[Ticket], owner: str | None
+    holdings: Holdings, members: Sequence[Member], tickets: Sequence[Ticket], owner: str | None, seen: bool
 ) -> list[bytes]:
     """Return the ticket numbers that go when these samples go, or raise `NotLearnedError` if one does not stand."""
     tickets = _numbered(holdings, members, tickets, owner)
     first = {ticket.number: row for row, ticket in reversed(list(enumerate(tickets)))}
-    stand = standing(holdings, tickets, members, owner)
+    stand = [True] * len(tickets) if seen else standing(holdings, tickets, members, owner)
     missing = tuple(row for row, ticket in enumerate(tickets) if first[ticket.number] != row or not stand[row])
     if missing:
         known = "under the id of" if tickets[missing[0]].id else "of the owner of"

@@ -68,11 +68,11 @@ def _written_beside(path: Path, parts: Iterable[Any]) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def leftovers_of(path: Path) -> list[Path]:
-    """Return what lies beside a file because a process is writing it, or died while it did."""
+def leftovers_of(path: Path, *, folders: bool = False) -> list[Path]:
+    """Return what lies beside a file, or also a folder, because a process is making it, or died while it did."""
     pattern = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}", re.ASCII)  # as `mkstemp` names them
     found = [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]
-    return [each for each in found if each.is_symlink() or not each.is_dir()]
+    return [each for each in found if folders or each.is_symlink() or not each.is_dir()]
 
 
 def read_secret(path: Path, limit: int) -> bytes:

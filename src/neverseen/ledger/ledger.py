@@ -386,6 +386,20 @@ class Ledger:
                 found |= {_bytes(commitment): _number(number) for commitment, number in rows}
         return found
 
+    def certified(self) -> Iterator[tuple[bytes, int]]:
+        """Yield all commitments that certificates are said to list, each with the certificate's number."""
+        last, place = (b"", 0), sa.tuple_(*certified.columns)
+        with self._reading() as transaction:
+            while page := transaction.rows(
+                sa.select(certified)
+                .where(place > sa.tuple_(*map(sa.literal, last)))
+                .order_by(*certified.columns)
+                .limit(CHUNK)
+            ):
+                for commitment, number in page:
+                    last = _bytes(commitment), _number(number)
+                    yield last
+
     def request(self, request_id: str) -> RequestRow | None:
         """Return the request of an id."""
         return self._request(requests.c.id == request_id)

@@ -92,9 +92,9 @@ class Configuration:
         return settings if self.backbone is None else settings | {"backbone": self.backbone}
 
     @classmethod
-    def from_json(cls, settings: dict[str, Any], centres: np.ndarray | None = None) -> Configuration:
-        """Return the configuration that `as_json` gave; a `GaussianKernel` also needs its centres."""
-        encoder = encoder_of(settings["encoder"], centres)
+    def from_json(cls, settings: dict[str, Any], array: np.ndarray | None = None) -> Configuration:
+        """Return the configuration that `as_json` gave; an encoder may also need its array."""
+        encoder = encoder_of(settings["encoder"], array)
         configuration = cls(encoder, settings["gamma"], settings["grid_bits"], settings.get("backbone"))
         if configuration.as_json() != settings:
             raise ConfigurationError("the configuration is not one that there can be")
@@ -216,8 +216,8 @@ class ExactModel:
                 self._require_class(change.name)
             else:
                 self._require_width(change.quantised)
-            new = change.new_at is self._state
-            return Checked(decide(self.holdings, self.configuration_digest, change, ids_are_new=new), self._state)
+            seen = change.seen_at is self._state
+            return Checked(decide(self.holdings, self.configuration_digest, change, seen=seen), self._state)
 
     def check_new(self, tickets: Sequence[Ticket]) -> object:
         """Raise `IdTakenError` unless all ids are new; return what stands for the state in which they are."""
@@ -225,12 +225,13 @@ class ExactModel:
             require_new(self.holdings, tickets)
             return self._state
 
-    def standing(self, change: Change) -> list[bool]:
-        """Return, for each ticket of a change, whether its sample is held under it."""
+    def standing(self, change: Change) -> tuple[list[bool], object]:
+        """Return, for each ticket of a change, whether its sample is held under it, and what stands for the state."""
         with self.locked():
             if not change.tickets:
-                return []
-            return standing(self.holdings, change.tickets, self.members(change.quantised, change.labels))
+                return [], self._state
+            members = self.members(change.quantised, change.labels)
+            return standing(self.holdings, change.tickets, members), self._state
 
     def moved(self, change: Change, rows: Sequence[int]) -> tuple[int, ...]:
         """Return those of some rows whose samples are held with other features."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.backbones import Backbone
+from neverseen.backbones import Backbone, FeatureCache
 from neverseen.backbones.contents import as_list
 from neverseen.backbones.reading import Prepared, lose, prepare
 from neverseen.errors import (
@@ -25,8 +25,8 @@ from neverseen.errors import (
 )
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change, Ticket, owned_number, tickets_of
 from neverseen.labels import LabelIndex, from_text, normalise, text
-from neverseen.model.classifier import label_list
 from neverseen.model.exact import Checked, ExactModel
+from neverseen.model.targets import label_list
 from neverseen.proof.keys import Keyring
 from neverseen.proof.receipts import SALT_SIZE, TEXT_LIMIT, Receipt, commitment, require_cipher, seal, unseal
 
@@ -36,6 +36,7 @@ class Shown(NamedTuple):
 
     token: bytes
     receipt: Receipt
+    seen_at: object = None  # stands for the state in which the model found its sample to be held under it
 
     def facts(self) -> dict[str, Any]:
         """Return id, label and owner of its sample, as they were given."""
@@ -98,43 +99,38 @@ class Intake:
     ) -> Change:
         """Return the change that learns samples, with a receipt for each. Ids that are taken are refused first.
 
-        A cache of features has the samples from here on. It loses them if they are refused, here or by `commit`.
+        A cache of features has the samples once they are learned, and not before.
         """
         listed = samples if isinstance(samples, Prepared) else as_list(samples)
-        prints = listed.prints if isinstance(listed, Prepared) else []
-        try:
-            keys = self.require_keys()
-            require_cipher()  # before the network has worked for minutes
-            count = len(listed)
-            index = _indexed(labels, count)
-            names = [index.texts[position] for position in index.positions]
-            id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in range(count)] if ids is None else ids, count)
-            owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
-            numbered = self.tickets(id_texts, owner_texts, names, [b""] * count)
-            checked = model.check_new(numbered)  # likewise; `commit` looks again only if the model changed meanwhile
-            prepared = prepare(self.backbone, listed, remember=True)
-            prints = prepared.prints
-            salts = [self.new_salt() for _ in range(count)]
-            about = zip(id_texts, owner_texts, names, prepared.prints, prepared.quantised, salts, strict=True)
-            receipts = tuple(seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about)
-            tickets = (
-                ticket._replace(commitment=commitment(receipt), salt=salt)
-                for ticket, receipt, salt in zip(
-                    self.tickets(id_texts, owner_texts, names, prepared.prints), receipts, salts, strict=True
-                )
+        keys = self.require_keys()
+        require_cipher()  # before the network has worked for minutes
+        count = len(listed)
+        index = _indexed(labels, count)
+        names = [index.texts[position] for position in index.positions]
+        id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in range(count)] if ids is None else ids, count)
+        owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
+        numbered = self.tickets(id_texts, owner_texts, names, [b""] * count)
+        seen_at = model.check_new(numbered)  # likewise; `commit` looks again only if the model changed meanwhile
+        prepared = prepare(self.backbone, listed, remember=True)
+        salts = [self.new_salt() for _ in range(count)]
+        about = zip(id_texts, owner_texts, names, prepared.prints, prepared.quantised, salts, strict=True)
+        receipts = tuple(seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about)
+        tickets = (
+            ticket._replace(commitment=commitment(receipt), salt=salt)
+            for ticket, receipt, salt in zip(
+                self.tickets(id_texts, owner_texts, names, prepared.prints), receipts, salts, strict=True
             )
-            return Change(
-                LEARN,
-                prepared.quantised,
-                index,
-                tuple(tickets),
-                receipts=receipts,
-                prints=tuple(prepared.prints),
-                new_at=checked,
-            )
-        except BaseException:
-            lose(self.backbone, prints)
-            raise
+        )
+        return Change(
+            LEARN,
+            prepared.quantised,
+            index,
+            tuple(tickets),
+            receipts=receipts,
+            prints=tuple(prepared.prints),
+            features=prepared.features,
+            seen_at=seen_at,
+        )
 
     def forgetting(
         self,
@@ -157,7 +153,9 @@ class Intake:
         index, tickets = self._about(shown)
         tokens = tuple(each.token for each in shown)
         prints = tuple(each.receipt.fingerprint for each in shown)
-        return Change(FORGET, quantised, index, tuple(tickets), owner, receipts=tokens, prints=prints)
+        states = {each.seen_at for each in shown}
+        seen_at = states.pop() if len(states) == 1 and owner is None else None
+        return Change(FORGET, quantised, index, tuple(tickets), owner, receipts=tokens, prints=prints, seen_at=seen_at)
 
     def _forgetting_samples(
         self, given: Any, labels: Any, ids: Iterable[Any] | None, owners: Iterable[Any] | None, owner: str | None
@@ -218,12 +216,13 @@ class Intake:
                 found[row] = Verdict(None, None, error)
         change = self.forgetting(list(shown.values()))
         seen: set[bytes] = set()
-        for (row, each), ticket, stands in zip(
-            shown.items(), change.tickets or (), model.standing(change), strict=True
-        ):
+        stand, state = model.standing(change)
+        for (row, each), ticket, stands in zip(shown.items(), change.tickets or (), stand, strict=True):
             refusal = _used(row) if not stands else _repeated(row) if ticket.number in seen else None
             seen.add(ticket.number)
-            found[row] = Verdict(from_text(each.receipt.owner), from_text(each.receipt.label), refusal, each)
+            about = each.facts()
+            checked = each._replace(seen_at=state if stands else None)
+            found[row] = Verdict(about["owner"], about["label"], refusal, checked)
         return [each for each in found if each is not None]
 
     def tickets(
@@ -284,17 +283,15 @@ class Intake:
             ) from error
 
     def commit(self, model: ExactModel, change: Change) -> None:
-        """Check a change and make it. A cache of features loses what goes, or did not come."""
-        try:
-            with model.locked():
-                checked = self.check(model, change)
-                if change.kind != LEARN:
-                    lose(self.backbone, self._prints_that_go(model, checked))
-                model.commit(checked)
-        except BaseException:
-            if change.kind == LEARN:
-                lose(self.backbone, change.prints)
-            raise
+        """Check a change and make it. A cache of features loses what goes before, and keeps what came after."""
+        with model.locked():
+            checked = self.check(model, change)
+            if change.kind != LEARN:
+                lose(self.backbone, self._prints_that_go(model, checked))
+            model.commit(checked)
+            if change.features is not None:
+                cache: Any = self.backbone  # so `prepare` found
+                cache.remember(change.prints, change.features)
 
     def _prints_that_go(self, model: ExactModel, checked: Checked) -> Sequence[bytes] | None:
         """Return the fingerprints that a cache must lose as samples go; None for all, where they cannot be known.
@@ -305,7 +302,7 @@ class Intake:
         change, numbers = checked.decision.change, checked.decision.numbers
         if change.kind == FORGET_CLASS:
             return None
-        if change.contents and hasattr(self.backbone, "clear"):
+        if change.contents and isinstance(self.backbone, FeatureCache):
             held = model.holdings.by_numbers(numbers)
             if not {held[number].content for number in numbers} <= set(change.contents):
                 return None

@@ -12,21 +12,38 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.encoding import (
-    GaussianKernel,
-    Identity,
-    RandomProjection,
-    kernel_thresholds,
-    projection_shift,
-    projection_signs,
-)
-from neverseen.errors import ConfigurationError, NotLearnedError
-from neverseen.io.onnx_graph import Graph
+from neverseen.backbones.packages import imported
+from neverseen.errors import NotLearnedError
 from neverseen.labels import canonical_json
 from neverseen.model.versions import Version
 
 OPSET = 17
+_IR = 8
+_INSTALL = "pip install onnx"
 _LEAST = 1e-300  # stands for the root of a row of zeros, whose codes are zeros whatever it is divided by
+
+
+class _Graph:
+    """Nodes and constants, as they are added."""
+
+    def __init__(self) -> None:
+        self.onnx = imported("onnx", "exporting to .onnx", _INSTALL)
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def constant(self, values: Any, dtype: type = np.float64) -> str:
+        name = f"constant_{len(self.constants)}"
+        array: np.ndarray = np.ascontiguousarray(np.asarray(values, dtype))
+        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def add(self, kind: str, *inputs: str, name: str | None = None, **settings: Any) -> str:
+        output = name or f"value_{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [output], **settings))
+        return output
+
+    def cast(self, value: str, dtype: str) -> str:
+        return self.add("Cast", value, to=getattr(self.onnx.TensorProto, dtype))
 
 
 def graph_of(version: Version) -> bytes:
@@ -40,14 +57,29 @@ def graph_of(version: Version) -> bytes:
     """
     if not version.classes:
         raise NotLearnedError("the published version holds no samples, and so has no scores: learn something first")
-    graph = Graph(OPSET)
-    codes = _expanded(graph, _quantised(graph, version.n_features), version)
+    graph = _Graph()
+    quantised = _quantised(graph, version.n_features)
+    codes = version.configuration.encoder.add_to(graph, quantised, version.n_features)
     scores = _scored(graph, codes, version.weights)
     graph.add("Identity", scores, name="scores")
     graph.add("ArgMax", scores, name="best", axis=1, keepdims=0)
-    return graph.model(
-        {"features": ("float32", ["n", version.n_features])},
-        {"scores": ("int64", ["n", len(version.classes)]), "best": ("int64", ["n"])},
+    helper, kinds = graph.onnx.helper, graph.onnx.TensorProto
+    count = len(version.classes)
+    body = helper.make_graph(
+        graph.nodes,
+        "neverseen",
+        [helper.make_tensor_value_info("features", kinds.FLOAT, ["n", version.n_features])],
+        [
+            helper.make_tensor_value_info("scores", kinds.INT64, ["n", count]),
+            helper.make_tensor_value_info("best", kinds.INT64, ["n"]),
+        ],
+        graph.constants,
+    )
+    model = helper.make_model(
+        body, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR, producer_name="neverseen"
+    )
+    helper.set_model_props(
+        model,
         {
             "classes": canonical_json(version.classes),
             "configuration": canonical_json(version.configuration.as_json()),
@@ -55,24 +87,23 @@ def graph_of(version: Version) -> bytes:
             "model": version.digest(),
         },
     )
+    graph.onnx.checker.check_model(model)
+    raw: bytes = model.SerializeToString(deterministic=True)
+    return raw
 
 
-def _double(graph: Graph, values: Any) -> str:
-    return graph.constant(values, np.float64)
-
-
-def _quantised(graph: Graph, width: int) -> str:
+def _quantised(graph: _Graph, width: int) -> str:
     """Add `neverseen.encoding.quantise`; the result is float64 with integers in -127..127.
 
     It scales rows by a power of two first, so that nothing overflows or underflows. Squares of float32 do neither in
     float64, and without that such a scaling changes no rounding: it can be left out.
     """
-    features = graph.cast("features", "float64")
+    features = graph.cast("features", "DOUBLE")
     squares = graph.add("Mul", features, features)
     size = 1 << (width - 1).bit_length()
     if size > width:
         ends = graph.constant([0, 0, 0, size - width], np.int64)
-        squares = graph.add("Pad", squares, ends, _double(graph, 0.0))
+        squares = graph.add("Pad", squares, ends, graph.constant(0.0))
     axis = graph.constant([1], np.int64)
     while size > 1:  # the sums of a tree, in its order
         half = size // 2
@@ -80,47 +111,13 @@ def _quantised(graph: Graph, width: int) -> str:
         left = graph.add("Slice", squares, start, middle, axis)
         right = graph.add("Slice", squares, middle, end, axis)
         squares, size = graph.add("Add", left, right), half
-    root = graph.add("Sqrt", graph.add("Div", squares, _double(graph, float(width))))
-    factor = graph.add("Div", _double(graph, 16.0), graph.add("Max", root, _double(graph, _LEAST)))
+    root = graph.add("Sqrt", graph.add("Div", squares, graph.constant(float(width))))
+    factor = graph.add("Div", graph.constant(16.0), graph.add("Max", root, graph.constant(_LEAST)))
     rounded = graph.add("Round", graph.add("Mul", features, factor))  # halves to even, as numpy.rint
-    return graph.add("Clip", rounded, _double(graph, -127.0), _double(graph, 127.0))
+    return graph.add("Clip", rounded, graph.constant(-127.0), graph.constant(127.0))
 
 
-def _expanded(graph: Graph, quantised: str, version: Version) -> str:
-    encoder = version.configuration.encoder
-    if isinstance(encoder, Identity):
-        return quantised
-    if isinstance(encoder, GaussianKernel):
-        return _kernel(graph, quantised, encoder)
-    if not isinstance(encoder, RandomProjection):
-        raise ConfigurationError(
-            f"a model with the encoder {type(encoder).__name__} cannot be exported to .onnx; use .safetensors"
-        )
-    signs = projection_signs(int(encoder.seed), version.n_features, int(encoder.n_codes))
-    matrix = graph.cast(graph.constant(signs, np.int8), "float64")
-    projected = graph.add("MatMul", quantised, matrix)  # (n, d), integers of at most 127 d0
-    step = _double(graph, 2.0 ** -projection_shift(version.n_features))
-    shifted = graph.add("Floor", graph.add("Mul", projected, step))  # a shift to the right
-    return graph.add("Clip", shifted, _double(graph, 0.0), _double(graph, 127.0))
-
-
-def _kernel(graph: Graph, quantised: str, encoder: GaussianKernel) -> str:
-    """Add the codes of a `GaussianKernel`: how many thresholds are at least the squared distance to each centre."""
-    centres = encoder.quantised_centres().astype(np.float64)  # (d, d0)
-    thresholds = np.unique(kernel_thresholds(float(encoder.bandwidth), centres.shape[1]), return_counts=True)
-    squares = graph.add("Mul", quantised, quantised)
-    own = graph.add("ReduceSum", squares, graph.constant([1], np.int64), keepdims=1)  # (n, 1)
-    inner = graph.add("MatMul", quantised, _double(graph, -2.0 * centres.T))  # (n, d)
-    distances = graph.add("Add", graph.add("Add", inner, own), _double(graph, (centres**2).sum(axis=1)))
-    codes = _double(graph, 0.0)
-    for threshold, count in zip(*thresholds, strict=True):
-        # A distance is at most 254**2 d0, so a threshold beyond 2**53 is as good as that.
-        reached = graph.add("LessOrEqual", distances, _double(graph, min(int(threshold), 2**53)))
-        codes = graph.add("Add", codes, graph.add("Mul", graph.cast(reached, "float64"), _double(graph, int(count))))
-    return codes
-
-
-def _scored(graph: Graph, codes: str, weights: np.ndarray) -> str:
+def _scored(graph: _Graph, codes: str, weights: np.ndarray) -> str:
     """Add the product with the weights, cut into limbs with ``127 * d * 2**limb_bits <= 2**53``, as `GridWeights`."""
     limb_bits = 53 - 7 - max(0, len(weights) - 1).bit_length()
     bits = max(1, int(np.abs(weights).max(initial=0)).bit_length())
@@ -129,7 +126,7 @@ def _scored(graph: Graph, codes: str, weights: np.ndarray) -> str:
         limb = weights >> shift
         if shift + limb_bits < bits:
             limb = limb & ((1 << limb_bits) - 1)  # not negative; the top limb keeps the sign
-        part = graph.cast(graph.add("MatMul", codes, _double(graph, limb)), "int64")
+        part = graph.cast(graph.add("MatMul", codes, graph.constant(limb)), "INT64")
         if shift:
             part = graph.add("Mul", part, graph.constant(1 << shift, np.int64))
         total = part if total is None else graph.add("Add", total, part)

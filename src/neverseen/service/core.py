@@ -36,7 +36,7 @@ from neverseen.service.edge.connections import KEY
 from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, require_room
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.gate import Gate
-from neverseen.service.edge.limits import Buckets, origin
+from neverseen.service.edge.limits import Buckets, stranger
 from neverseen.service.edge.made import ROWS, Made, share_of
 from neverseen.service.edge.refusals import Refusals
 from neverseen.service.edge.samples import bounds_of
@@ -105,7 +105,6 @@ class Service:
         self.health_buckets = Buckets(settings.health_per_second, settings.health_burst)
         self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
         self.public_byte_buckets = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
-        self.gate = Gate()
         self.bodies, self.made = Bodies(settings), Made(settings.max_waiting_bytes)
         self._pixels = Shares(settings.max_waiting_pixels, settings.max_waiting_pixels // 2)
         self.access: KeyFile
@@ -119,6 +118,7 @@ class Service:
         self.readers: Apart
         self.checker: Apart
         self.predictor: Predictor
+        self.gate: Gate
         self._threads: Threads
         self._ledger_threads: Threads
         self._network_threads: Threads
@@ -156,6 +156,7 @@ class Service:
             self.predictor = Predictor(
                 opened.backbone, lambda: self.writer.published, self.settings, self.metrics, self.history
             )
+            self.gate = Gate(self.predictor.served)
             self._threads, self._ledger_threads, self._network_threads = (
                 Threads(name, _THREADS, self.settings.max_connections) for name in ("service", "ledger", "prepare")
             )
@@ -278,14 +279,13 @@ class Service:
         kind = content_type(request, JSON, FORM)
         most = self.settings.max_json if kind == JSON else self.settings.max_body
         self._limit_samples(self.sample_buckets.wait(key.name))  # of one that has none left, nothing is read
-        unpacked = 0
+        unpacked, rows, share = 0, 0, share_of(ROWS, self.settings.max_waiting_bytes)
 
         def room(amount: int) -> bool:
-            nonlocal unpacked
+            nonlocal unpacked, rows
             if self.bounds.kind != "images":
-                size = amount * (self.bounds.row_bytes if self.bounds.kind == "features" else 1)
-                share = share_of(ROWS, self.settings.max_waiting_bytes)
-                return self.made.take(request.scope, key.name, ROWS, min(size, share))
+                rows = amount * (self.bounds.row_bytes if self.bounds.kind == "features" else 1)
+                return self.made.take(request.scope, key.name, ROWS, min(rows, share))
             if not self._pixels.take(key.name, amount):
                 return False
             unpacked += amount
@@ -293,7 +293,12 @@ class Service:
 
         async with self.body(request, key, min(most, self.settings.max_body)) as content:
             try:
-                yield content, await self._read(request, action, key, content, room)
+                given = await self._read(request, action, key, content, room)
+                if action != "predict":  # its features wait for the writer, in a byte each
+                    rows += len(given.samples) * self.bounds.n_features
+                    taken = partial(self.made.take, request.scope, key.name, ROWS)
+                    require_room(taken, min(rows, share))
+                yield content, given
             finally:
                 self._pixels.give(key.name, unpacked)
                 self.made.give(request.scope, ROWS)
@@ -557,7 +562,7 @@ def new_id() -> str:
 
 def address_of(request: Request) -> str:
     """Return what a request without a key is counted against: the address, or network, that it comes from."""
-    return origin(request.client.host if request.client else "")
+    return stranger(request.client.host if request.client else "")
 
 
 def client_of(request: Request) -> str:

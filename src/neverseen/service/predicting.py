@@ -28,6 +28,7 @@ from neverseen.service.operations.settings import Settings
 from neverseen.service.writer.publishing import Published
 
 _TOGETHER = 128  # rows of features that are predicted at a time
+_FRESH = 0.05  # seconds; others wait for a prediction that is not older
 _LATE = 60.0  # seconds after which a part that is being predicted is called late
 _ENTRY = 50  # bytes in JSON, beside its label, of a prediction or of a score
 THROUGH_NETWORK = 64
@@ -86,6 +87,7 @@ class Predictor:
         self._wake = threading.Condition()
         self._stopping = False
         self._sized: tuple[Published | None, int, int, int] = None, 0, 0, 0  # classes, and the bytes of their labels
+        self._asked: dict[str, dict[_Waiting, None]] = {}  # by client, for the event loop's thread alone
         self._begun: dict[str, float] = {}  # when each thread began what it is doing
         self._threads = [
             threading.Thread(target=self._run, name=f"predictor-{number}", daemon=True)
@@ -108,7 +110,19 @@ class Predictor:
                 raise Refusal("busy", f"{words}: try again in a moment", wait=1)
             self._jobs.put(client, job)
             self._wake.notify()
-        return await job.future
+        asked = self._asked.setdefault(client, {})
+        asked[job] = None
+        try:
+            return await job.future
+        finally:
+            del asked[job]
+            if not asked:
+                self._asked.pop(client, None)
+
+    def served(self) -> list[str]:
+        """Return the clients that have asked for a prediction a moment ago, and have no answer yet."""
+        since = time.monotonic() - _FRESH
+        return [client for client, asked in self._asked.items() if next(reversed(asked)).since > since]
 
     def answer_size(self, samples: int, published: Published) -> int:
         """Return how many bytes the answer for so many samples has, at most; refuse what is too large for one answer.

@@ -26,7 +26,7 @@ COLUMN_LIMIT = 2**20
 BYTE_LIMIT = 2**36
 """Of what a compressed file unpacks to."""
 LINE_LIMIT = 2**24
-"""Letters of a line."""
+"""Letters of a line, and of a cell of a CSV, which may go over several."""
 _GREATEST = float(np.finfo(np.float32).max)
 
 
@@ -166,6 +166,7 @@ class _Heads:
 
 
 def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
+    csv.field_size_limit(LINE_LIMIT)  # of all readers in this process: Python's own limit is 131,072
     with source.open("r", encoding="utf-8-sig", newline="") as file:
         try:
             rows = csv.reader(lines_of(source, file), strict=True)
@@ -197,7 +198,10 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
         except UnicodeDecodeError:
             raise InputError(f"{source} is not text in UTF-8") from None
         except csv.Error as error:
-            raise InputError(f"{source}, line {rows.line_num}: this is not CSV: {error}") from None
+            raise InputError(
+                f"{source}, line {rows.line_num}: this is not CSV, or a cell has more than {LINE_LIMIT:,} letters "
+                f"({error})"
+            ) from None
     all_lines = [f"line {line}" for line in lines]
     if heads.has_texts:
         return _samples(lists["texts"], lists, all_lines)
@@ -316,10 +320,17 @@ def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     types = arrow.types
     first = table.column(heads.features[0])
     if len(heads.features) == 1 and (types.is_list(first.type) or types.is_fixed_size_list(first.type)):
+        if not table.num_rows:
+            raise InputError(f"there are no samples in {source}")
         try:  # one column that holds whole rows
-            features = np.array(first.to_pylist(), np.float64).reshape(table.num_rows, -1)
+            features = np.array(first.to_pylist(), np.float64)
         except (TypeError, ValueError):
-            raise InputError(f"{source}: rows of features are not of one length, or not of numbers") from None
+            features = np.empty(0)
+        if features.ndim != 2 or not features.shape[1]:
+            raise InputError(
+                f"{source}: the cells of the column {heads.features[0]!r} are empty, not of one length, or not of "
+                "numbers: each must be a list of all features of its row"
+            )
         if takes is not None and features.shape[1] != takes.n_features:
             raise InputError(f"{source} has rows of {features.shape[1]} features, and {takes}")
         return _features_of(source, features, lists, None, where)

@@ -114,7 +114,7 @@ class Publications:
         missing = next((number for number in range(1, published + 1) if number not in found), None)
         if missing is not None:
             raise StoreDamagedError(
-                f"{self.certificate_path(missing)} is missing, and {published} are published: restore it from a copy"
+                f"{self.certificate_path(missing)} is missing, of {published} published: restore it from a copy"
             )
         if published:
             self.checked(published)

@@ -25,6 +25,7 @@ from neverseen.errors import (
     KeyMissingError,
     LedgerError,
     LimitError,
+    NeverseenError,
     NotLearnedError,
     NotPublishedError,
     ReceiptRejectedError,
@@ -177,14 +178,31 @@ class Store:
         samples. Each receipt has a random salt, which the store keeps until the sample is forgotten. So a sample that
         is learned again has a new receipt, and its old one is used up.
 
+        If this is cut off, by Ctrl-C or for want of memory, when the samples are on disk already or may be, what it
+        raises has their receipts as the attribute ``receipts``.
+
         Parameters
         ----------
         samples, labels, ids, owners
             As there.
         """
         change = self.learning(samples, labels, ids, owners)
-        self.commit(change)
-        return list(change.receipts)
+        try:
+            self.commit(change)
+            return list(change.receipts)
+        except BaseException as error:
+            if self.may_be_held(change, error):
+                error.receipts = list(change.receipts)  # type: ignore[attr-defined]
+            raise
+
+    def may_be_held(self, change: Change, error: BaseException) -> bool:
+        """Return whether samples are held that were to be learned when an error came, or nobody can tell."""
+        if getattr(error, "uncertain", False) or isinstance(error, NeverseenError):
+            return getattr(error, "uncertain", False)  # if not, it is a refusal
+        try:
+            return bool(self.ledger.knows_commitments(map(commitment, change.receipts)))
+        except Exception:
+            return True
 
     def forget(
         self,
@@ -505,7 +523,7 @@ class Store:
     def certificate(self, number: int) -> Certificate:
         """Return one certificate."""
         if not 1 <= number <= self.published_number:
-            raise NotPublishedError(f"there is no certificate {number}: {self.published_number} are published")
+            raise NotPublishedError(f"there is no certificate {number}; published so far: {self.published_number}")
         return self._publications.certificate(number)
 
     def certificates(self) -> list[Certificate]:
@@ -554,6 +572,7 @@ class Store:
         self.ledger.check()
         if certificates := self.certificates():
             check_chain(certificates, self.description.public_key)
+        self._require_listed(certificates)
         for _ in range(10):  # another process may change it meanwhile, and remove what is being read
             before = self._standing()
             try:
@@ -566,6 +585,17 @@ class Store:
                 if before == self._standing():
                     raise
         raise StoreDamagedError(f"{self.folder} does not hold still: try again when it changes less")
+
+    def _require_listed(self, certificates: list[Certificate]) -> None:
+        """Raise `StoreDamagedError` unless certificates list just what the ledger says they do."""
+        listed = {(bytes.fromhex(each), entry.number) for entry in certificates for each in entry.commitments}
+        known = len(certificates)  # another process may publish more meanwhile
+        said = [row in listed for row in self.ledger.certified() if row[1] <= known]
+        if not all(said) or len(said) != len(listed):
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} names other receipts as forgotten than its certificates list: restore it "
+                "from a copy"
+            )
 
     def _require_made_up(self, sums: Statistics) -> None:
         """Raise `StoreDamagedError` unless the sums of classes, if there are any, make up the sums of all."""

@@ -6,6 +6,7 @@ import base64
 import fcntl
 import hashlib
 import hmac
+import math
 import os
 import re
 import secrets
@@ -31,6 +32,7 @@ _PREFIX = "nsk_"
 _TOKEN = re.compile(r"nsk_[A-Za-z0-9_-]{43}", re.ASCII)
 _SIZE_LIMIT = 2**24
 _FRESH = 0.1  # seconds for which the file is not looked at again
+_GRACE = 2.0  # seconds for which the keys of before are good while the file is missing or cannot be read
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,9 @@ class ApiKey:
 class KeyFile:
     """The keys of a service. A change made by another process is seen a tenth of a second later.
 
+    A file that is being replaced may be missing, or not whole, for a moment: for two seconds after it could be read,
+    the keys of before are still good. Then none is, since one may have been revoked in it.
+
     Parameters
     ----------
     folder : Path
@@ -85,7 +90,7 @@ class KeyFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
         self._seen: tuple[int, int, int] | None = None
-        self._looked = -_FRESH
+        self._looked = self._sound = -math.inf  # when, and when the file could be read last
         self._fault: str | None = None
         self._keys: dict[str, ApiKey] = {}
 
@@ -100,14 +105,15 @@ class KeyFile:
         """
         if not _TOKEN.fullmatch(token):
             return None
-        if self.fault() is not None and not look:
-            return None
-        self._require_sound()
+        self.fault()
         digest = hashlib.sha256(token.encode()).hexdigest()
         if look and digest not in self._keys:
             self._look()
-            self._require_sound()
         found = self._keys.get(digest)
+        if self._fault is not None and (found is None or time.monotonic() - self._sound > _GRACE):
+            if look:
+                raise Refusal("unavailable", "the API keys cannot be read now: try again in a moment", wait=2)
+            return None
         if found is None or not hmac.compare_digest(found.sha256, digest) or found.revoked is not None:
             return None
         return found
@@ -168,11 +174,6 @@ class KeyFile:
         replace_file(self.path, [canonical_json({"format": FORMAT, "keys": listed}).encode() + b"\n"])
         self._refresh()
 
-    def _require_sound(self) -> None:
-        """Refuse while the file cannot be used: keys that were read before may have been revoked in it."""
-        if self.fault() is not None:
-            raise Refusal("unavailable", "the API keys cannot be read now: try again in a moment", wait=2)
-
     def _look(self) -> None:
         """Read the file if it has changed, and note whether it can be used."""
         before = self._fault
@@ -185,16 +186,15 @@ class KeyFile:
 
     def _refresh(self) -> None:
         self._looked = time.monotonic()
-        try:
-            about = self.path.stat()
-        except FileNotFoundError:
-            self._seen, self._keys, self._fault = None, {}, None
+        if not self._keys and not self.path.exists():
+            self._fault = None  # no key was made yet
             return
+        about = self.path.stat()
         seen = (about.st_ino, about.st_mtime_ns, about.st_size)
         if seen != self._seen:
             self._seen = None  # one that cannot be read is read again
             self._keys, self._seen = _read(self.path), seen
-        self._fault = None
+        self._fault, self._sound = None, self._looked
 
 
 def maker_of(token: str, request_id: str) -> bytes:

@@ -21,6 +21,8 @@ RESERVED = 64
 """Descriptors that are kept for the store: the ledger's database, sums, versions, certificates, logs."""
 KEY = "neverseen.key"
 """Where the scope of a request has the name of the key that it has shown."""
+CUT = "neverseen.cut"
+"""Where the scope of a request has what ends its connection at once."""
 _LEAST = 8
 
 
@@ -71,15 +73,18 @@ class Connection:
     waits : bool
     used : bool
         Whether a request was answered on it, or an answer has begun.
+    unsent : callable
+        Returns the bytes of its answers that wait here for the client.
     """
 
-    __slots__ = ("_clock", "_coming", "_ended", "address", "cut", "since", "used", "waits")
+    __slots__ = ("_clock", "_coming", "_ended", "address", "cut", "since", "unsent", "used", "waits")
 
     def __init__(
         self, address: str, cut: Callable[[], None], ended: Callable[[Connection], None], clock: Callable[[], float]
     ) -> None:
         self.address, self.cut, self._ended, self._clock = address, cut, ended, clock
         self.since, self.waits, self.used = clock(), True, False
+        self.unsent: Callable[[], int] = lambda: 0
         self._coming: Mapping[str, Any] | None = None
 
     @property
@@ -119,6 +124,8 @@ class Connections:
         Seconds that a connection may wait.
     clock : callable
         Seconds, from any start.
+    most_unsent : int
+        Bytes of answers that may wait for clients.
 
     Examples
     --------
@@ -131,10 +138,15 @@ class Connections:
     """
 
     def __init__(
-        self, most: int, most_of_one: int, patience: float, clock: Callable[[], float] = time.monotonic
+        self,
+        most: int,
+        most_of_one: int,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+        most_unsent: int = 2**53,
     ) -> None:
         self.most, self.most_of_one, self.patience = most, min(most_of_one, most), patience
-        self._clock = clock
+        self._clock, self._most_unsent = clock, most_unsent
         self._open: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
 
@@ -156,10 +168,19 @@ class Connections:
         return connection
 
     def tidy(self) -> None:
-        """Cut connections that have waited for too long."""
+        """Cut connections that have waited for too long, and if too much waits for clients, those with most of it."""
         late = self._clock() - self.patience
         for connection in [each for each in self._open if each.waits and each.since <= late]:
             self._cut(connection)
+        unsent = {each: each.unsent() for each in self._open}
+        left, of = sum(unsent.values()), Counter[str]()
+        for each, size in unsent.items():
+            of[each.address] += size
+        for each in sorted(unsent, key=lambda each: (of[each.address], unsent[each]), reverse=True):
+            if left <= self._most_unsent:
+                break
+            self._cut(each)
+            left -= unsent[each]
 
     def _drop(self, connection: Connection) -> None:
         if connection in self._open:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neverseen.service.core import ANSWERED, Service, new_id
-from neverseen.service.edge.connections import KEY
+from neverseen.service.edge.connections import CUT, KEY
 from neverseen.service.edge.errors import Refusal
 
 CSP = (
@@ -76,14 +76,14 @@ class Frame:
         ANSWERED.set(Request(scope))
         started = time.monotonic()
         status, took = 0, 0.0
+        steady = self._steady(scope, receive, send)
 
         async def framed(message: Message) -> None:
             nonlocal status, took
             if message["type"] == "http.response.start":
                 status, took = message["status"], time.monotonic() - started
                 message["headers"] = self._headers(scope, message["headers"], request_id)
-            for part in _in_pieces(message):
-                await send(part)
+            await steady(message)
 
         try:
             await self._service.admitted(Request(scope))
@@ -110,6 +110,24 @@ class Frame:
             self._service.made.give(scope)
         name = scope["path"] if scope["path"] in self._direct else getattr(scope.get("route"), "path", "other")
         self._service.metrics.answered(name, status, took)
+
+    def _steady(self, scope: Scope, receive: Receive, send: Send) -> Send:
+        """Return what sends an answer in pieces, and cuts a client that takes it too slowly on the whole."""
+        settings, sent, waited = self._service.settings, 0, 0.0
+
+        async def steady(message: Message) -> None:
+            nonlocal sent, waited
+            for part in _in_pieces(message):
+                before = time.monotonic()
+                await send(part)
+                waited += time.monotonic() - before
+                sent += len(part.get("body", b""))
+                if waited > settings.idle_timeout + sent / settings.answer_rate and CUT in scope:
+                    scope[CUT]()
+                    while (await receive())["type"] != "http.disconnect":
+                        continue  # a part of a body that nobody wants any more
+
+        return steady
 
     def takes(self, scope: Scope) -> bool:
         """Return whether a request goes straight to its handler."""

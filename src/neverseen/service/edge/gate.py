@@ -8,21 +8,44 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
+from neverseen.service.edge.limits import is_stranger
 from neverseen.service.edge.usage import Usage
+
+_LOOK = 0.001  # seconds until it is seen that those who had less are served
+
+
+STRANGERS = ""
+"""Stands for all who show no key, and is no key's name."""
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    begins: asyncio.Future[None]
+    cost: float
 
 
 class Gate:
     """Lets one request begin in each round of the event loop: that of the client who had least of it lately.
 
     Whoever asks for little is let in next, however many requests of others wait. While nobody waits, nobody is held up.
+
+    Python runs one thread at a time, so a busy event loop slows down the threads that predict, and with them those who
+    were let in before. So a client also waits while a thread does something for one who had much less.
+
+    Parameters
+    ----------
+    served : callable
+        Returns the clients for whom a thread has begun something a moment ago, or is about to.
     """
 
-    def __init__(self) -> None:
-        self._usage = Usage()
+    def __init__(self, served: Callable[[], Iterable[str]] = tuple) -> None:
+        self._served, self._usage, self._strangers = served, Usage(), Usage()
         self._closed = False
-        self._waiting: dict[str, deque[tuple[asyncio.Future[None], float]]] = {}  # with what each costs
+        self._waiting: dict[str, dict[str, deque[_Turn]]] = {}  # by key or STRANGERS, then by key or address
 
     async def enter(self, client: str, cost: float) -> None:
         """Wait until a client's request may begin, or go on, with something that takes the loop's time.
@@ -30,40 +53,60 @@ class Gate:
         Parameters
         ----------
         client : str
+            The name of a key, or a stranger. All strangers together have the turns of one key: addresses are cheap.
         cost : float
             What it is likely to take, in any unit.
         """
-        loop = asyncio.get_running_loop()
-        if not self._closed:
-            self._begin(loop, client, cost)
+        loop, group = asyncio.get_running_loop(), STRANGERS if is_stranger(client) else client
+        if not self._closed and not self._gives_way(loop, group):
+            self._begin(loop, group, client, cost)
             return
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(client, deque()).append((turn, cost))
+        turn = _Turn(loop.create_future(), cost)
+        self._waiting.setdefault(group, {}).setdefault(client, deque()).append(turn)
         try:
-            await turn
+            await turn.begins
         except asyncio.CancelledError:
             with suppress(KeyError, ValueError):  # it may have come at the same moment
-                self._waiting[client].remove((turn, cost))
-                if not self._waiting[client]:
-                    del self._waiting[client]
+                self._waiting[group][client].remove(turn)
+                self._tidy(group, client)
             raise
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, client: str, cost: float) -> None:
+    def _begin(self, loop: asyncio.AbstractEventLoop, group: str, client: str, cost: float) -> None:
         """Close the gate until what begins now has run as far as it can."""
-        self._usage.add(client, cost)
+        self._usage.add(group, cost)
+        if group == STRANGERS:
+            self._strangers.add(client, cost)
         self._closed = True
         loop.call_soon(self._open, loop)
+
+    def _gives_way(self, loop: asyncio.AbstractEventLoop, group: str) -> bool:
+        """Return whether somebody has to wait for what a thread does for another; then the gate is closed for a moment.
+
+        All who wait had at least as much as this one, who had least of them: they would have to wait too.
+        """
+        if not any(self._usage.had_much_less(other, group) for other in self._served()):
+            return False
+        self._closed = True
+        loop.call_later(_LOOK, self._open, loop)
+        return True
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the next one in."""
         self._closed = False
         while self._waiting:
-            client = self._usage.least(self._waiting)
-            turns = self._waiting[client]
-            turn, cost = turns.popleft()
-            if not turns:
-                del self._waiting[client]
-            if not turn.done():
-                turn.set_result(None)  # it runs in the next round, and then the gate opens again
-                self._begin(loop, client, cost)
+            group = self._usage.least(self._waiting)
+            if self._gives_way(loop, group):
                 return
+            client = self._strangers.least(self._waiting[group])
+            turn = self._waiting[group][client].popleft()
+            self._tidy(group, client)
+            if not turn.begins.done():
+                turn.begins.set_result(None)  # it runs in the next round, and then the gate opens again
+                self._begin(loop, group, client, turn.cost)
+                return
+
+    def _tidy(self, group: str, client: str) -> None:
+        if not self._waiting[group][client]:
+            del self._waiting[group][client]
+        if not self._waiting[group]:
+            del self._waiting[group]

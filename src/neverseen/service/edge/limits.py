@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 _ENTRIES = 20_000
+_STRANGER = "@"  # begins what a client without a key is called: no name of a key begins with it
 
 
 class Buckets:
@@ -76,6 +77,22 @@ def origin(host: str) -> str:
     if address.version == 4:
         return host
     return str(address.ipv4_mapped or ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+
+
+def stranger(host: str) -> str:
+    """Return what a client without a key is called.
+
+    Examples
+    --------
+    >>> stranger("192.0.2.7"), is_stranger(stranger("192.0.2.7")), is_stranger("192.0.2.7")
+    ('@192.0.2.7', True, False)
+    """
+    return _STRANGER + origin(host)
+
+
+def is_stranger(client: str) -> bool:
+    """Return whether a client has no key."""
+    return client.startswith(_STRANGER)
 
 
 def whole_seconds(wait: float) -> str:

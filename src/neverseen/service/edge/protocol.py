@@ -6,9 +6,10 @@ from collections import deque
 from http import HTTPStatus
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from neverseen.service.edge.connections import Connection
+from neverseen.service.edge.connections import CUT, Connection
 from neverseen.service.edge.errors import Refusal
 
 HEAD_BYTES, URL_BYTES = 2**16, 2**13
@@ -17,15 +18,35 @@ HEADERS = 200
 WAITING = 8
 """Requests of a connection that are not answered yet."""
 _UNSENT = 2**16  # bytes of an answer that wait for the system to take them
-_CHUNKS, _CHUNK_BYTES = 1024, 64  # a body may come in so many pieces, and in more if they are not smaller than this
+_DROPPED = 2**18  # bytes that are taken of a body after its request was answered, so that its sender sees the answer
+_CHUNKS, _CHUNK_BYTES = 1024, 256  # a body may come in so many pieces, and in more if they are not smaller than this
 
 
 class _TooMuch(Exception):  # noqa: N818
     """Ends the parsing of what came, at once."""
 
 
+class _Flow(FlowControl):
+    """Reads nothing from a client while `held`, whoever asks for more."""
+
+    held = False
+
+    def hold(self, held: bool) -> None:
+        """Stop reading, or go on."""
+        self.held = held
+        (self.pause_reading if held else self.resume_reading)()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if not self.held:
+            super().resume_reading()
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """A connection that is cut if the head of a request has no end, and says when it has nothing to do.
+
+    A client that sends its next request before the last one is answered is not read from until it is. Otherwise the
+    loop would spend its time on taking in, and throwing away, what those send who do not wait.
 
     The system hands over up to 256 KiB at a time, and the server parses all of it in one go: thousands of requests,
     header lines or pieces of a body, while everybody else waits. So the parser is stopped where there are too many.
@@ -40,7 +61,7 @@ class LimitedProtocol(HttpToolsProtocol):
     _in_head = True
     _full = False
     _why = ""
-    _head_bytes = _header_bytes = _chunks = _chunk_bytes = 0
+    _head_bytes = _header_bytes = _chunks = _chunk_bytes = _dropped = 0
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -49,9 +70,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin."""
         super().connection_made(transport)
+        self.flow: _Flow = _Flow(transport)
         transport.set_write_buffer_limits(_UNSENT)  # with TLS it would be 512 KiB: steps too large for slow clients
         if self.connection is not None:
-            self.connection.cut = transport.abort
+            self.connection.cut, self.connection.unsent = transport.abort, transport.get_write_buffer_size
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
@@ -76,8 +98,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self.send_400_response("The head of the request is too long.")
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, in the one shape of errors, and cut the connection."""
-        if self._full:  # it ends with the answer to the last request that was taken
+        """Answer what is not HTTP, in the one shape of errors, and close the connection.
+
+        Requests before it are being carried out: the connection ends with their answers, and this one is not given. It
+        would be taken for theirs.
+        """
+        if not self._full and (before := [each for each in self._unanswered if _is_whole(each)]):
+            self._full, before[-1].keep_alive = True, False
+        if self._full:
             return
         refusal = Refusal("invalid_request", f"the request cannot be understood: {self._why or msg}")
         self.transport.write(plainly(refusal, 400))
@@ -89,8 +117,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._full, self.cycle.keep_alive = True, False
             raise _TooMuch
         super().on_message_begin()
+        if self._unanswered:
+            self.flow.hold(True)
         self._in_head = True
-        self._header_bytes = self._chunks = self._chunk_bytes = 0
+        self._header_bytes = self._chunks = self._chunk_bytes = self._dropped = 0
 
     def on_url(self, url: bytes) -> None:
         """Take in the target of a request, or a part of it."""
@@ -121,10 +151,15 @@ class LimitedProtocol(HttpToolsProtocol):
         """Take in a part of a body."""
         self._chunk_bytes += len(body)
         super().on_body(body)
+        if self.cycle.response_complete:
+            self._dropped += len(body)
+            if self._dropped > _DROPPED:
+                self.transport.close()
 
     def on_headers_complete(self) -> None:
         """Note that a head has ended, and a body or work begins."""
         self._in_head, self._head_bytes = False, 0
+        self.scope[CUT] = self.transport.abort  # type: ignore[literal-required]
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
         self._tell()
@@ -137,6 +172,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Note that an answer has ended, and that the next request is waited for."""
         self._unanswered.popleft()
+        if not self.transport.is_closing():
+            self.flow.hold(self._full or len(self._unanswered) > 1)  # of the last one, a part may still have to come
         super().on_response_complete()
         if self.connection is not None and not self._unanswered:
             self.connection.rests()
@@ -162,6 +199,11 @@ class LimitedProtocol(HttpToolsProtocol):
             self.connection.receives(first.scope)
         else:
             self.connection.works()
+
+
+def _is_whole(cycle: Any) -> bool:
+    """Return whether a request gets an answer of its own, whatever comes after it."""
+    return not cycle.more_body or bool(cycle.response_started)
 
 
 def plainly(refusal: Refusal, status: int | None = None) -> bytes:

@@ -56,7 +56,7 @@ from neverseen.service.writer.rehearsing import effect_of_class, effect_of_recei
 from neverseen.store import Store
 
 _RECEIPT = 200  # bytes of a receipt besides features, label, id and owner, about
-_CLASS_BODY = 2**11  # bytes: a label of 150 letters, each written as two escapes
+_CLASS_BODY = 2**11  # bytes: a label of 150 letters, each written as two escapes; and of bodies that are not read
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
 _LEARN_FORM = documented_form(
     ["files", "labels"],
@@ -123,8 +123,8 @@ def router(changing: Changing) -> APIRouter:
             responses=answers(
                 {200: CertificateAnswer},
                 *KEYED,
+                *SENT,
                 "batch_too_small",
-                "invalid_request",
                 "queue_full",
                 "unavailable",
                 "stopping",
@@ -266,7 +266,8 @@ class Changing:
         writer, below = service.writer, flag(request, "below_min_batch")
         entry = {"action": verb, "key": key.name, "request": request.scope["neverseen.id"]}
         entry |= {"below_min_batch": True} if below else {}
-        number = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
+        async with service.body(request, key, _CLASS_BODY):  # nothing is in it; if it is cut off, nothing is done
+            number = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
         return answer({"certificate": number, "sealed": writer.published.clean})
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.limits import is_stranger
 
 _LATELY = 10.0  # seconds
 
@@ -20,6 +21,9 @@ class Turns:
     A client that is alone may have every place. While others ask as well, one place is left for them: what is being
     served cannot be interrupted, and would hold them up. When too many wait, the client with the most of them gives up
     its newest.
+
+    Strangers come after all keys. Together they have at most half of the places for those who wait, and all but one of
+    those who are served; when too many wait, one of them is refused before any key is.
 
     Parameters
     ----------
@@ -40,35 +44,36 @@ class Turns:
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
         """Wait until it is a client's turn, which lasts until this is left; refuse if too many wait."""
-        if client != self._last[0]:
-            self._other = self._last
-        self._last = client, self._clock()
+        if not is_stranger(client):
+            if client != self._last[0]:
+                self._other = self._last
+            self._last = client, self._clock()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(client, deque()).append(turn)
         self._serve()
         self._require_few(client)
         try:
             await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came at the same moment
+            yield
+        finally:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._end(client)
             else:
                 self._leave(client, turn)
-            raise
-        try:
-            yield
-        finally:
-            self._end(client)
 
-    def _limit(self, client: str) -> int:
-        """Return how many places a client may have now."""
+    def _may(self, client: str) -> bool:
+        """Return whether a client may have one place more."""
+        less = max(1, self._at_once - 1)
+        if is_stranger(client):
+            return sum(count for name, count in self._served.items() if is_stranger(name)) < less
         _, asked = self._other if client == self._last[0] else self._last
-        return self._at_once if self._clock() - asked > _LATELY else max(1, self._at_once - 1)
+        return self._served[client] < (self._at_once if self._clock() - asked > _LATELY else less)
 
     def _serve(self) -> None:
         """Give places to those whose turn it is."""
         while self._served.total() < self._at_once:
-            client = next((name for name in self._waiting if self._served[name] < self._limit(name)), None)
+            order = (name for last in (False, True) for name in self._waiting if is_stranger(name) == last)
+            client = next(filter(self._may, order), None)
             if client is None:
                 return
             turns = self._waiting.pop(client)
@@ -93,9 +98,12 @@ class Turns:
 
     def _require_few(self, client: str) -> None:
         """If too many wait, refuse the newest of the client that has the most; of this one if it has as many."""
-        if sum(map(len, self._waiting.values())) <= self._most:
+        counts = {name: len(turns) for name, turns in self._waiting.items()}
+        strangers = {name: count for name, count in counts.items() if is_stranger(name)}
+        if sum(counts.values()) <= self._most and sum(strangers.values()) <= (self._most + 1) // 2:
             return
-        most = max(self._waiting, key=lambda name: (len(self._waiting[name]), name == client))
+        crowd = strangers or counts
+        most = max(crowd, key=lambda name: (crowd[name], name == client))
         turn = self._waiting[most][-1]
         self._leave(most, turn)
         if not turn.done():

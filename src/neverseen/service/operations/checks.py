@@ -142,7 +142,7 @@ def in_chain(certificate: Certificate, chain: Chain, published: int) -> str:
     number = certificate.number
     if number > len(digests) or digests[number - 1] != certificate.digest():
         raise CertificateRejectedError(f"certificate {number} is not the one in the chain of this service", number)
-    return f"all {len(digests)} certificates are there, in order, and signed; this is number {number}"
+    return f"all certificates are there, in order, and signed; this is number {number} of {len(digests)}"
 
 
 def mine(certificate: Certificate, receipt: bytes | None) -> str:

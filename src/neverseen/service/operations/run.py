@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import signal
 import socket
+import ssl
 import sys
+import termios
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -29,7 +32,10 @@ from neverseen.service.operations.settings import Settings
 
 _SWITCH = 0.00002  # seconds that a busy thread keeps the interpreter from those who wait for it: see `serve`
 _PAUSE = 0.1  # seconds until the next connection is looked for, after one that could not be accepted
+_UNREAD = 2**18  # bytes of a request that the system takes before they are read here; it would take 32 MiB
 _UNSENT = 2**17  # bytes that the system takes of an answer and has not sent yet
+_FLUSH = 5.0  # seconds that clients have at a stop to take the rest of their answers
+_UNSENT_PART = 8  # of the bytes that may wait, unsent answers may take one part in so many
 _FULL = Refusal(
     "busy", "all connections are in use (max_connections, connections_per_address): try again in a moment", wait=1
 )
@@ -65,6 +71,7 @@ class Server(uvicorn.Server):
         self._listeners = sockets or bound(self.config.host, self.config.port)
         for listener in self._listeners:
             listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)  # so has what is accepted there
             listener.listen(self.config.backlog)
         await super().startup(sockets=[])
         for listener in self._listeners:
@@ -131,16 +138,36 @@ class Server(uvicorn.Server):
         while quiet < 3:  # an answer may be on its way out
             await asyncio.sleep(0.1)
             quiet = 0 if self.server_state.tasks else quiet + 1
-        for connection in list(self.server_state.connections):
-            transport = getattr(connection, "transport", None)
-            if transport is not None:
-                transport.abort()
+        clock = asyncio.get_running_loop().time
+        end = clock() + _FLUSH
+        while True:
+            for connection in list(self.server_state.connections):
+                transport = getattr(connection, "transport", None)
+                if transport is not None and (clock() >= end or _has_all(transport)):
+                    transport.abort()
+            await asyncio.sleep(0.1)
 
 
 def connections_of(settings: Settings) -> Connections:
     """Return what counts the connections of a service, within its settings and what the process may open."""
     most = allowed(settings.max_connections)
-    return Connections(most, settings.connections_per_address, settings.idle_timeout)
+    unsent = settings.max_waiting_bytes // _UNSENT_PART
+    return Connections(most, settings.connections_per_address, settings.idle_timeout, most_unsent=unsent)
+
+
+def _has_all(transport: Any) -> bool:
+    """Return whether a client has got all that was written; False if the system does not tell.
+
+    The system is asked as well: with TLS there are buffers in between whose size nothing tells, and which are empty
+    only if the system has taken everything.
+    """
+    if transport.get_write_buffer_size():
+        return False
+    try:
+        left = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except (AttributeError, OSError, ValueError):
+        return False
+    return not any(left)
 
 
 def _hang_up(accepted: socket.socket) -> None:
@@ -183,9 +210,8 @@ def serve(
     sys.setswitchinterval(_SWITCH)
     if (tls_cert is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both a certificate and its key")
-    for path in (tls_cert, tls_key):
-        if path is not None and not path.is_file():
-            raise FileNotFoundError(f"there is no file {path}")
+    if tls_cert is not None and tls_key is not None:
+        require_tls(tls_cert, tls_key)
     chosen = settings or Settings.load(Path(folder))
     app = create_app(folder, chosen, backbone=backbone, keys=keys, hardware=hardware)
     tls: dict[str, Any] = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert is not None else {}
@@ -230,6 +256,40 @@ def serve(
             service.stop()
     if not server.started:
         raise ConfigurationError(f"the service did not start on {host}:{port}: see the lines above")
+
+
+def require_tls(cert: Path, key: Path) -> None:
+    """Refuse files that TLS cannot be served with: say which it is, and what to do."""
+    for path in (cert, key):
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    context, asked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[str]()
+
+    def passphrase() -> str:
+        asked.append("")  # or it would be asked for on the terminal
+        return ""
+
+    try:
+        context.load_verify_locations(cert)
+    except ssl.SSLError:
+        words = "give a file with the certificate of the server, and then those of its chain, each from BEGIN to END"
+        raise ConfigurationError(f"--tls-cert {cert} is no certificate in PEM: {words}") from None
+    try:
+        context.load_cert_chain(cert, key, passphrase)
+    except ssl.SSLError as error:
+        words = (
+            f"is no private key in PEM, or cannot be used with {cert} ({error.reason or error}): give the file with "
+        )
+        words += "its private key"
+        if asked:
+            words = "is protected by a passphrase: write it without one (openssl pkey), for this user alone to read"
+        elif "MISMATCH" in str(error.reason):
+            words = f"is not the key of {cert}: give the two files that belong together, the server's certificate first"
+        raise ConfigurationError(f"--tls-key {key} {words}") from None
 
 
 def bound(host: str, port: int) -> list[socket.socket]:

@@ -85,6 +85,8 @@ class Settings:
         Connections at a time. Fewer, if the process may not open so many files.
     idle_timeout : float
         Seconds that a connection may wait for its next request, or for a client that does not read.
+    answer_rate : float
+        Bytes a second of an answer that a client must take on the whole, beside `idle_timeout`; or it is cut.
     stop_timeout : float
         Seconds that a stop waits for what is queued.
     history_points : int
@@ -149,6 +151,7 @@ class Settings:
     max_connections: int = 1000
     connections_per_address: int = 500
     idle_timeout: float = 30.0
+    answer_rate: float = 2.0**14
     stop_timeout: float = 30.0
     history_points: int = 10_000
     audit_bytes: int = 2**26
