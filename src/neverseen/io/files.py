@@ -98,7 +98,7 @@ def sync_folder(folder: Path) -> None:
 def locked_folder(folder: Path) -> Iterator[None]:
     """Keep out other processes that lock the same folder (POSIX systems alone).
 
-    By hand, as filelock and portalocker lock files alone: one more would lie beside each file of keys.
+    By hand, as filelock and portalocker would take the place of the two calls of ``flock``, and of nothing else.
     """
     import fcntl
 

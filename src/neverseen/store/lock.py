@@ -1,7 +1,7 @@
 """One writer at a time.
 
-By hand, as all but one line is ours: who holds the lock, and what to do about it. filelock would also fall back to a
-file that outlives its process, where the file system has no locks.
+By hand, as filelock would take the place of the two calls of ``flock`` alone. The rest is ours: who holds the lock, and
+what to do about it.
 """
 
 from __future__ import annotations

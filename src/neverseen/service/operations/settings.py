@@ -1,6 +1,6 @@
 """What an operator decides: publishing policy, output mode, limits.
 
-By hand, as pydantic-settings is longer here: it drops misspelt variables without a word, and has messages of its own.
+By hand, as pydantic-settings ignores misspelt variables and takes ``yes`` for true; its messages are not ours either.
 """
 
 from __future__ import annotations
