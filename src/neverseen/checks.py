@@ -27,7 +27,7 @@ import numpy as np
 
 from neverseen.backbones import Backbone, FeatureCache
 from neverseen.backbones.contents import fingerprint
-from neverseen.backbones.protocol import optional
+from neverseen.backbones.protocol import CACHE_METHODS, optional
 from neverseen.backbones.recipes import TAKES, takes
 from neverseen.encoding import Encoder, encoder_of, require_storable
 from neverseen.engine.arithmetic import CodeMatrix, IntegerSystem, class_sums, gram
@@ -249,7 +249,7 @@ def _a_cache_loses_what_it_must(backbone: Backbone, samples: list[Any]) -> None:
         backbone.discard(prints)
         backbone.clear()
     else:
-        parts = [name for name in ("discard", "clear") if hasattr(backbone, name)]
+        parts = [name for name in CACHE_METHODS if hasattr(backbone, name)]
         _demand(not parts, f"it has {' and '.join(parts)}: a cache needs all of remember, discard and clear")
 
 

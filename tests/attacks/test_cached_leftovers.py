@@ -14,8 +14,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from neverseen import AnalyticClassifier, ForgettingModel, IdTakenError, LabelError, RandomProjection, store
-from neverseen.backbones import Cached, Precomputed
+from neverseen import (
+    AnalyticClassifier,
+    ConfigurationError,
+    ForgettingModel,
+    IdTakenError,
+    LabelError,
+    RandomProjection,
+    store,
+)
+from neverseen.backbones import Cached, Precomputed, recipes, register
 from neverseen.cli import app
 from neverseen.sources.receipts import ReceiptFile
 from neverseen.store import Store
@@ -88,6 +96,43 @@ def test_an_interrupt_after_the_network_has_worked(cache: Cached, made: Store, m
     with pytest.raises(KeyboardInterrupt):
         made.learning(ROWS, ["a", "b", "b"])
     assert len(cache) == 0
+
+
+class Hoard(Precomputed):
+    """Remembers features, and has no way to lose some."""
+
+    def remember(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_recipe_does_not_hide_a_cache(
+    tmp_path: Path, cache: Cached, partial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store did not see that what its recipe made was one: it kept what was predicted and what was forgotten."""
+    monkeypatch.setattr(recipes.kinds, "_kinds", dict(recipes.kinds._kinds))
+    register("cached_plugin", "features", lambda recipe, folder: Hoard(3) if partial else cache)
+    store.create(tmp_path / "s", Precomputed(3), classifier(), recipe={"kind": "cached_plugin"}).close()
+    with store.open(tmp_path / "s") as opened:
+        for act in (lambda: opened.learn(ROWS, ["a", "b", "b"]), lambda: opened.prepare(ROWS)):
+            with pytest.raises(ConfigurationError, match="makes a cache of features, .* give the cache with backbone="):
+                act()
+    assert len(cache) == 0
+    with store.open(tmp_path / "s", backbone=cache) as opened:  # what to do
+        receipts = opened.learn(ROWS, ["a", "b", "b"])
+        assert len(cache) == 3
+        opened.forget(receipts)
+        assert len(cache) == 0
+
+
+def test_half_a_cache_is_refused_wherever_it_is_given(tmp_path: Path) -> None:
+    store.create(tmp_path / "s", Precomputed(3), classifier()).close()
+    for give in (
+        lambda: ForgettingModel(Hoard(3), classifier()),
+        lambda: store.create(tmp_path / "t", Hoard(3), classifier()),
+        lambda: store.open(tmp_path / "s", backbone=Hoard(3)),
+    ):
+        with pytest.raises(ConfigurationError, match="has some of remember, discard and clear"):
+            give()
 
 
 CACHED = """

@@ -55,7 +55,7 @@ class OnnxBackbone(Network):
     stands_for : str, optional
         The digest of the backbone that this file was exported from. It becomes the digest of this one, so that models
         on either can be used with both. Without it the digest is of the file's bytes. Nothing checks it: give it only
-        for a file that you exported yourself.
+        for a file that you exported yourself. A store on such a backbone does not make it again: give it to `open`.
 
     Attributes
     ----------
@@ -124,7 +124,6 @@ class OnnxBackbone(Network):
             "output": self._output.name,
             "n_features": self.n_features,
             "batch_size": self.batch_size,
-            "stands_for": self._stands_for,
         }
 
     def _network_description(self) -> dict[str, Any]:

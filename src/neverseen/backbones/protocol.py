@@ -9,7 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from neverseen.backbones.base_set import BaseSet
+from neverseen.errors import ConfigurationError
 from neverseen.labels import canonical_json
+
+CACHE_METHODS = ("remember", "discard", "clear")
+"""What a backbone has that remembers features."""
 
 
 @runtime_checkable
@@ -87,6 +91,21 @@ class FeatureCache(Backbone, Protocol):
 
     def clear(self) -> None:
         """Drop all features."""
+
+
+def require_backbone(backbone: Any) -> Backbone:
+    """Return what was given for a backbone, or raise `ConfigurationError` if it cannot be used as one."""
+    if not isinstance(backbone, Backbone):
+        raise ConfigurationError(
+            f"a backbone has a name, n_features, extract and digest; {type(backbone).__name__} has not: "
+            "see neverseen.backbones"
+        )
+    if not isinstance(backbone, FeatureCache) and any(hasattr(backbone, name) for name in CACHE_METHODS):
+        raise ConfigurationError(
+            f"{backbone.name} has some of remember, discard and clear: a backbone that remembers features needs all, "
+            "or they would stay when their samples are forgotten"
+        )
+    return backbone
 
 
 def optional(backbone: Backbone, name: str) -> Any:

@@ -10,6 +10,9 @@ with before it is used.
 ``minilm``                 ``runtime``, in the same manner
 ``onnx``                   `OnnxBackbone` on images: ``backbone.onnx`` in the store's folder, and its ``sha256``
 =========================  ======================================================================================
+
+No recipe makes a cache of features: what is forgotten by receipt needs no backbone, so that a cache which nobody has
+opened would keep it. And none says ``stands_for``: the digest of a network is taken of its file, or it proves nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from neverseen.backbones.named import efficientnet_lite0, minilm
 from neverseen.backbones.network import Network
 from neverseen.backbones.onnx_runtime import OnnxBackbone
 from neverseen.backbones.precomputed import Precomputed
-from neverseen.backbones.protocol import Backbone, optional
+from neverseen.backbones.protocol import CACHE_METHODS, Backbone, optional
 from neverseen.errors import ConfigurationError, FileRejectedError
 from neverseen.io.files import replace_file
 from neverseen.registry import Registry
@@ -112,6 +115,8 @@ def recipe_of(backbone: Backbone, folder: Path) -> dict[str, Any] | None:
         require_recipe(own)
     if own is not None or not isinstance(inner, OnnxBackbone) or type(inner.preprocess) is not Images:
         return own
+    if inner._stands_for is not None:  # its digest would fit any file
+        return None
     model = inner.path.read_bytes() if inner.path.is_file() else b""
     if hashlib.sha256(model).hexdigest() != inner.file_digest:
         return None  # another file is there by now
@@ -144,7 +149,13 @@ def backbone_of(recipe: Any, folder: Path) -> Backbone:
     """
     if not isinstance(recipe, dict) or "kind" not in recipe:
         raise ConfigurationError("the store does not say how to make its backbone")
-    return kinds[recipe["kind"]].make(recipe, folder)
+    made = kinds[recipe["kind"]].make(recipe, folder)
+    if any(hasattr(made, name) for name in CACHE_METHODS):
+        raise ConfigurationError(
+            f"the recipe of kind {recipe['kind']} makes a cache of features, which would keep what is forgotten by "
+            "receipt: let it make the backbone alone, and give the cache with backbone= (--backbone MODULE:FUNCTION)"
+        )
+    return made
 
 
 def _own(recipe: dict[str, Any], folder: Path) -> Backbone:
@@ -170,6 +181,12 @@ for _kind, _takes in (
 
 
 def _network(path: Path, digest: str, images: dict[str, Any], recipe: dict[str, Any]) -> OnnxBackbone:
+    if recipe.get("stands_for") is not None:
+        raise ConfigurationError(
+            f"the store says that {path.name} stands for another network, and nothing can check that: give the "
+            "backbone yourself, with backbone= (--backbone MODULE:FUNCTION). If you trust the file, that is "
+            f"OnnxBackbone({str(path)!r}, ..., stands_for=...)"
+        )
     if path.is_symlink() or not path.is_file():
         raise FileRejectedError(f"{path}, the store's network, is missing, or is not a plain file: restore it")
     with path.open("rb") as file:
@@ -180,9 +197,7 @@ def _network(path: Path, digest: str, images: dict[str, Any], recipe: dict[str, 
         preprocess = Images.from_configuration(images)
     except (KeyError, TypeError, ValueError) as error:
         raise FileRejectedError("the store's recipe has a preprocessing that cannot be used") from error
-    settings: dict[str, Any] = {
-        key: recipe.get(key) for key in ("name", "output", "n_features", "batch_size", "stands_for")
-    }
+    settings: dict[str, Any] = {key: recipe.get(key) for key in ("name", "output", "n_features", "batch_size")}
     made = OnnxBackbone(path, preprocess, **settings)
     if made.file_digest != digest:  # swapped in between
         raise FileRejectedError(f"{path} changed while it was being read")

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from neverseen.backbones import Backbone, FeatureCache, efficientnet_lite0
+from neverseen.backbones import Backbone, efficientnet_lite0
+from neverseen.backbones.protocol import require_backbone
 from neverseen.backbones.reading import Prepared, features_of
 from neverseen.errors import ConfigurationError, NotLearnedError
 from neverseen.holdings import FORGET, Change
@@ -66,7 +67,7 @@ class ForgettingModel:
         classifier: AnalyticClassifier | None = None,
         keys: Keyring | None = None,
     ) -> None:
-        self.backbone = _checked(backbone)
+        self.backbone = efficientnet_lite0() if backbone is None else require_backbone(backbone)
         settings = AnalyticClassifier() if classifier is None else classifier
         if not isinstance(settings, AnalyticClassifier) or hasattr(settings, "n_features_in_"):
             raise ConfigurationError(
@@ -258,7 +259,7 @@ class ForgettingModel:
         keys : Keyring, optional
             Without them the model can predict, not learn or forget.
         """
-        found = _checked(backbone)
+        found = efficientnet_lite0() if backbone is None else require_backbone(backbone)
         classifier = AnalyticClassifier.load(
             path, key=None if keys is None else keys.membership, hardware=hardware, class_folder=class_folder
         )
@@ -300,19 +301,3 @@ class ForgettingModel:
             self._intake.commit(model, change)
             self.classifier.hold(model)
             self._new = None
-
-
-def _checked(backbone: Backbone | None) -> Backbone:
-    if backbone is None:
-        return efficientnet_lite0()
-    if not isinstance(backbone, Backbone):
-        raise ConfigurationError(
-            f"a backbone has a name, n_features, extract and digest; {type(backbone).__name__} has not: "
-            "see neverseen.backbones"
-        )
-    if not isinstance(backbone, FeatureCache) and (hasattr(backbone, "discard") or hasattr(backbone, "clear")):
-        raise ConfigurationError(
-            f"{backbone.name} has some of remember, discard and clear: a backbone that remembers features needs all, "
-            "or they would stay when their samples are forgotten"
-        )
-    return backbone

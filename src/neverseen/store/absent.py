@@ -10,7 +10,7 @@ import numpy as np
 
 from neverseen.backbones import Backbone, Precomputed
 from neverseen.backbones.contents import as_list
-from neverseen.backbones.protocol import optional
+from neverseen.backbones.protocol import optional, require_backbone
 from neverseen.backbones.recipes import backbone_of, kind_of
 from neverseen.errors import ConfigurationError, StoreDamagedError
 from neverseen.store.description import NAME, Description
@@ -75,7 +75,7 @@ def checked(backbone: Backbone | None, description: Description, folder: Path) -
     """Return the backbone if it is the one of the description, and a stand-in if there is none."""
     if backbone is None:
         return AbsentBackbone(description, folder)
-    if backbone.digest() != description.configuration.backbone:
+    if require_backbone(backbone).digest() != description.configuration.backbone:
         raise ConfigurationError(
             f"the store was made with another backbone than {backbone.name}: {description.backbone['name']}, of digest "
             f"{str(description.configuration.backbone)[:16]}..."
