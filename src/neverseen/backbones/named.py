@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from neverseen.backbones.folders import cache_folder
 from neverseen.backbones.images import Images
 from neverseen.backbones.libraries import INSTALL_TORCH, INSTALL_TRANSFORMERS
 from neverseen.backbones.network import preprocessing_description
-from neverseen.backbones.onnx_runtime import OnnxBackbone
+from neverseen.backbones.onnx_runtime import OnnxBackbone, onnx_runtime
 from neverseen.backbones.packages import imported
 from neverseen.backbones.protocol import description_digest
 from neverseen.backbones.pytorch import TorchBackbone
@@ -68,7 +69,7 @@ def efficientnet_lite0(
     Notes
     -----
     For ONNX Runtime the network is written once into the cache folder: ``NEVERSEEN_CACHE``, else
-    ``~/.cache/neverseen``.
+    ``~/.cache/neverseen``. Where that cannot be written, it is made in memory, each time.
     """
     runtime = _chosen(runtime, device)
     whole_number("resolution", resolution, 32, 1024)
@@ -131,22 +132,27 @@ def minilm(
     return made
 
 
-def cached_graph(name: str, digest: str, make: Callable[[], bytes]) -> Path:
+def cached_graph(name: str, digest: str, make: Callable[[], bytes]) -> Path | bytes:
     """Return the ONNX file of a backbone in the cache folder, made if it is not there already.
 
     The file is named after the backbone's digest and its own SHA-256: damage shows, and of processes that make it at
-    the same time each leaves a whole file.
+    the same time each leaves a whole file. Where no file can be written, return what would be in it.
     """
-    folder = cache_folder("exports")
     start = f"{name}-{digest[:32]}"
-    for path in sorted(folder.glob(f"{start}-*.onnx")):
-        if path.name == f"{start}-{_sha256(path)}.onnx":
-            return path
-        path.unlink(missing_ok=True)  # damaged
+    folder = None
+    with suppress(OSError, RuntimeError):  # no home, or one that may not be written; the latter if nobody knows where
+        folder = cache_folder("exports")
+        for path in sorted(folder.glob(f"{start}-*.onnx")):
+            if path.name == f"{start}-{_sha256(path)}.onnx":
+                return path
+            path.unlink(missing_ok=True)  # damaged
     model = make()
-    path = folder / f"{start}-{hashlib.sha256(model).hexdigest()}.onnx"
-    replace_file(path, [model])
-    return path
+    if folder is not None:
+        with suppress(OSError):
+            path = folder / f"{start}-{hashlib.sha256(model).hexdigest()}.onnx"
+            replace_file(path, [model])
+            return path
+    return model
 
 
 def _chosen(runtime: str, device: str) -> str:
@@ -164,7 +170,7 @@ def _require(runtime: str, purpose: str, install: str) -> None:
     if runtime == "torch":
         imported("torch", f"{purpose} with runtime='torch'", INSTALL_TORCH)
     else:
-        imported("onnxruntime", purpose, install)
+        onnx_runtime(purpose, install)
 
 
 def _recipe(kind: str, runtime: str) -> dict[str, Any]:

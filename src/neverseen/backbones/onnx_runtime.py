@@ -24,6 +24,16 @@ _PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}  #
 _SIZE_LIMIT = 2**31 - 1  # bytes of a protocol buffer
 
 
+def onnx_runtime(purpose: str, install: str) -> Any:
+    """Return ONNX Runtime, told to send nothing: from the moment it is imported, it would report to its makers.
+
+    It reads the variable when it is loaded, and its own function to turn this off comes too late. What the environment
+    says already, stands.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return imported("onnxruntime", purpose, install)
+
+
 class OnnxBackbone(Network):
     """Features from an ONNX file.
 
@@ -31,7 +41,8 @@ class OnnxBackbone(Network):
 
     Parameters
     ----------
-    path : str or path
+    path : str, path or bytes
+        The file; or what is in it, as bytes. A store does not make a backbone again that was given as bytes.
     preprocess : callable, optional
         From a list of decoded samples to a batch; see `Network`. A dict goes to the inputs of these names. Files that
         `TorchBackbone.export_onnx` wrote for images say it themselves.
@@ -60,6 +71,7 @@ class OnnxBackbone(Network):
     Attributes
     ----------
     path : Path
+        The file; only a name for messages if bytes were given.
     file_digest : str
         SHA-256 of the file, in hex.
 
@@ -70,7 +82,7 @@ class OnnxBackbone(Network):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | bytes,
         preprocess: Preprocess | None = None,
         *,
         name: str | None = None,
@@ -84,9 +96,10 @@ class OnnxBackbone(Network):
         base: BaseSet | None = None,
         stands_for: str | None = None,
     ) -> None:
-        runtime = imported("onnxruntime", "OnnxBackbone", INSTALL_RUNTIME)
-        place = Path(path)
-        model = _read(place)
+        runtime = onnx_runtime("OnnxBackbone", INSTALL_RUNTIME)
+        place = Path("network.onnx") if isinstance(path, bytes) else Path(path)
+        model = path if isinstance(path, bytes) else _read(place)
+        _require_whole(model, place)
         self._session = _session(runtime, place, model, threads, device)
         self.path = place
         self.file_digest = hashlib.sha256(model).hexdigest()
@@ -212,7 +225,11 @@ def _read(path: Path) -> bytes:
         raise FileNotFoundError(f"there is no file {path}")
     if path.stat().st_size > _SIZE_LIMIT:
         raise FileRejectedError(f"{path} is larger than an ONNX file can be (2 GiB)")
-    model = path.read_bytes()
+    return path.read_bytes()
+
+
+def _require_whole(model: bytes, path: Path) -> None:
+    """Raise `FileRejectedError` unless all weights are inside."""
     try:
         outside = has_external_data(model)
     except ValueError as error:
@@ -222,7 +239,6 @@ def _read(path: Path) -> bytes:
             f"{path} keeps weights in other files, which a digest of it would not cover. Save it as one file, with "
             "onnx.save(onnx.load(path), path) or TorchBackbone.export_onnx"
         )
-    return model
 
 
 def _session(runtime: Any, path: Path, model: bytes, threads: int | None, device: str) -> Any:
