@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import importlib.metadata
 import pickle
@@ -55,7 +56,22 @@ def test_an_entry_point_is_found_and_imported_when_it_is_asked_for(monkeypatch: 
     declared = importlib.metadata.EntryPoint("digits", "string:digits", "neverseen.shapes")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [declared] * (group == "neverseen.shapes"))
     assert shapes.names() == ["digits"]
-    assert shapes["digits"] == "0123456789"  # type: ignore[comparison-overlap]
+    for _ in range(2):
+        assert shapes["digits"] == "0123456789"  # type: ignore[comparison-overlap]
+
+
+def test_an_entry_point_may_name_a_part_of_a_class_and_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were read as names of attributes, dots and brackets and all."""
+    shapes = Registry[object]("shape", "shapes", {})
+    declared = [
+        importlib.metadata.EntryPoint("part", "collections:Counter.fromkeys", "neverseen.shapes"),
+        importlib.metadata.EntryPoint("extra", "collections:Counter [fast]", "neverseen.shapes"),
+        importlib.metadata.EntryPoint("module", "collections", "neverseen.shapes"),
+    ]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: declared)
+    assert shapes["part"] == collections.Counter.fromkeys
+    assert shapes["extra"] is collections.Counter
+    assert shapes["module"] is collections
 
 
 def test_nothing_heavy_is_imported_before_it_is_used() -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from neverseen.errors import ConfigurationError, UnknownKindError
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 T = TypeVar("T")
+
+
+class _Place(str):
+    """Where a kind of ours is, as ``module:attribute``."""
 
 
 class Registry(Generic[T]):
@@ -33,7 +40,7 @@ class Registry(Generic[T]):
 
     def __init__(self, singular: str, plural: str, own: dict[str, str]) -> None:
         self.singular, self.plural = singular, plural
-        self._kinds: dict[str, T | str] = {name: f"neverseen.{place}" for name, place in own.items()}
+        self._kinds: dict[str, T | _Place] = {name: _Place(f"neverseen.{place}") for name, place in own.items()}
 
     def add(self, name: str, kind: T) -> None:
         """Add a kind. A name can be taken once: two kinds of one name would read each other's files."""
@@ -54,13 +61,15 @@ class Registry(Generic[T]):
                 f"the {self.singular} {str(name)[:40]!r} is not known; known are {', '.join(self.names())}. Import the "
                 f"package that registers it, or let it declare an entry point in neverseen.{self.plural}"
             )
-        kind = self._kinds.get(name) or self._entry_points()[name]
-        if isinstance(kind, str):
+        if name not in self._kinds:
+            self._kinds[name] = cast(T, self._entry_points()[name].load())
+        kind = self._kinds[name]
+        if isinstance(kind, _Place):
             module, _, attribute = kind.partition(":")
             kind = self._kinds[name] = cast(T, getattr(importlib.import_module(module), attribute))
         return kind
 
-    def _entry_points(self) -> dict[str, str]:
+    def _entry_points(self) -> dict[str, EntryPoint]:
         from importlib.metadata import entry_points  # takes long: only for names that are not known
 
-        return {each.name: each.value for each in entry_points(group=f"neverseen.{self.plural}")}
+        return {each.name: each for each in entry_points(group=f"neverseen.{self.plural}")}

@@ -209,6 +209,23 @@ def test_close_does_not_wait_for_forked_processes(tmp_path: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_writer_that_was_killed_leaves_no_lock_to_its_children(tmp_path: Path) -> None:
+    """A worker that it had forked, and that outlived it, kept everybody out."""
+    new(tmp_path / "s").close()
+    mouth, ear = os.pipe()
+    writer = os.fork()
+    if not writer:
+        opened(tmp_path / "s")
+        if not os.fork():  # the worker, which lives until the other end is closed
+            os.close(ear)
+            os.read(mouth, 1)
+        os._exit(0)
+    assert os.waitpid(writer, 0)[1] == 0
+    opened(tmp_path / "s").close()
+    os.close(ear)
+    os.close(mouth)
+
+
 def test_a_fork_inside_a_transaction_commits_once(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         with made.ledger.writing() as writing:

@@ -22,7 +22,8 @@ from neverseen.labels import canonical_json
 class WriterLock:
     """The right to change a store, held until `release` or the end of the process, however it ends.
 
-    It is this process's alone. One that is forked from it shares the open file, and can let go of its own copy only.
+    It is this process's alone. One that is forked from it shares the open file, and lets go of its own copy at once:
+    it would keep the lock after this process has died.
 
     Parameters
     ----------
@@ -41,30 +42,45 @@ class WriterLock:
                 f"{path.parent} cannot be written: it is mounted read-only, or belongs to somebody else. Open it with "
                 "write=False to read what is published"
             ) from error
+        _HELD.add(self)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = _holder(os.pread(self._handle, 4096, 0))
-            os.close(self._handle)
+            self._let_go()
             raise StoreLockedError(
                 f"{path.parent} is being written by {holder}. Wait for it to end. What is published can be read "
                 "meanwhile"
             ) from error
-        self._process = os.getpid()
-        about = {"host": socket.gethostname(), "pid": self._process, "since": int(time.time())}
+        about = {"host": socket.gethostname(), "pid": os.getpid(), "since": int(time.time())}
         with suppress(OSError):  # a full disk: the message to others says less, the lock is no worse
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, canonical_json(about).encode(), 0)
 
     def release(self) -> None:
-        """Let others write."""
+        """Let others write. In a forked process this does nothing: it has no lock."""
         if self._handle >= 0:
-            if self._process == os.getpid():
-                with suppress(OSError):
-                    os.ftruncate(self._handle, 0)
-                fcntl.flock(self._handle, fcntl.LOCK_UN)  # closing is not enough while a forked process has it open
-            os.close(self._handle)
-            self._handle = -1
+            with suppress(OSError):
+                os.ftruncate(self._handle, 0)
+            fcntl.flock(self._handle, fcntl.LOCK_UN)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        handle, self._handle = self._handle, -1
+        _HELD.discard(self)
+        os.close(handle)
+
+
+_HELD: set[WriterLock] = set()
+"""The locks of this process."""
+
+
+def _forked() -> None:
+    for lock in tuple(_HELD):
+        lock._let_go()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _holder(content: bytes) -> str:
