@@ -203,3 +203,51 @@ def test_a_backbone_of_another_package_is_made_again_by_name(tmp_path: Path, mon
         pytest.raises(UnknownKindError, match="'letters of mine' is not known"),
     ):
         again.learn(["more"], ["b"])
+
+
+class KeepsDiscarded(Cached):
+    def discard(self, fingerprints: Any) -> None:
+        pass
+
+
+class KeepsCleared(Cached):
+    def clear(self) -> None:
+        pass
+
+
+class KeepsAll(Cached):
+    def extract(self, samples: Any, *, remember: bool = True) -> np.ndarray:
+        return super().extract(samples, remember=True)
+
+
+class KeepsNone(Cached):
+    def remember(self, fingerprints: Any, features: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (KeepsDiscarded, "discard must drop the features of these samples alone"),
+        (KeepsCleared, "clear must drop all features"),
+        (KeepsAll, "extract must keep nothing with remember=False"),
+        (KeepsNone, "it must give the features that it was told to remember"),
+    ],
+)
+def test_a_cache_that_keeps_what_it_must_lose_does_not_pass(kind: type[Cached], words: str, tmp_path: Path) -> None:
+    """Nothing was looked for after discard and clear."""
+    with pytest.raises(CheckFailedError, match=words):
+        check_backbone(kind(Precomputed(3), tmp_path))
+
+
+def test_a_cache_in_use_is_left_as_it_is(tmp_path: Path) -> None:
+    """The check emptied it."""
+    cache = Cached(Precomputed(3), tmp_path)
+    rows = np.array([[1.0, 2.0, 3.0]], np.float32)
+    cache.extract(rows)
+    with pytest.raises(CheckFailedError, match="give these checks an empty cache"):
+        check_backbone(cache)
+    assert len(cache) == 1
+    cache.clear()
+    check_backbone(cache)
+    assert len(cache) == 0
