@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 from benchmarks import cifar, figure
 from benchmarks.figure import Curve, duration
 from benchmarks.images import AtHand, Images, cifar10, digits
+from benchmarks.provenance import provenance, write_json
 from benchmarks.rivals import Recursion, Retraining, Rival
 from neverseen import (
     AnalyticClassifier,
@@ -220,9 +222,15 @@ def run(options: argparse.Namespace) -> int:
     print(f"{backbone.name} made {backbone.n_features} features of each in {took}. Times below do not count that.\n")
     print(f"{'':4}{'request':48}{'time':>8}  {'accuracy':22}digest", flush=True)
     right = report(demo, play(demo))
+    results = provenance("demo", dataset=options.dataset, runtime=options.runtime) | {
+        "title": f"{learned:,} {images.about}",
+        "requests": [words.split(", ")[0] for words in demo.requests],
+        "curves": [asdict(curve) for curve in demo.curves],
+    }
+    if options.json is not None:
+        write_json(options.json, results)
     try:
-        short = [words.split(", ")[0] for words in demo.requests]
-        figure.save(demo.curves, short, f"{learned:,} {images.about}", options.figure)
+        figure.save(results, options.figure)
         print(f"This figure as a picture: {options.figure}")
     except ImportError:
         print("For this figure as a picture: pip install matplotlib")
@@ -238,7 +246,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--runtime", choices=("torch", "onnx"), default="onnx" if fast else "torch", help="(%(default)s)"
     )
-    parser.add_argument("--figure", type=Path, default=Path("build/demo.png"), help="the picture (%(default)s)")
+    parser.add_argument("--figure", type=Path, default=Path("build/demo.svg"), help="the picture (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what the picture shows there")
     cifar.add_options(parser)
     options = parser.parse_args(arguments)
     if options.samples is not None and options.samples < 200:

@@ -39,7 +39,7 @@ from sklearn.linear_model import RidgeClassifier
 from benchmarks.provenance import provenance, write_json
 from neverseen.encoding import Identity
 from neverseen.engine.solver import Solution, solve
-from neverseen.hardware import Array, Hardware, choose
+from neverseen.hardware import Hardware, choose
 from neverseen.holdings import FORGET, LEARN, Change
 from neverseen.labels import LabelIndex
 from neverseen.model.exact import Configuration, ExactModel
@@ -51,6 +51,7 @@ REST = 0.05
 """Seconds before each call that is timed. Threads of OpenBLAS go on spinning for 2**26 cycles when their work is done,
 and who uses PyTorch next would be charged for it. A longer rest would be charged to those that allocate much."""
 
+Array = Any  # of the others: NumPy's or PyTorch's
 Pair = tuple[Array, Array]
 
 
@@ -122,8 +123,8 @@ class Bench:
         self.hardware, self.clock = hardware, Clock(hardware)
         self.codes, self.labels = class_clustered_codes(samples, size, classes, seed)
         self.size, self.classes = size, classes
-        self.features = hardware.float64(hardware.array(self.codes))  # (n, d)
-        self.targets = hardware.array(np.eye(classes)[self.labels])  # (n, C)
+        self.features: Array = hardware.float64(hardware.array(self.codes))  # (n, d)
+        self.targets: Array = hardware.array(np.eye(classes)[self.labels])  # (n, C)
         self.model = self.exact_model(slice(None))
         self.gone = 0
 

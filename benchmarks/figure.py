@@ -1,11 +1,17 @@
-"""Accuracy and cumulative time over requests, for a terminal and as a PNG."""
+"""Accuracy and cumulative time over requests, for a terminal and as an SVG."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HEIGHT = 9  # rows of a panel in the terminal
 
@@ -16,7 +22,7 @@ class Curve:
 
     name: str
     mark: str  # in the terminal
-    colour: str  # in the PNG
+    colour: str  # in the SVG
     seconds: list[float] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
 
@@ -58,17 +64,20 @@ def _panel(rows: list[tuple[str, list[float]]], low: float, high: float, bottom:
     return [*lines, f"{'':7} +-{'-' * (width - 1)}", f"request   {''.join(f'{tick:2}' for tick in ticks)}"]
 
 
-def save(curves: Sequence[Curve], requests: Sequence[str], title: str, path: Path) -> None:
-    """Write the figure as a PNG; `ImportError` without matplotlib."""
+def save(results: dict[str, Any], path: Path) -> None:
+    """Write the figure of the demo's results as an SVG; `ImportError` without matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.6), layout="constrained")
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(results["title"], fontsize=10)
     accuracy, time = figure.subplots(1, 2)
     accuracy.set_title("accuracy on the classes held, percent", fontsize=10, loc="left")
     time.set_title("time of all requests so far, seconds", fontsize=10, loc="left")
+    requests = results["requests"]
     numbers = range(1, len(requests) + 1)
-    for depth, curve in enumerate(curves):  # a line that is covered by others shows on both sides of them
+    for depth, curve in enumerate(
+        Curve(**found) for found in results["curves"]
+    ):  # a line that is covered by others shows on both sides of them
         style = {"color": curve.colour, "linewidth": 1.5 + 1.5 * depth, "marker": "o", "zorder": 5 - depth}
         accuracy.plot(numbers, [100 * share for share in curve.accuracy], markersize=3.5 + 1.5 * depth, **style)
         time.plot(numbers, curve.cumulative, markersize=3.5 + 1.5 * depth, label=curve.name, **style)
@@ -78,5 +87,18 @@ def save(curves: Sequence[Curve], requests: Sequence[str], title: str, path: Pat
         axes.set_xticks(numbers, requests, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="0.92", zorder=0)
+    save_svg(figure, path, results)
+
+
+def save_svg(figure: Figure, path: Path, shown: object) -> None:
+    """Write a figure as an SVG that names what is shown. The same figure, by the same matplotlib, is the same file."""
+    import matplotlib as mpl
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with mpl.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+        figure.savefig(path, format="svg", metadata={"Date": None, "Identifier": digest(shown)})
+
+
+def digest(shown: object) -> str:
+    """Return a digest of JSON values, by which a figure of them is known whatever matplotlib drew it."""
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()

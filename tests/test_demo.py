@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from functools import partial
@@ -25,7 +26,9 @@ def test_demo_ends_in_equal_digests_and_a_figure(
     for package in (*NEEDED, "matplotlib"):
         pytest.importorskip(package)
     monkeypatch.setattr(demo, "efficientnet_lite0", partial(efficientnet_lite0, resolution=32))
-    assert demo.main(["--samples", "200", "--runtime", "torch", "--figure", str(tmp_path / "new" / "demo.png")]) == 0
+    picture, recorded = tmp_path / "new" / "demo.svg", tmp_path / "demo.json"
+    options = ["--samples", "200", "--runtime", "torch", "--figure", str(picture), "--json", str(recorded)]
+    assert demo.main(options) == 0
     printed = capsys.readouterr().out
     after, never = re.findall(r"\b[0-9a-f]{64}\b", printed)
     assert after == never
@@ -42,7 +45,9 @@ def test_demo_ends_in_equal_digests_and_a_figure(
     assert len({line.split()[-1] for line in refused}) == 1  # one digest: nothing changed
     assert "o neverseen, exact" in printed
     assert re.search(r"\b0 of 12,800$", printed, re.MULTILINE)
-    assert (tmp_path / "new" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "the paper's recursion, float64" in (drawn := picture.read_text())
+    figure.save(json.loads(recorded.read_text()), picture)
+    assert picture.read_text() == drawn
 
 
 @pytest.mark.parametrize(

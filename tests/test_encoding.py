@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from neverseen import ConfigurationError, GaussianKernel, Identity, InputError, RandomProjection
-from neverseen import encoding as encoding_module
-from neverseen.encoding import kernel_thresholds, projection_shift, projection_signs, quantise
+from neverseen.encoding import kernel_thresholds, projection_shift, projection_signs, quantise, quantising
 from neverseen.hardware import Hardware
 from tests import oracle
 from tests.samples import features
@@ -41,7 +40,7 @@ def test_quantise_rows_are_independent_of_batch_and_layout(width: int, monkeypat
     assert np.array_equal(quantise(rows[:, ::-1])[:, ::-1].shape, expected.shape)
     assert np.array_equal(np.concatenate([quantise(row[None]) for row in rows]), expected)
     for cached in (1, 7 * width, 2**30):
-        monkeypatch.setattr(encoding_module, "_CACHED", cached)
+        monkeypatch.setattr(quantising, "_CACHED", cached)
         assert np.array_equal(quantise(rows), expected)
 
 
@@ -132,7 +131,7 @@ def test_quantised_centres_are_taken_as_they_are() -> None:
     centres = features("centres", 6, 5)
     quantised = quantise(centres)
     assert GaussianKernel(quantised).digest() == GaussianKernel(centres).digest()
-    assert np.array_equal(GaussianKernel(quantised).quantised_centres(), quantised)
+    assert np.array_equal(GaussianKernel(quantised).array(), quantised)
 
 
 def test_digests_tell_configurations_apart() -> None:

@@ -66,7 +66,7 @@ def test_columns_can_be_picked_replaced_and_multiplied_by_codes(entries: list[li
         ]
     deep = FixedPoint([*matrix.limbs, NUMPY.zeros(2, 3) + 5], NUMPY)
     shallow = matrix.truncated(1)
-    shallow = FixedPoint([limb.copy() for limb in shallow.limbs], NUMPY)
+    shallow = FixedPoint([limb + 0 for limb in shallow.limbs], NUMPY)
     shallow.set_columns([1], deep.columns([0]))
     assert shallow.column_exactly(1) == deep.column_exactly(0)
     assert shallow.column_exactly(0) == [int(limb) for limb in matrix.limbs[0][:, 0]]

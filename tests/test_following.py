@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from neverseen.engine import following as following_module
 from neverseen.engine.following import Following
 from neverseen.engine.preconditioning import ApproximateInverse, Corrected
 from neverseen.engine.solver import solve
-from neverseen.hardware import Hardware, choose
+from neverseen.hardware import Hardware, HardwareOf, choose
+from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests.test_solver import CLASSES, CODES, LABELS, SIZE, sums, weights_of
 
 NUMPY = choose("numpy")
@@ -178,17 +180,16 @@ def test_what_cannot_be_followed_is_left_to_a_full_solve() -> None:
 
 @pytest.mark.parametrize("fault", [7.0, np.nan])
 def test_a_wrong_float_product_is_not_silent(fault: float) -> None:
-    class Faulty(Hardware):
-        name = "numpy"
-
+    class Faulty(NumpyHardware):
         def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
             product = super().matmul(left, right)
             if product.shape == (SIZE, CLASSES) and left.shape[1] == 1:
                 product[0, 0] += fault
             return np.asarray(product)
 
+    faulty: HardwareOf[Any] = Faulty()
     before = list(range(300))
     following = start(before, 2**16, NUMPY)
     gram, cross = sums(before[1:])
     with pytest.raises(HardwareError, match="wrong beyond rounding"):
-        following.after(gram, cross, CODES[:1], np.array([-1]), LABELS[:1], Faulty())
+        following.after(gram, cross, CODES[:1], np.array([-1]), LABELS[:1], faulty)

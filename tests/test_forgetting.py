@@ -508,6 +508,15 @@ def test_a_cache_does_not_outlast_what_is_forgotten() -> None:
     assert backbone.cleared == 1
 
 
+@pytest.mark.parametrize("part", ["discard", "clear"])
+def test_half_a_cache_is_refused(part: str) -> None:
+    """Features that it remembers would stay when their samples are forgotten."""
+    backbone = Letters()
+    setattr(backbone, part, lambda *prints: None)
+    with pytest.raises(ConfigurationError, match="has one of discard and clear: a backbone that remembers features"):
+        new(backbone)
+
+
 # -- predicting, saving ------------------------------------------------------------------------------
 
 

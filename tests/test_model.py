@@ -23,7 +23,7 @@ from neverseen import (
     NotLearnedError,
     RandomProjection,
 )
-from neverseen import encoding as encoding_module
+from neverseen.encoding import encoders
 from neverseen.engine import preconditioning as preconditioning_module
 from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.solver import Solution, solve
@@ -181,7 +181,7 @@ def test_threads_chunks_and_hardware_change_no_bit(
     encoder = RandomProjection(160, seed=1)
     expected = AnalyticClassifier(encoder, key=Key(SECRET), hardware="numpy").fit(rows, labels)
     monkeypatch.setattr(model_module, "CHUNK_ROWS", chunk)
-    monkeypatch.setattr(encoding_module, "_ROWS", chunk)
+    monkeypatch.setattr(encoders, "_ROWS", chunk)
     with threadpool_limits(threads):
         if name != "numpy":
             import torch

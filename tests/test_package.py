@@ -21,8 +21,9 @@ import pytest
 from sklearn.base import clone
 
 import neverseen
-from neverseen import AnalyticClassifier, ConfigurationError, GaussianKernel, Identity, Key, RandomProjection
+from neverseen import AnalyticClassifier, ConfigurationError, GaussianKernel, Identity, Key, RandomProjection, store
 from neverseen import hardware as hardware_module
+from neverseen.backbones import Precomputed
 from neverseen.hardware import Hardware
 from neverseen.model import classifier as classifier_module
 from tests.samples import clustered, features
@@ -34,10 +35,10 @@ OPTIONAL = ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich
 def test_public_face() -> None:
     assert neverseen.__all__ == sorted(neverseen.__all__)
     assert set(neverseen.__all__) == {
-        "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
+        "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "CheckFailedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
         "HardwareError", "IdTakenError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
         "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "RandomProjection", "ReceiptRejectedError",
-        "StoreDamagedError", "StoreLockedError", "__version__",
+        "StoreDamagedError", "StoreLockedError", "UnknownKindError", "__version__",
     }  # fmt: skip
     assert all(hasattr(neverseen, name) for name in neverseen.__all__)
 
@@ -55,6 +56,20 @@ def test_optional_libraries_stay_unimported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{module} []" for module in steps]
+
+
+def test_looking_at_a_store_imports_nothing_heavy(tmp_path: Path) -> None:
+    store.create(tmp_path / "s", Precomputed(3)).close()
+    heavy = ("scipy", "sklearn", "pandas", "torch", "onnxruntime", "PIL", "fastapi")
+    script = (
+        "import sys\n"
+        "from neverseen.cli import main\n"
+        f"sys.argv = ['neverseen', 'status', {str(tmp_path / 's')!r}]\n"
+        "try:\n    main()\n"
+        f"finally:\n    print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("[]\n")
 
 
 def test_late_names_are_there() -> None:

@@ -254,7 +254,7 @@ def test_impossible_requests_are_refused() -> None:
 def test_settings_are_whole(name: str) -> None:
     setting = settings.read(name)
     found = keys(setting)
-    assert len({key.file_name for key in found}) == len(found)
+    assert len({str(key) for key in found}) == len(found)
     assert {key.experiment for key in found} == set(EXPERIMENTS)
     assert {key.method for key in found if key.experiment == "table1"} >= {"retrain", "neverseen", "scrub"}
     timed = [key for key in found if key.timed]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ pytest.importorskip("torch")
 
 from benchmarks.paper import settings
 from benchmarks.paper.experiments import Key, settings_digest
-from benchmarks.paper.report import NoResultsError, write_report
-from benchmarks.paper.results import Results, cell, paper_figures, show
+from benchmarks.paper.report import NoResultsError, write_report, write_reports
+from benchmarks.paper.results import Results, cell, keep, paper_figures, show
 from benchmarks.paper.tables import Table, all_tables
 
 
@@ -84,13 +83,6 @@ MADE_UP = [
 ]
 
 
-def written(folder: Path, results: list[dict[str, Any]]) -> Path:
-    folder.mkdir(exist_ok=True)
-    for number, one in enumerate(results):
-        (folder / f"{number:03}.json").write_text(json.dumps(one))
-    return folder
-
-
 def tables(results: list[dict[str, Any]]) -> dict[str, Table]:
     return {table.name: table for table in all_tables(Results(results))}
 
@@ -152,8 +144,8 @@ def test_results_of_earlier_settings_are_named(tmp_path: Path) -> None:
         result("table1", "scrub", 5, 0, settings_digest="other"),
         result("table1", "random_label", 5, 0),
     ]
-    write_report(written(tmp_path / "runs", made_up), tmp_path / "out")
-    assert "to be run again" in (told := (tmp_path / "out" / "report.md").read_text())
+    write_report(Results(made_up), tmp_path)
+    assert "to be run again" in (told := (tmp_path / "report.md").read_text())
     assert "- table1: RandomLabel; SCRUB\n" in told
 
 
@@ -167,23 +159,23 @@ def test_other_tables_say_what_happened() -> None:
 
 def test_everything_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    files = write_report(written(tmp_path / "runs", MADE_UP), tmp_path / "out")
+    files = write_report(Results(MADE_UP), tmp_path / "out")
     assert all(path.is_file() and path.stat().st_size for path in files)
-    assert {path.suffix for path in files} == {".md", ".tex", ".csv", ".png", ".svg"}
+    assert {path.suffix for path in files} == {".md", ".tex", ".csv", ".svg"}
     text = (tmp_path / "out" / "report.md").read_text()
     assert "## Runs that failed" in text
     assert "The digest was that of the retrained model in 4 of 4 runs of neverseen." in text
     assert "- CIFAR-100: neverseen 80.00 ± 0.00 retained, 60.00 ± 0.00 test; the paper's ACU about 84 and 60.0." in text
     assert "- table1-cifar100-woodfisher-5-0: OutOfMemoryError" in text
     assert "NVIDIA H200, torch 2.9, commit 0123456789ab" in text
-    assert "(stress_few-cifar100-29.png)" in text
-    assert "(dynamics-cifar100-5.png)" in text
-    latex = (tmp_path / "out" / "table1-cifar100-5.tex").read_text()
+    assert "(stress_few-cifar100-29.svg)" in text
+    assert "(dynamics-cifar100-5.svg)" in text
+    latex = (tmp_path / "out" / "tables.tex").read_text()
     assert r"2.00 $\pm$ 1.00" in latex
     assert "±" not in latex
-    rows = list(csv.reader(io.StringIO((tmp_path / "out" / "table1-cifar100-5.csv").read_text())))
-    assert len({len(row) for row in rows}) == 1
-    again = write_report(tmp_path / "runs", tmp_path / "again")
+    rows = list(csv.reader(io.StringIO((tmp_path / "out" / "tables.csv").read_text())))
+    assert len({len(row) for row in rows if row[0] == "table1-cifar100-5"}) == 1
+    again = write_report(Results(MADE_UP), tmp_path / "again")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in files]
 
 
@@ -191,18 +183,19 @@ def test_without_matplotlib_there_are_tables_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    files = write_report(written(tmp_path / "runs", MADE_UP), tmp_path / "out")
+    files = write_report(Results(MADE_UP), tmp_path)
     assert {path.suffix for path in files} == {".md", ".tex", ".csv"}
     assert "no figures: they need matplotlib" in capsys.readouterr().out
 
 
-def test_settings_are_not_mixed(tmp_path: Path) -> None:
-    folder = written(tmp_path / "runs", [MADE_UP[0], MADE_UP[1] | {"setting": "cpu"}])
-    assert [run["setting"] for run in Results.read(folder).runs] == ["full"]
-    assert [run["setting"] for run in Results.read(folder, "cpu").runs] == ["cpu"]
+def test_each_setting_has_its_own_report(tmp_path: Path) -> None:
+    for one in (MADE_UP[4], MADE_UP[12] | {"setting": "cpu"}):
+        keep(tmp_path / f"{one['setting']}.jsonl", one)
+    written = {path.relative_to(tmp_path).as_posix() for path in write_reports(tmp_path) if path.suffix == ".md"}
+    assert written == {"cpu/report.md", "full/report.md"}
     (tmp_path / "none").mkdir()
     with pytest.raises(NoResultsError, match="holds no results: python -m benchmarks.paper run"):
-        write_report(tmp_path / "none", tmp_path / "out")
+        write_reports(tmp_path / "none")
 
 
 def test_numbers_are_shown_so_that_small_is_not_zero() -> None:

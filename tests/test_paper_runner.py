@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,30 +24,18 @@ from benchmarks.paper import runner, settings  # noqa: E402
 from benchmarks.paper.__main__ import main  # noqa: E402
 from benchmarks.paper.artefacts import Artefacts  # noqa: E402
 from benchmarks.paper.experiments import Key  # noqa: E402
+from benchmarks.paper.results import Result, keep, read_runs  # noqa: E402
 from benchmarks.paper.settings import Setting, SettingError  # noqa: E402
 from benchmarks.paper.training import augmented, generator_on  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
-TINY = """
-based_on = "smoke"
-width = 2
+TINY = f"""
+based_on = "{ROOT}/tests/paper_small.toml"
 extra_methods = ["paper_probes:Fails", "paper_probes:Dies", "paper_probes:Blind", "paper_probes:Sighted", "paper_probes:Hungry"]
 
 [sizes]
-train = 100
-test = 20
-base = 30
-learned = 60
-forgotten = 20
-head_references = 2
 network_references = 0
-
-[base]
-epochs = 1
-
-[analytic]
-codes = 32
 
 [experiments.table1]
 methods = ["finetune", "neggrad", "neverseen"]
@@ -127,9 +116,10 @@ def options(folder: Path, out: Path, only: str, workers: int = 0, **others: Any)
     return runner.Options(out=out, work=folder / "work", data=folder, workers=workers, only=chosen, **others)
 
 
-def read(path: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(path.read_text())
-    return result
+def read(out: Path, setting: str = "tiny") -> dict[str, Result]:
+    """Return results by experiment, method and number of requests."""
+    runs = read_runs(out / f"{setting}.jsonl")
+    return {f"{run['experiment']}-{run['method']}-{run['requests']}": run for run in runs}
 
 
 # -- results ---------------------------------------------------------------------------------------
@@ -137,7 +127,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def test_results_have_all_that_the_report_needs(folder: Path, setting: Setting, tmp_path: Path) -> None:
     assert runner.run(setting, options(folder, tmp_path, "experiment=table1,alternating,stress_few")) == 0
-    network, exact = read(tmp_path / "table1-synthetic10-finetune-2-0.json"), None
+    network, exact = read(tmp_path)["table1-finetune-2"], None
     assert network["failed"] is None
     assert network["reads_retained"] is True
     assert network["samples"] == {"retained": 40, "forgotten": 20, "test": 20}
@@ -148,8 +138,8 @@ def test_results_have_all_that_the_report_needs(folder: Path, setting: Setting, 
     assert network["times"]["update"] == pytest.approx(sum(network["times"]["per_request"]), abs=1e-3)
     assert [point["requests"] for point in network["after_each_request"]] == [1, 2]
     assert set(network["mia"]) == {"confidence", "gap", "lira", "lira_tpr_at_1_percent"}
-    for name in ("table1-synthetic10-neverseen-2-0", "alternating-synthetic10-neverseen-4-0"):
-        exact = read(tmp_path / f"{name}.json")
+    for name in ("table1-neverseen-2", "alternating-neverseen-4"):
+        exact = read(tmp_path)[name]
         assert exact["digest"]["equal"] is True
         assert exact["digest"]["model"] == exact["digest"]["retrained"]
         assert exact["parameter_gap"] == 0
@@ -157,31 +147,33 @@ def test_results_have_all_that_the_report_needs(folder: Path, setting: Setting, 
         assert exact["reads_retained"] is False
         assert exact["times"]["alone"] is False
     assert exact is not None
-    assert exact["digest"] == read(tmp_path / "table1-synthetic10-neverseen-2-0.json")["digest"]
-    few = read(tmp_path / "stress_few-synthetic10-neverseen-5-0.json")
+    assert exact["digest"] == read(tmp_path)["table1-neverseen-2"]["digest"]
+    few = read(tmp_path)["stress_few-neverseen-5"]
     assert few["samples"]["retained"] == 20 < setting.analytic.codes
     assert few["digest"]["equal"] is True
-    assert all(path.stat().st_size < 10_000 for path in tmp_path.iterdir())
+    lines = (tmp_path / "tiny.jsonl").read_text().splitlines()
+    assert max(map(len, lines)) < 10_000
+    assert lines == sorted(lines)  # by experiment, data set, method
 
 
 def test_class_requests_leave_no_sample_of_the_class(folder: Path, setting: Setting, tmp_path: Path) -> None:
     only = "experiment=classes,class_sums,method=neverseen,acu_float64"
     assert runner.run(setting, options(folder, tmp_path, only)) == 0
-    by_samples = read(tmp_path / "classes-synthetic10-neverseen-3-0.json")
-    by_sums = read(tmp_path / "class_sums-synthetic10-neverseen-3-0.json")
+    by_samples = read(tmp_path)["classes-neverseen-3"]
+    by_sums = read(tmp_path)["class_sums-neverseen-3"]
     assert by_samples["digest"] == by_sums["digest"]
     assert by_samples["digest"]["equal"] is True
     assert by_samples["samples"]["test"] == 14  # of the seven classes left
     assert by_samples["accuracy"]["forgotten"] == 0
-    assert read(tmp_path / "class_sums-synthetic10-acu_float64-3-0.json")["parameter_gap"] < 1e-6
+    assert read(tmp_path)["class_sums-acu_float64-3"]["parameter_gap"] < 1e-6
 
 
 def test_retained_samples_go_only_to_methods_that_declare_it(folder: Path, setting: Setting, tmp_path: Path) -> None:
     runner.run(setting, options(folder, tmp_path, "experiment=table2,method=blind,sighted"))
-    assert read(tmp_path / "table2-synthetic10-blind-2-0.json")["notes"] == ["retained: None"] * 2
-    sighted = read(tmp_path / "table2-synthetic10-sighted-2-0.json")
+    assert read(tmp_path)["table2-blind-2"]["notes"] == ["retained: None"] * 2
+    sighted = read(tmp_path)["table2-sighted-2"]
     assert sighted["notes"] == ["retained: 50, forgotten: 10", "retained: 40, forgotten: 10"]
-    assert sighted["gap"] == read(tmp_path / "table2-synthetic10-blind-2-0.json")["gap"]  # neither moved anything
+    assert sighted["gap"] == read(tmp_path)["table2-blind-2"]["gap"]  # neither moved anything
 
 
 def test_augmentation_shifts_and_mirrors() -> None:
@@ -206,23 +198,64 @@ def test_a_killed_run_goes_on_with_what_is_missing(folder: Path, setting: Settin
     command += ["--work", str(folder / "work"), "--only", "experiment=table2,method=retrain,scrub,blind"]
     command += ["--workers", "0"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), str(folder)])}
-    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, stdout=subprocess.PIPE)
-    give_up = time.monotonic() + 120
-    while not list(tmp_path.glob("*.json")) and process.poll() is None and time.monotonic() < give_up:
-        time.sleep(0.01)
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, start_new_session=True, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert ": ok" in process.stdout.readline()  # one is done
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    first = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    first = read(tmp_path)
     assert 1 <= len(first) <= 3
     chosen = options(folder, tmp_path, "experiment=table2,method=retrain,scrub,blind")
-    todo = runner.missing(setting, chosen)
-    assert len(todo) == 3 - len(first)
+    assert len(runner.missing(setting, chosen)) == 3 - len(first)
     assert runner.run(setting, chosen) == 0
-    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    after = read(tmp_path)
     assert len(after) == 3
-    assert {name: after[name] for name in first} == first
+    assert {name: after[name] for name in first} == first  # its times and all
     assert runner.run(setting, chosen) == 0
-    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} == after
+    assert read(tmp_path) == after
+
+
+def kept(path: Path, *runs: tuple[str, int]) -> list[tuple[str, int]]:
+    for method, seed in runs:
+        key = Key("table1", "cifar10", method, 5, seed, False)
+        keep(path, key._asdict() | {"setting": "full", "failed": None})
+    return [(run["method"], run["seed"]) for run in read_runs(path)]
+
+
+def test_results_are_sorted_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "full.jsonl"
+    assert kept(path, ("scrub", 10), ("scrub", 2)) == [("scrub", 2), ("scrub", 10)]
+    before = path.read_bytes()
+    assert kept(path, ("neggrad", 0), ("scrub", 2)) == [("neggrad", 0), ("scrub", 2), ("scrub", 10)]
+    assert path.read_bytes().endswith(before)
+    assert [file.name for file in path.parent.iterdir()] == ["full.jsonl"]
+
+
+def test_what_is_cut_off_while_it_is_written_leaves_the_results_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "full.jsonl"
+    kept(path, ("scrub", 0))
+
+    def cut_off(file: Path, text: str) -> int:
+        file.write_bytes(text.encode()[:-9])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            kept(path, ("scrub", 1))
+    assert kept(path) == [("scrub", 0)]
+    assert kept(path, ("scrub", 2)) == [("scrub", 0), ("scrub", 2)]
+
+
+def test_no_result_is_lost_where_several_add_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "full.jsonl"
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda seed: kept(path, ("scrub", seed)), range(40)))
+    assert kept(path) == [("scrub", seed) for seed in range(40)]
 
 
 def test_failures_are_recorded_and_others_go_on(
@@ -230,11 +263,11 @@ def test_failures_are_recorded_and_others_go_on(
 ) -> None:
     chosen = options(folder, tmp_path, "experiment=table2,method=fails,dies,blind", workers=1)
     assert runner.run(setting, chosen) == 0
-    raised = read(tmp_path / "table2-synthetic10-fails-2-0.json")
+    raised = read(tmp_path)["table2-fails-2"]
     assert raised["failed"] == "ArithmeticError: the matrix is singular"
     assert (raised["experiment"], raised["method"], raised["seed"]) == ("table2", "fails", 0)
-    assert read(tmp_path / "table2-synthetic10-dies-2-0.json")["failed"] == "the process ended with code 3"
-    assert read(tmp_path / "table2-synthetic10-blind-2-0.json")["failed"] is None
+    assert read(tmp_path)["table2-dies-2"]["failed"] == "the process ended with code 3"
+    assert read(tmp_path)["table2-blind-2"]["failed"] is None
     assert "FAILED: ArithmeticError" in capfd.readouterr().out
     assert {key.method for key in runner.failures(setting, chosen)} == {"fails", "dies"}
     assert runner.missing(setting, chosen) == []
@@ -251,7 +284,7 @@ def test_workers_share_the_cores_and_what_runs_out_of_memory_runs_again_alone(
     assert runner.run(setting, chosen) == 0
     assert "hungry-2-0: out of memory; again at the end, alone" in capfd.readouterr().out
     assert runner.failures(setting, chosen) == []
-    assert set(read(tmp_path / "table2-synthetic10-hungry-2-0.json")["notes"]) == {"6"}  # 3 beside others
+    assert set(read(tmp_path)["table2-hungry-2"]["notes"]) == {"6"}  # 3 beside others
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
@@ -261,7 +294,7 @@ def test_nothing_starts_after_the_deadline(folder: Path, setting: Setting, tmp_p
         assert runner.run(setting, chosen) == 2
     stopped = options(folder, tmp_path, "experiment=table2,method=blind,scrub", stop=0.1, workers=1)
     assert runner.run(setting, stopped) == 2
-    assert not list(tmp_path.glob("*.json"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_took_longest_may_go_first(
@@ -269,13 +302,11 @@ def test_what_took_longest_may_go_first(
 ) -> None:
     chosen = options(folder, tmp_path, "experiment=table2,method=scrub,blind,sighted")
     runner.run(setting, chosen)
-    told = {}
-    for method, seconds in (("blind", 7.0), ("scrub", 1.0), ("sighted", 9.0)):
-        path = tmp_path / f"table2-synthetic10-{method}-2-0.json"
-        told[path] = json.dumps(read(path) | {"seconds": seconds})
+    seconds = {"blind": 7.0, "scrub": 1.0, "sighted": 9.0}
+    told = [run | {"seconds": seconds[run["method"]]} for run in read(tmp_path).values()]
     for longest_first, order in ((True, "sighted blind scrub"), (False, "scrub blind sighted")):
-        for path, text in told.items():
-            path.write_text(text)
+        for run in told:
+            keep(tmp_path / "tiny.jsonl", run)
         capsys.readouterr()
         runner.run(setting, replace(chosen, longest_first=longest_first, again=True))
         assert re.findall(r"synthetic10-([a-z]+)-", capsys.readouterr().out) == order.split()
@@ -294,12 +325,12 @@ def test_what_would_not_end_in_time_is_left(folder: Path, setting: Setting, tmp_
 def test_the_timing_phase_waits_for_the_shared_one(folder: Path, setting: Setting, tmp_path: Path) -> None:
     chosen = options(folder, tmp_path, "experiment=dynamics,time,method=neverseen,neggrad", phase="shared")
     assert runner.run(setting, chosen) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["dynamics-synthetic10-neggrad-4-0.json"]
+    assert list(read(tmp_path)) == ["dynamics-neggrad-4"]
     chosen = options(folder, tmp_path, "experiment=dynamics,time,method=neverseen,neggrad", phase="timing")
     assert runner.run(setting, chosen) == 0
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(read(tmp_path)) == 4
     for method in ("neverseen", "neggrad"):  # times are all that such a run is for
-        timed = read(tmp_path / f"time-synthetic10-{method}-2-0.json")
+        timed = read(tmp_path)[f"time-{method}-2"]
         assert timed["times"]["alone"] is True
         assert "accuracy" not in timed
         assert timed["digest"] is None or timed["digest"]["equal"]
@@ -320,10 +351,10 @@ def test_a_few_requests_are_timed_of_a_gradient_method(folder: Path, setting: Se
     setting = replace(setting, experiments={**setting.experiments, "time": time_})
     chosen = options(folder, tmp_path, "experiment=time,method=neggrad,neverseen,retrain")
     assert runner.run(setting, chosen) == 0
-    gradient = read(tmp_path / "time-synthetic10-neggrad-5-0.json")
+    gradient = read(tmp_path)["time-neggrad-5"]
     assert (gradient["requests_done"], gradient["samples"]["retained"]) == (3, 40)  # the last one is among them
-    assert read(tmp_path / "time-synthetic10-neverseen-5-0.json")["requests_done"] == 5
-    assert read(tmp_path / "time-synthetic10-retrain-1-0.json")["samples"] == {
+    assert read(tmp_path)["time-neverseen-5"]["requests_done"] == 5
+    assert read(tmp_path)["time-retrain-1"]["samples"] == {
         "retained": 50,
         "forgotten": 10,
         "test": 20,
@@ -338,10 +369,10 @@ def test_analytic_methods_are_timed_several_times(folder: Path, setting: Setting
         setting = replace(setting, experiments={**setting.experiments, "time": time_})
         assert len(runner.missing(setting, chosen)) == 2
         assert runner.run(setting, chosen) == 0
-    times = read(tmp_path / "time-synthetic10-neverseen-5-0.json")["times"]
+    times = read(tmp_path)["time-neverseen-5"]["times"]
     assert len(times["updates"]) == 3
     assert times["update"] == sorted(times["updates"])[1] == pytest.approx(sum(times["per_request"]), abs=1e-3)
-    assert read(tmp_path / "time-synthetic10-neggrad-5-0.json")["times"]["updates"] is None
+    assert read(tmp_path)["time-neggrad-5"]["times"]["updates"] is None
     for repeats in (0, 2):
         experiments = {**setting.experiments, "time": replace(once, repeats=repeats)}
         with pytest.raises(SettingError, match="repeats must be odd"):
@@ -393,7 +424,7 @@ def test_commands_say_what_is_wrong(
     assert "--workers is -3; 0 for this process alone" in capsys.readouterr().err
     assert main(["data", "check", "cifar100"]) == 2
     assert "no cifar100 found" in capsys.readouterr().err
-    assert main(["report", "--runs", str(tmp_path)]) == 1
+    assert main(["report", str(tmp_path)]) == 1
     assert "holds no results" in capsys.readouterr().err
     assert main(["run", "smoke", "--out", str(tmp_path), "--list"]) == 0
     assert "time-synthetic10-neverseen-2-0 (alone)" in capsys.readouterr().out
@@ -432,22 +463,22 @@ def test_without_images_no_result_is_made_or_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NEVERSEEN_DATA", str(tmp_path / "nowhere"))
-    kept = tmp_path / "stress_few-cifar10-neverseen-29-0.json"
-    kept.write_text("{}")
+    before = kept(tmp_path / "full.jsonl", ("scrub", 0))
     command = ["run", "full", "--again", "--only", "experiment=stress_few,dataset=cifar10", "--out", str(tmp_path)]
     assert main([*command, "--device", "cpu"]) == 2
     assert "or name another folder with NEVERSEEN_DATA" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
-    assert kept.read_text() == "{}"
+    assert [path.name for path in tmp_path.iterdir()] == ["full.jsonl"]
+    assert kept(tmp_path / "full.jsonl") == before
 
 
-@pytest.mark.parametrize("text", ['{"setting": "smo', "[]", "{}"])
-def test_a_file_that_is_no_result_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    damaged = tmp_path / "table1-synthetic10-neverseen-2-0.json"
-    damaged.write_text(text)
-    for command in (["run", "smoke", "--list", "--out"], ["report", "--runs"]):
+@pytest.mark.parametrize("text", ['{"setting": "smo', "[]", "{}", ""])
+def test_a_line_that_is_not_a_result_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = tmp_path / "smoke.jsonl"
+    kept(damaged, ("scrub", 0))
+    damaged.write_text(damaged.read_text() + text + "\n")
+    for command in (["run", "smoke", "--list", "--out"], ["report"]):
         assert main([*command, str(tmp_path)]) == 2
-        assert f"{damaged} is no result" in capsys.readouterr().err
+        assert f"{damaged}, line 2, is not a result" in capsys.readouterr().err
 
 
 def test_only_what_there_is_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -491,13 +522,10 @@ def test_the_walkthrough_in_the_documentation_works(
     monkeypatch.syspath_prepend(str(tmp_path))
     options = ["--only", "method=noise", "--out", "runs", "--work", str(folder / "work"), "--workers", "0"]
     assert main(["run", "noise.toml", *options]) == 0
-    assert sorted(path.name for path in Path("runs").iterdir()) == [
-        "table1-synthetic10-noise-2-0.json",
-        "table2-synthetic10-noise-2-0.json",
-    ]
-    result = read(Path("runs/table2-synthetic10-noise-2-0.json"))
+    assert set(read(Path("runs"), "noise")) == {"table1-noise-2", "table2-noise-2"}
+    result = read(Path("runs"), "noise")["table2-noise-2"]
     assert result["method_settings"] == {"scale": 0.001}
     assert result["parameter_gap"] > 0
-    assert main(["report", "--runs", "runs", "--out", "tables"]) == 0
-    assert "| noise | no |" in Path("tables/report.md").read_text()
+    assert main(["report", "runs"]) == 0
+    assert "| noise | no |" in Path("runs/noise/report.md").read_text()
     capsys.readouterr()

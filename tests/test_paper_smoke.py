@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,26 +14,11 @@ pytest.importorskip("matplotlib")
 from benchmarks.paper.__main__ import main  # noqa: E402
 from benchmarks.paper.experiments import EXPERIMENTS, keys  # noqa: E402
 from benchmarks.paper.methods import METHODS  # noqa: E402
+from benchmarks.paper.results import read_runs  # noqa: E402
 from benchmarks.paper.settings import read  # noqa: E402
 
-SMALLER = """
-based_on = "smoke"
-width = 2
-
-[sizes]
-train = 100
-test = 20
-base = 30
-learned = 60
-forgotten = 20
-head_references = 2
-network_references = 2
-
-[base]
-epochs = 1
-
-[analytic]
-codes = 32
+SMALLER = f"""
+based_on = "{Path(__file__).with_name("paper_small.toml")}"
 
 [experiments.stress_singles]
 requests = [20]
@@ -57,12 +41,12 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     command = ["run", "smaller.toml", "--work", "work", "--device", "cpu", "--workers", "0"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "tables and figures: python -m benchmarks.paper report --runs build/paper/smaller" in said
+    assert "tables and figures: python -m benchmarks.paper report build/paper" in said
     wanted = keys(read("smaller.toml"))
     assert len(wanted) == len(keys(read("smoke")))
     assert {key.experiment for key in wanted} == set(EXPERIMENTS)
     assert {key.method for key in wanted} == set(METHODS)
-    results = [json.loads(path.read_text()) for path in Path("build/paper/smaller").glob("*.json")]
+    results = read_runs(Path("build/paper/smaller.jsonl"))
     assert len(results) == len(wanted)
     assert not [result["failed"] for result in results if result["failed"]]
     exact = [result["digest"]["equal"] for result in results if result["method"].startswith("neverseen")]
@@ -70,6 +54,6 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert all(exact)
     assert main(command) == 0
     assert "0 runs done, 0 left" in capsys.readouterr().out
-    assert main(["report", "--runs", "build/paper/smaller"]) == 0
-    report = Path("build/paper/smaller/report/report.md").read_text()
+    assert main(["report", "build/paper"]) == 0
+    report = Path("build/paper/smaller/report.md").read_text()
     assert f"The digest was that of the retrained model in {len(exact)} of {len(exact)} runs" in report

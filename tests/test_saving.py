@@ -182,7 +182,7 @@ def test_models_with_custom_encoders_are_not_saved(tmp_path: Path) -> None:
         pass
 
     model = AnalyticClassifier(Custom(), key=KEY).fit(X, LABELS)
-    with pytest.raises(ConfigurationError, match=r"custom encoder \(Custom\) cannot be saved"):
+    with pytest.raises(ConfigurationError, match="the encoder Custom cannot be saved: it is not registered"):
         model.save(tmp_path / "model")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from neverseen.engine.preconditioning import ApproximateInverse, CholeskyFactor,
 from neverseen.engine.rational import eliminated
 from neverseen.engine.refinement import Refinement
 from neverseen.engine.solver import solve
-from neverseen.hardware import Array, Hardware, choose
+from neverseen.hardware import Array, Hardware, HardwareOf, choose
+from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests.samples import clustered
 from tests.samples import codes as sample_codes
 
@@ -159,14 +161,15 @@ def test_shapes_are_checked() -> None:
 
 
 def test_wrong_products_stop_the_solve() -> None:
-    class Faulty(Hardware):
-        def matmul(self, left: Array, right: Array) -> Array:
+    class Faulty(NumpyHardware):
+        def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
             product = super().matmul(left, right)
             product[0, 0] *= 1 + 2.0**-30
             return product
 
+    faulty: HardwareOf[Any] = Faulty()
     with pytest.raises(HardwareError, match="nothing was changed"):
-        solve(*sums(np.arange(300)), 2**16, hardware=Faulty())
+        solve(*sums(np.arange(300)), 2**16, hardware=faulty)
 
 
 def test_a_near_tie_below_every_float_is_not_a_tie() -> None:

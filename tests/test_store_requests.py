@@ -146,6 +146,22 @@ def test_verdicts(tmp_path: Path) -> None:
         assert verdict.error.reason == "used"
 
 
+def test_a_receipt_that_was_looked_at_goes_once(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        receipts = made.learn(ROWS[:6], LABELS[:6], IDS[:6])
+        shown = [verdict.shown for verdict in made.verdicts([receipts[4], receipts[4], receipts[5]])]
+        assert all(each is not None for each in shown)
+        before = everything(made)
+        with pytest.raises((NotLearnedError, ReceiptRejectedError)):
+            made.commit(made.forgetting([each for each in shown if each is not None]))
+        assert everything(made) == before
+        assert shown[0] is not None
+        made.commit(made.forgetting([shown[0]]))
+        with pytest.raises((NotLearnedError, ReceiptRejectedError)):
+            made.commit(made.forgetting([shown[0]]))
+        assert made.digest() == never([0, 1, 2, 3, 5])
+
+
 def test_a_rehearsal_says_what_would_be_said_and_changes_nothing(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:6], LABELS[:6], IDS[:6])

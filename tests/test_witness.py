@@ -7,6 +7,7 @@ import math
 import random
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from neverseen import CertificateRejectedError, HardwareError, InputError
 from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.following import Following
 from neverseen.engine.solver import Solution, solve
-from neverseen.hardware import Hardware, choose
+from neverseen.hardware import Hardware, HardwareOf, choose
+from neverseen.hardware.numpy_cpu import NumpyHardware
 from neverseen.proof import witness as witness_module
 from neverseen.proof.witness import MAX_BITS, Witness, _pieces, check_weights, make_witness
 from tests import oracle
@@ -513,16 +515,15 @@ def test_arguments_are_checked() -> None:
 
 
 def test_wrong_products_are_not_silent() -> None:
-    class Faulty(Hardware):
-        name = "numpy"
-
+    class Faulty(NumpyHardware):
         def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
             product = np.asarray(super().matmul(left, right))
             product[1, 1] += 1
             return product
 
+    faulty: HardwareOf[Any] = Faulty()
     with pytest.raises(HardwareError):
-        check_weights(CASE.gram, CASE.cross, GAMMA, GRID_BITS, CASE.weights, CASE.witness, Faulty())
+        check_weights(CASE.gram, CASE.cross, GAMMA, GRID_BITS, CASE.weights, CASE.witness, faulty)
 
 
 def test_the_root_is_rounded_up() -> None:

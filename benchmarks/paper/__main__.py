@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="{run,report,data,validate}")
     run = verbs.add_parser("run", help="do the runs of a setting that have no result yet")
     run.add_argument("setting", help=f"{', '.join(names())}, or a .toml file")
-    run.add_argument("--out", type=Path, metavar="RUNS", help="results, one JSON a run (build/paper/SETTING)")
+    run.add_argument("--out", type=Path, help="folder of the results, SETTING.jsonl (build/paper)")
     run.add_argument("--work", type=Path, help="networks and features, kept for later runs (~/.cache/neverseen/paper)")
     run.add_argument("--data", type=Path, help="the images (NEVERSEEN_DATA, else ~/.cache/neverseen)")
     run.add_argument("--device", help="cpu or cuda (cuda where there is one)")
@@ -52,9 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--list", action="store_true", help="say what is missing and do nothing")
     run.set_defaults(act=_run)
     report = verbs.add_parser("report", help="write tables and figures from the results")
-    report.add_argument("--runs", type=Path, help="results (those in the repository, docs/results/paper/runs)")
-    report.add_argument("--out", type=Path, help="where tables and figures go (RUNS/report, or docs/results/paper)")
-    report.add_argument("--setting", help="whose results, if there are several (full)")
+    report.add_argument(
+        "folder", type=Path, nargs="?", default=RESULTS, help="of the results (those in the repository)"
+    )
     report.set_defaults(act=_report)
     data = verbs.add_parser("data", help="find, check and pack the images")
     data.add_argument("verb", choices=("check", "pack"))
@@ -110,7 +110,7 @@ def _run(options: argparse.Namespace) -> int:
 
     setting = read(options.setting)
     methods(setting)  # raises, before anything is run, if it names an unknown one
-    out = options.out or Path("build/paper") / setting.name
+    out = options.out or Path("build/paper")
     if options.workers is not None and options.workers < 0:
         raise SettingError(f"--workers is {options.workers}; 0 for this process alone, or more")
     cuda = _device(options.device).startswith("cuda")
@@ -137,17 +137,15 @@ def _run(options: argparse.Namespace) -> int:
     if failed:
         print(f"{len(failed)} failed, {failed[0]} first: the same with --failed tries again what failed")
     if not left:
-        print(f"tables and figures: python -m benchmarks.paper report --runs {out}")
+        print(f"tables and figures: python -m benchmarks.paper report {out}")
     return int(any(failed))
 
 
 def _report(options: argparse.Namespace) -> int:
-    from benchmarks.paper.report import NoResultsError, write_report
+    from benchmarks.paper.report import NoResultsError, write_reports
 
     try:
-        runs = options.runs or RESULTS / "runs"
-        out = options.out or (runs / "report" if options.runs else RESULTS)
-        for path in write_report(runs, out, options.setting):
+        for path in write_reports(options.folder):
             print(path)
     except NoResultsError as error:
         print(f"error: {error}", file=sys.stderr)

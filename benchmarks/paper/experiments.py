@@ -54,17 +54,12 @@ class Key(NamedTuple):
     timed: bool
 
     @property
-    def file_name(self) -> str:
-        """Name of the result's file."""
-        return f"{self.experiment}-{self.dataset}-{self.method}-{self.requests}-{self.seed}.json"
-
-    @property
     def place(self) -> tuple[str, int]:
         """Data set and seed: runs of one place share their artefacts."""
         return self.dataset, self.seed
 
     def __str__(self) -> str:
-        return self.file_name.removesuffix(".json")
+        return "-".join(map(str, self[:5]))
 
 
 def settings_digest(key: Key, setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""The figures: accuracy and cumulative time against requests, as PNG and SVG."""
+"""The figures: accuracy and cumulative time against requests, as SVG."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.figure import save_svg
 from benchmarks.paper.results import DATA, NAMES, Result, Results
 
 # One colour a method, the same in all figures (Okabe and Ito's, which most people can tell apart).
@@ -30,41 +31,6 @@ TITLES = {
 }
 
 
-def draw_all(results: Results, folder: Path) -> list[Path]:
-    """Draw what there are results for; return the files. Needs matplotlib: without it says so and draws nothing."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        print("no figures: they need matplotlib (pip install matplotlib)")
-        return []
-    mpl.use("Agg")
-    files: list[Path] = []
-    for dataset in results.data:
-        for experiment, title in TITLES.items():
-            counts = set(results.counts(experiment, dataset))
-            if experiment == "dynamics":  # table 1 has traces too
-                counts |= set(results.counts("table1", dataset))
-            for requests in sorted(counts):
-                traced = _traced(results, experiment, dataset, requests)
-                if traced:
-                    heading = f"{DATA.get(dataset, dataset)}, K = {requests}: {title.lower()}"
-                    times = _times(results, experiment, dataset, requests)
-                    files += _draw(traced, times, heading, folder / f"{experiment}-{dataset}-{requests}")
-    return files
-
-
-def _traced(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Result]:
-    """Return for each method the first run that was looked at on the way."""
-    names = ["dynamics", "table1"] if experiment == "dynamics" else [experiment]
-    found: dict[str, Result] = {}
-    for name in names:
-        for run in results.all(name, dataset):
-            good = not run["failed"] and run["requests"] == requests and run["method"] in COLOURS
-            if good and run["after_each_request"]:
-                found.setdefault(run["method"], run)
-    return {name: found[name] for name in NAMES if name in found}
-
-
 class Curve(NamedTuple):
     """Seconds after so many requests."""
 
@@ -73,32 +39,38 @@ class Curve(NamedTuple):
     reckoned: bool  # from a few requests that were timed
 
 
-def _times(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Curve]:
-    """Return the times of runs that were alone on the machine."""
-    names = ("time", "dynamics") if experiment == "dynamics" else (experiment,)
-    found: dict[str, Curve] = {}
-    for run in results.runs:
-        good = run["experiment"] in names and run["dataset"] == dataset and run["requests"] == requests
-        if good and not run["failed"] and run["times"]["alone"] and run["method"] in COLOURS:
-            found.setdefault(run["method"], _curve(run))
+class Plot(NamedTuple):
+    """What a figure shows."""
+
+    heading: str
+    traced: dict[str, Result]  # by method
+    times: dict[str, Curve]
+
+
+def plots(results: Results) -> dict[str, Plot]:
+    """Return by name what there are results for."""
+    found: dict[str, Plot] = {}
+    for dataset in results.data:
+        for experiment, title in TITLES.items():
+            counts = set(results.counts(experiment, dataset))
+            if experiment == "dynamics":  # table 1 has traces too
+                counts |= set(results.counts("table1", dataset))
+            for requests in sorted(counts):
+                if traced := _traced(results, experiment, dataset, requests):
+                    heading = f"{DATA.get(dataset, dataset)}, K = {requests}: {title.lower()}"
+                    times = _times(results, experiment, dataset, requests)
+                    found[f"{experiment}-{dataset}-{requests}"] = Plot(heading, traced, times)
     return found
 
 
-def _curve(run: Result) -> Curve:
-    each, points, done = run["times"]["per_request"], run["after_each_request"], run["requests_done"]
-    if done < run["requests"]:
-        numbers = range(1, run["requests"] + 1)
-        return Curve(list(numbers), [run["times"]["update"] / done * number for number in numbers], True)
-    if each is None:
-        return Curve([point["requests"] for point in points], [point["seconds"] for point in points], False)
-    return Curve(list(range(1, done + 1)), list(accumulate(each)), False)
+def draw(plot: Plot, path: Path) -> None:
+    """Draw a figure. Needs matplotlib."""
+    from matplotlib.figure import Figure
 
-
-def _draw(traced: dict[str, Result], times: dict[str, Curve], heading: str, stem: Path) -> list[Path]:
-    from matplotlib import pyplot as plt
-
+    traced, times = plot.traced, plot.times
     panels = 3 if times else 2
-    figure, axes = plt.subplots(1, panels, figsize=(4 * panels, 3.4), layout="constrained")
+    figure = Figure(figsize=(4 * panels, 3.4), layout="constrained")
+    axes = figure.subplots(1, panels)
     for method, run in traced.items():
         points = run["after_each_request"]
         where = [point["requests"] for point in points]
@@ -120,12 +92,38 @@ def _draw(traced: dict[str, Result], times: dict[str, Curve], heading: str, stem
         axes[2].set_yscale("log")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=min(5, len(names)), frameon=False)
-    figure.suptitle(heading)
-    files = []
-    for ending in ("png", "svg"):
-        path = stem.with_name(f"{stem.name}.{ending}")
-        with plt.rc_context({"svg.hashsalt": stem.name}):  # the same figure twice is the same file
-            figure.savefig(path, dpi=110, metadata={"Date": None} if ending == "svg" else None)
-        files.append(path)
-    plt.close(figure)
-    return files
+    figure.suptitle(plot.heading)
+    save_svg(figure, path, plot)
+
+
+def _traced(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Result]:
+    """Return for each method the first run that was looked at on the way."""
+    names = ["dynamics", "table1"] if experiment == "dynamics" else [experiment]
+    found: dict[str, Result] = {}
+    for name in names:
+        for run in results.all(name, dataset):
+            good = not run["failed"] and run["requests"] == requests and run["method"] in COLOURS
+            if good and run["after_each_request"]:
+                found.setdefault(run["method"], run)
+    return {name: found[name] for name in NAMES if name in found}
+
+
+def _times(results: Results, experiment: str, dataset: str, requests: int) -> dict[str, Curve]:
+    """Return the times of runs that were alone on the machine."""
+    names = ("time", "dynamics") if experiment == "dynamics" else (experiment,)
+    found: dict[str, Curve] = {}
+    for run in results.runs:
+        good = run["experiment"] in names and run["dataset"] == dataset and run["requests"] == requests
+        if good and not run["failed"] and run["times"]["alone"] and run["method"] in COLOURS:
+            found.setdefault(run["method"], _curve(run))
+    return found
+
+
+def _curve(run: Result) -> Curve:
+    each, points, done = run["times"]["per_request"], run["after_each_request"], run["requests_done"]
+    if done < run["requests"]:
+        numbers = range(1, run["requests"] + 1)
+        return Curve(list(numbers), [run["times"]["update"] / done * number for number in numbers], True)
+    if each is None:
+        return Curve([point["requests"] for point in points], [point["seconds"] for point in points], False)
+    return Curve(list(range(1, done + 1)), list(accumulate(each)), False)

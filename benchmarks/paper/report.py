@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.paper.experiments import Key, settings_digest
-from benchmarks.paper.figures import draw_all
-from benchmarks.paper.results import DATA, NAMES, Result, Results, cell, paper_figures
+from benchmarks.paper.experiments import settings_digest
+from benchmarks.paper.figures import draw, plots
+from benchmarks.paper.results import DATA, NAMES, Result, Results, cell, key_of, paper_figures, read_runs
 from benchmarks.paper.settings import names, read
 from benchmarks.paper.tables import Table, all_tables
 
@@ -16,47 +17,52 @@ class NoResultsError(FileNotFoundError):
     """There is nothing to report."""
 
 
-def write_report(runs: Path, out: Path, setting: str | None = None) -> list[Path]:
-    """Write every table (Markdown all in one file, LaTeX, CSV) and figure (PNG, SVG); return the files.
+def write_reports(folder: Path) -> list[Path]:
+    """Write a report of each ``SETTING.jsonl`` in a folder to the folder ``SETTING`` beside it; return the files."""
+    results = {path.with_suffix(""): Results(read_runs(path)) for path in sorted(folder.glob("*.jsonl"))}
+    if not results:
+        raise NoResultsError(f"{folder} holds no results: python -m benchmarks.paper run SETTING --out {folder}")
+    return [file for out, runs in results.items() for file in write_report(runs, out)]
 
-    Parameters
-    ----------
-    runs : Path
-        Folder of the result files.
-    out : Path
-        Folder to write to.
-    setting : str, optional
-        Whose results, if there are those of several.
-    """
-    results = Results.read(runs, setting)
-    if not results.runs:
-        raise NoResultsError(f"{runs} holds no results: python -m benchmarks.paper run SETTING --out {runs}")
+
+def write_report(results: Results, out: Path) -> list[Path]:
+    """Write every table (all in one file: Markdown, LaTeX, CSV) and figure (SVG) to a folder; return the files."""
     out.mkdir(parents=True, exist_ok=True)
-    tables, figures = all_tables(results), draw_all(results, out)
-    files = [out / "report.md"]
-    pictures = [path.name for path in figures if path.suffix == ".png"]
-    files[0].write_text(_markdown(results, tables, pictures))
-    for table in tables:
-        for ending, text in (("tex", table.latex()), ("csv", table.csv())):
-            path = out / f"{table.name}.{ending}"
-            path.write_text(text)
-            files.append(path)
-    return files + figures
+    figures = plots(results)
+    if find_spec("matplotlib") is None:
+        print("no figures: they need matplotlib (pip install matplotlib)")
+        figures = {}
+    written = texts(results, list(figures))
+    for name, text in written.items():
+        (out / name).write_text(text)
+    for name, plot in figures.items():
+        draw(plot, out / f"{name}.svg")
+    return [out / name for name in (*written, *(f"{name}.svg" for name in figures))]
 
 
-def _markdown(results: Results, tables: list[Table], pictures: list[str]) -> str:
+def texts(results: Results, figures: list[str]) -> dict[str, str]:
+    """Return the files of a report, but for its figures, by name."""
+    tables = all_tables(results)
+    return {
+        "report.md": _markdown(results, tables, figures),
+        "tables.tex": "\n".join(table.latex() for table in tables),
+        "tables.csv": "".join(table.csv() for table in tables),
+    }
+
+
+def _markdown(results: Results, tables: list[Table], figures: list[str]) -> str:
     settings = ", ".join(sorted({run["setting"] for run in results.runs}))
     parts = [
         "# The paper's evaluation: results",
         f"Written by `python -m benchmarks.paper report` from {len(results.runs)} runs of the setting `{settings}`. "
-        "What they mean, and how they were made: [paper.md](../../paper.md).",
+        "What they mean, and how they were made: [paper.md](../../../paper.md).",
         _provenance(results.runs),
     ]
     if short := _in_short(results):
         parts.append("## In short\n\n" + "\n".join(f"- {line}" for line in short))
     failed = [run for run in results.runs if run["failed"]]
     if failed:
-        listed = "\n".join(f"- {_name(run)}: {run['failed']}" for run in failed)
+        listed = "\n".join(f"- {key_of(run)}: {run['failed']}" for run in failed)
         parts.append(f"## Runs that failed\n\n{listed}")
     if stale := _of_other_settings(results.runs):
         listed = "\n".join(f"- {name}: {'; '.join(methods)}" for name, methods in stale.items())
@@ -65,8 +71,8 @@ def _markdown(results: Results, tables: list[Table], pictures: list[str]) -> str
             f"The notes below need not hold for them.\n\n{listed}"
         )
     parts += ["## Tables", *(table.markdown().rstrip() for table in tables)]
-    if pictures:
-        parts += ["## Figures", *(f"![{name.removesuffix('.png')}]({name})" for name in pictures)]
+    if figures:
+        parts += ["## Figures", *(f"![{name}]({name}.svg)" for name in figures)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -108,7 +114,7 @@ def _of_other_settings(runs: list[Result]) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for run in runs:
         if run["setting"] in names():
-            digest = settings_digest(Key(*(run[field] for field in Key._fields)), read(run["setting"]))
+            digest = settings_digest(key_of(run), read(run["setting"]))
             if run.get("settings_digest") != digest:
                 found.setdefault(run["experiment"], set()).add(NAMES.get(run["method"]) or run["method"])
     return {experiment: sorted(methods) for experiment, methods in found.items()}
@@ -118,7 +124,3 @@ def _provenance(runs: list[Result]) -> str:
     good = [run for run in runs if not run["failed"]]
     places = Counter((run["hardware"], f"torch {run['torch']}", f"commit {str(run['commit'])[:12]}") for run in good)
     return "\n".join(f"- {count} runs: {', '.join(place)}" for place, count in sorted(places.items()))
-
-
-def _name(run: Result) -> str:
-    return "-".join(str(run[name]) for name in ("experiment", "dataset", "method", "requests", "seed"))

@@ -1,13 +1,19 @@
-"""The results of many runs: read, chosen, summarised over seeds, beside the paper's own figures."""
+"""The results of many runs: kept, read, chosen, summarised over seeds, beside the paper's own figures.
+
+All runs of a setting are in one JSON Lines file, ``SETTING.jsonl``, sorted: a run is a line.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.paper.experiments import Key
 from benchmarks.paper.metrics import summary
 
 Result = dict[str, Any]
@@ -33,18 +39,45 @@ MISSING, FAILED, NOT_FINITE = "–", "failed", "not finite"
 
 
 class ResultError(ValueError):
-    """A file that is not a result."""
+    """A line that is not a result."""
 
 
-def read_result(path: Path) -> Result:
-    """Read one result."""
+def key_of(run: Result) -> Key:
+    """Return which run it was."""
+    return Key(*(run[name] for name in Key._fields))
+
+
+def read_runs(path: Path) -> list[Result]:
+    """Read the runs of a setting; none if there is no file."""
+    runs = []
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else (), 1):
+        try:
+            run = json.loads(line)
+            if not isinstance(run, dict) or not {*Key._fields, "setting", "failed"} <= set(run):
+                raise ValueError("it lacks what every result has")
+        except ValueError as error:
+            raise ResultError(
+                f"{path}, line {number}, is not a result: {error}. Delete the line and run again"
+            ) from error
+        runs.append(run)
+    return runs
+
+
+def keep(path: Path, run: Result) -> None:
+    """Add a run to its setting's file, in place of an earlier one with the same key.
+
+    The file is replaced as a whole, so a process that is killed loses no run but its own.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        result = json.loads(path.read_text())
-    except ValueError as error:
-        raise ResultError(f"{path} is no result: {error}. Delete it, and run again") from error
-    if not isinstance(result, dict) or not {"experiment", "setting", "failed"} <= set(result):
-        raise ResultError(f"{path} is no result of this benchmark. Move it elsewhere")
-    return result
+        fcntl.flock(folder, fcntl.LOCK_EX)  # another process may be adding its own
+        runs = {key_of(one)[:5]: one for one in [*read_runs(path), run]}
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text("".join(json.dumps(runs[key]) + "\n" for key in sorted(runs)))
+        partial.replace(path)
+    finally:
+        os.close(folder)
 
 
 class Results:
@@ -57,15 +90,6 @@ class Results:
 
     def __init__(self, runs: list[Result]) -> None:
         self.runs = runs
-
-    @classmethod
-    def read(cls, folder: Path, setting: str | None = None) -> Results:
-        """Read a folder of results; of several settings the one named, else ``full``, else the first."""
-        runs = [read_result(path) for path in sorted(folder.glob("*.json"))]
-        settings = sorted({run["setting"] for run in runs})
-        if settings:
-            setting = setting or ("full" if "full" in settings else settings[0])
-        return cls([run for run in runs if run["setting"] == setting])
 
     @property
     def data(self) -> list[str]:

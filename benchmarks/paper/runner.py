@@ -1,11 +1,10 @@
-"""Runs what is missing: one JSON file a run, written at once and whole, several processes side by side.
+"""Runs what is missing, several processes side by side. Each result is kept as soon as it is there.
 
-Start it again after whatever stopped it, and it goes on with the runs that have no file yet.
+Start it again after whatever stopped it, and it goes on with the runs that have no result yet.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing as mp
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.experiments import Key, keys, settings_digest
-from benchmarks.paper.results import read_result
+from benchmarks.paper.results import Result, keep, key_of, read_runs
 from benchmarks.paper.settings import Setting, SettingError
 
 PHASES = ("all", "shared", "timing")
@@ -34,7 +33,7 @@ class Options:
     Attributes
     ----------
     out, work, data : Path
-        Folders of the results, of shared artefacts, of the images.
+        Folders of the results (``SETTING.jsonl``), of shared artefacts, of the images.
     workers : int
         Processes side by side in the shared phase; the timing phase always has one. 0 for no process but this one.
     deadline : float or None
@@ -58,6 +57,10 @@ class Options:
     failed: bool = False
     phase: str = "all"
     only: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def file(self, setting: Setting) -> Path:
+        """Return the file of a setting's results."""
+        return self.out / f"{setting.name}.jsonl"
 
 
 def chosen(setting: Setting, options: Options) -> list[Key]:
@@ -86,23 +89,24 @@ def parse_only(texts: list[str]) -> dict[str, frozenset[str]]:
 
 def missing(setting: Setting, options: Options) -> list[Key]:
     """Return the chosen runs without a result, with one of other settings, or with one that is to be replaced."""
-    wanted = chosen(setting, options)
-    return [key for key in wanted if options.again or _result(key, setting, options, options.failed) is None]
-
-
-def _result(key: Key, setting: Setting, options: Options, failed_is_none: bool = False) -> dict[str, Any] | None:
-    try:
-        result = read_result(options.out / key.file_name)
-    except FileNotFoundError:
-        return None
-    same = result.get("settings_digest") == settings_digest(key, setting)
-    return result if same and not (failed_is_none and result["failed"]) else None
+    done = _done(setting, options)
+    return [
+        key
+        for key in chosen(setting, options)
+        if options.again or key not in done or (options.failed and done[key]["failed"])
+    ]
 
 
 def failures(setting: Setting, options: Options) -> list[Key]:
     """Return the chosen runs whose result says that they failed."""
-    found = [(key, _result(key, setting, options)) for key in chosen(setting, options)]
-    return [key for key, result in found if result is not None and result["failed"]]
+    return [key for key, result in _done(setting, options).items() if result["failed"]]
+
+
+def _done(setting: Setting, options: Options) -> dict[Key, Result]:
+    """Return the results of the chosen runs, without those of other settings."""
+    runs = {key_of(run)[:5]: run for run in read_runs(options.file(setting))}
+    found = [(key, runs.get(key[:5], {})) for key in chosen(setting, options)]
+    return {key: run for key, run in found if run.get("settings_digest") == settings_digest(key, setting)}
 
 
 def run(setting: Setting, options: Options) -> int:
@@ -134,19 +138,12 @@ def _require_data(todo: list[Key], folder: Path) -> None:
         load(name, folder)
 
 
-def write(folder: Path, key: Key, result: dict[str, Any]) -> None:
-    """Write a result so that it is there as a whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{key.file_name}.{os.getpid()}.partial"
-    partial.write_text(json.dumps(result, indent=1) + "\n")
-    partial.replace(folder / key.file_name)
-
-
 class _Pool:
     """Hands runs to worker processes, those of one data set and seed to the same worker where it can."""
 
     def __init__(self, setting: Setting, options: Options, began: float, workers: int) -> None:
         self.setting, self.options, self.began, self.workers = setting, options, began, workers
+        self.file = options.file(setting)
         self.todo: list[Key] = []
         self.alone: list[Key] = []  # ran out of memory beside others
         self.busy: dict[Connection, tuple[Any, Key, float]] = {}
@@ -157,7 +154,7 @@ class _Pool:
         self.todo, total = list(todo), len(todo)
         if not total:
             return 0
-        self.seconds = known_seconds(self.options.out)
+        self.seconds = known_seconds(self.file)
         if self.options.longest_first:
             self.todo.sort(key=lambda key: estimate(key, self.seconds), reverse=True)
         if self.options.workers == 0:
@@ -192,7 +189,7 @@ class _Pool:
         while self.todo and not self._late():
             key = self.todo.pop(0)
             result = worker.attempt(key)
-            write(self.options.out, key, result)
+            keep(self.file, result)
             self._say(key, result, result.get("seconds", 0.0))
         return len(self.todo)
 
@@ -243,7 +240,7 @@ class _Pool:
             process.join()
             result = failure(key, self.setting, f"the process ended with code {process.exitcode}")
             connection.close()
-            write(self.options.out, key, result)
+            keep(self.file, result)
             self._say(key, result, seconds)
             if self.todo and not self._late():
                 self._start_worker(key)
@@ -252,11 +249,11 @@ class _Pool:
             self.alone.append(key)
             print(f"[{self._elapsed():6.0f} s] {key}: out of memory; again at the end, alone", flush=True)
         else:
-            write(self.options.out, key, result)
+            keep(self.file, result)
             self._say(key, result, result.get("seconds", seconds))
         self._give(connection, process, key)
 
-    def _say(self, key: Key, result: dict[str, Any], seconds: float) -> None:
+    def _say(self, key: Key, result: Result, seconds: float) -> None:
         self.seconds.append((key, seconds))
         rest = sum(estimate(other, self.seconds) for other in [*self.todo, *(key for _, key, _ in self.busy.values())])
         outcome = f"FAILED: {result['failed']}" if result["failed"] else "ok"
@@ -278,20 +275,12 @@ def estimate(key: Key, known: list[tuple[Key, float]]) -> float:
     return 0.0
 
 
-def known_seconds(folder: Path) -> list[tuple[Key, float]]:
+def known_seconds(path: Path) -> list[tuple[Key, float]]:
     """Return how long the runs took that have results."""
-    found = []
-    for path in folder.glob("*.json"):
-        try:
-            result = json.loads(path.read_text())
-            key = Key(*(result[name] for name in Key._fields))
-            found.append((key, float(result["seconds"])))
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
-    return found
+    return [(key_of(run), run["seconds"]) for run in read_runs(path) if "seconds" in run]
 
 
-def failure(key: Key, setting: Setting, reason: str) -> dict[str, Any]:
+def failure(key: Key, setting: Setting, reason: str) -> Result:
     """Return the result of a run that failed."""
     digest = settings_digest(key, setting)
     return key._asdict() | {"setting": setting.name, "settings_digest": digest, "failed": reason}
@@ -304,7 +293,7 @@ class _Worker:
         self.setting, self.options = setting, options
         self.artefacts: Any = None
 
-    def attempt(self, key: Key) -> dict[str, Any]:
+    def attempt(self, key: Key) -> Result:
         """Return the result of a run, or that it failed: whatever a method does, the others go on."""
         from benchmarks.paper.artefacts import Artefacts
         from benchmarks.paper.execution import run_one

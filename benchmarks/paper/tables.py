@@ -54,9 +54,9 @@ class Table(NamedTuple):
         return f"% {self.title}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
 
     def csv(self) -> str:
-        """Return the table as CSV."""
+        """Return the table as CSV, with its name before each row: all tables are in one file."""
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.heading, *self.rows])
+        csv.writer(text, lineterminator="\n").writerows([self.name, *row] for row in (self.heading, *self.rows))
         return text.getvalue()
 
 

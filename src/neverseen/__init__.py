@@ -10,6 +10,7 @@ from neverseen.errors import (
     AlreadyForgottenError,
     AmbiguousError,
     CertificateRejectedError,
+    CheckFailedError,
     ConfigurationError,
     FeaturesMovedError,
     FileRejectedError,
@@ -28,6 +29,7 @@ from neverseen.errors import (
     ReceiptRejectedError,
     StoreDamagedError,
     StoreLockedError,
+    UnknownKindError,
 )
 from neverseen.proof.keys import Key, Keyring
 
@@ -38,6 +40,7 @@ __all__ = [
     "AmbiguousError",
     "AnalyticClassifier",
     "CertificateRejectedError",
+    "CheckFailedError",
     "ConfigurationError",
     "Encoder",
     "FeaturesMovedError",
@@ -63,6 +66,7 @@ __all__ = [
     "ReceiptRejectedError",
     "StoreDamagedError",
     "StoreLockedError",
+    "UnknownKindError",
     "__version__",
 ]
 

@@ -14,11 +14,13 @@
     ├── NotPublishedError (LookupError)     no such version or certificate is published yet
     ├── CertificateRejectedError (ValueError)   a certificate, or what it vouches for, is not what it should be
     ├── ConfigurationError (ValueError)     settings are invalid, changed after learning, or differ between models
+    │   └── UnknownKindError                no such encoder, hardware and so on: import the package that has it
     ├── KeyMissingError (RuntimeError)      the membership key is needed and was not given
     ├── FileRejectedError (ValueError)      a saved file is damaged, foreign or from another version
     ├── IllConditionedError (ArithmeticError)   no float64 factor of the system contracts: raise gamma
     ├── LimitError (OverflowError)          more than the integers can hold: split the model
     ├── MissingPackageError (ImportError)   an optional package is needed: install what the message names
+    ├── CheckFailedError (AssertionError)   a class of yours does not do what its contract asks (neverseen.checks)
     ├── StoreLockedError (RuntimeError)     another process is writing the store
     ├── StoreDamagedError (RuntimeError)    a file of a store is missing, older or not what was written: restore it
     ├── LedgerError (RuntimeError)          the ledger's database cannot be used
@@ -146,6 +148,10 @@ class CertificateRejectedError(NeverseenError, ValueError):
         self.number = number
 
 
+class CheckFailedError(NeverseenError, AssertionError):
+    """An encoder, a backbone, a hardware or a database does not do what `neverseen.checks` asks of it."""
+
+
 class StoreLockedError(NeverseenError, RuntimeError):
     """Another process is writing the store."""
 
@@ -173,6 +179,10 @@ class LedgerError(NeverseenError, RuntimeError):
 
 class ConfigurationError(NeverseenError, ValueError):
     """A setting is invalid, was changed after learning, or differs between two models."""
+
+
+class UnknownKindError(ConfigurationError):
+    """An encoder, a backbone, a hardware or a database is of a kind that nobody registered."""
 
 
 class KeyMissingError(NeverseenError, RuntimeError):

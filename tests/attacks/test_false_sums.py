@@ -22,7 +22,8 @@ from neverseen.engine.definiteness import _square_exceeds, least_eigenvalue, why
 from neverseen.engine.rational import is_positive_definite
 from neverseen.engine.statistics import Statistics, pack_triangle, unpack_triangle
 from neverseen.errors import HardwareError, StoreDamagedError
-from neverseen.hardware import Hardware, choose
+from neverseen.hardware import Hardware, HardwareOf, choose
+from neverseen.hardware.numpy_cpu import NumpyHardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import pack, unpack
 from neverseen.model.exact import Configuration
@@ -174,27 +175,29 @@ def test_large_matrices_that_are_off_by_a_little_more_than_gamma(gamma: int, har
 
 @pytest.mark.parametrize("lie", ["nothing", "another matrix", "not a number", "infinite"])
 def test_a_library_that_makes_up_the_factor(lie: str) -> None:
-    class Lying(Hardware):
+    class Lying(NumpyHardware):
         def cholesky(self, matrix: np.ndarray) -> np.ndarray:
             size = len(matrix)
             made = {"nothing": 0.0, "another matrix": 1.0, "not a number": np.nan, "infinite": np.inf}[lie]
             return np.asfortranarray(np.diag(np.full(size, made)))
 
+    lying: HardwareOf[Any] = Lying()
     codes = np.random.default_rng(3).integers(-127, 128, (50, 120))
     for gram in (codes.T @ codes, codes.T @ codes - 2**13 * np.eye(120, dtype=np.int64)):
-        assert least_eigenvalue(IntegerSystem(gram, 2**12, Lying())) is None
+        assert least_eigenvalue(IntegerSystem(gram, 2**12, lying)) is None
 
 
 def test_a_library_that_multiplies_wrongly_is_noticed() -> None:
-    class Faulty(Hardware):
+    class Faulty(NumpyHardware):
         def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
             product: np.ndarray = left @ right
             product[0, 0] += 1
             return product
 
+    faulty: HardwareOf[Any] = Faulty()
     codes = np.random.default_rng(3).integers(-127, 128, (50, 120))
     with pytest.raises(HardwareError, match="fails its check"):
-        least_eigenvalue(IntegerSystem(codes.T @ codes, 2**12, Faulty()))
+        least_eigenvalue(IntegerSystem(codes.T @ codes, 2**12, faulty))
 
 
 def test_a_column_between_the_two_bounds_is_solved_for(monkeypatch: pytest.MonkeyPatch) -> None:

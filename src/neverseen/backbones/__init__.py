@@ -1,7 +1,8 @@
 """Backbones: frozen networks that turn raw samples into features.
 
 A backbone has a name, a number of features, ``extract(samples)`` and a digest of its weights and preprocessing;
-`Backbone` is the protocol. The libraries that run networks are imported when a backbone is made, not before.
+`Backbone` is the protocol, and `register` adds a way to make
+one again by name. The libraries that run networks are imported when a backbone is made, not before.
 """
 
 from neverseen.backbones.base_set import BaseSet
@@ -14,14 +15,17 @@ from neverseen.backbones.network import PerSample
 from neverseen.backbones.onnx_runtime import OnnxBackbone
 from neverseen.backbones.precomputed import Precomputed
 from neverseen.backbones.progress import progress_bar
-from neverseen.backbones.protocol import Backbone
+from neverseen.backbones.protocol import Backbone, FeatureCache, FullBackbone
 from neverseen.backbones.pytorch import TorchBackbone
+from neverseen.backbones.recipes import register
 from neverseen.backbones.texts import Texts
 
 __all__ = [
     "Backbone",
     "BaseSet",
     "Cached",
+    "FeatureCache",
+    "FullBackbone",
     "Images",
     "OnnxBackbone",
     "PerSample",
@@ -35,4 +39,5 @@ __all__ = [
     "fingerprint",
     "minilm",
     "progress_bar",
+    "register",
 ]

@@ -23,7 +23,7 @@ from neverseen.backbones.base_set import BaseSet
 from neverseen.backbones.contents import FINGERPRINT_SIZE, as_list, fingerprint, portions
 from neverseen.backbones.folders import cache_folder
 from neverseen.backbones.progress import progress_bar
-from neverseen.backbones.protocol import Backbone
+from neverseen.backbones.protocol import Backbone, optional
 from neverseen.errors import ConfigurationError, FileRejectedError, InputError
 
 _TABLE = (
@@ -68,8 +68,8 @@ class Cached:
         self.backbone = backbone
         self.name = backbone.name
         self.n_features = backbone.n_features
-        self.base: BaseSet | None = getattr(backbone, "base", None)
-        self.takes: str | None = getattr(backbone, "takes", None)
+        self.base: BaseSet | None = optional(backbone, "base")
+        self.takes: str | None = optional(backbone, "takes")
         self._digest = backbone.digest()
         if not re.fullmatch("[0-9a-f]{64}", self._digest):
             raise ConfigurationError(f"a backbone's digest must be a SHA-256 in hex; got {self._digest!r}")
@@ -93,7 +93,7 @@ class Cached:
         """
         listed = as_list(samples)
         features = np.empty((len(listed), self.n_features), np.float32)
-        shown, batch = getattr(self.backbone, "progress", None), getattr(self.backbone, "batch_size", _SAMPLES)
+        shown, batch = optional(self.backbone, "progress"), optional(self.backbone, "batch_size") or _SAMPLES
         row = 0
         with progress_bar(self.name, len(listed), batch=batch, shown=shown) as advance:
             for contents in portions(listed, _SAMPLES):

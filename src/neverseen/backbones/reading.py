@@ -10,7 +10,7 @@ import numpy as np
 
 from neverseen.backbones.contents import fingerprint, portions
 from neverseen.backbones.progress import progress_bar
-from neverseen.backbones.protocol import Backbone
+from neverseen.backbones.protocol import Backbone, FeatureCache, optional
 from neverseen.encoding import quantise
 from neverseen.errors import InputError
 
@@ -52,9 +52,9 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
     """
     if isinstance(samples, Prepared):
         return samples
-    base = getattr(backbone, "base", None)
+    base = optional(backbone, "base")
     parts, prints = [np.empty((0, backbone.n_features), np.int8)], list[bytes]()
-    kept = [np.empty((0, backbone.n_features), np.float32)] if remember and hasattr(backbone, "remember") else None
+    kept = [np.empty((0, backbone.n_features), np.float32)] if remember and isinstance(backbone, FeatureCache) else None
     with progress_bar("features", len(samples), batch=CHUNK) as advance:
         for chunk in portions(samples, CHUNK):
             for sample in chunk:
@@ -76,9 +76,10 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
 
 def features_of(backbone: Backbone, samples: Any) -> np.ndarray:
     """Return the features of samples. A cache does not keep them: that is for what is learned."""
-    cache: Any = backbone
-    plain = not hasattr(cache, "discard")
-    features = np.asarray(cache.extract(samples) if plain else cache.extract(samples, remember=False))
+    if isinstance(backbone, FeatureCache):
+        features = np.asarray(backbone.extract(samples, remember=False))
+    else:
+        features = np.asarray(backbone.extract(samples))
     if features.ndim != 2 or features.shape[1] != backbone.n_features:
         raise InputError(
             f"{backbone.name} gave features of shape {features.shape}; n_features is {backbone.n_features}"
@@ -88,9 +89,8 @@ def features_of(backbone: Backbone, samples: Any) -> np.ndarray:
 
 def lose(backbone: Backbone, prints: Sequence[bytes] | None) -> None:
     """Let a cache lose what is not held, or all of it if None: it must not outlast the samples."""
-    if prints is None:
-        clear = getattr(backbone, "clear", None)
-        if clear is not None:
-            clear()
-    elif prints and (discard := getattr(backbone, "discard", None)) is not None:
-        discard(prints)
+    if isinstance(backbone, FeatureCache):
+        if prints is None:
+            backbone.clear()
+        elif prints:
+            backbone.discard(prints)

@@ -1,7 +1,8 @@
 """Recipes: how a store makes its backbone again, as JSON values in its folder.
 
-A recipe names one of the backbones below and its settings. It holds no code and no path: a store's folder may come from
-somebody else. What it makes is compared with the digest that the store was made with before it is used.
+A recipe names one of the backbones below, or one that a package registered, and its settings. It holds no code and no
+path: a store's folder may come from somebody else. What it makes is compared with the digest that the store was made
+with before it is used.
 
 =========================  ======================================================================================
 ``features``               `Precomputed`: ``n_features``, ``name``
@@ -14,8 +15,9 @@ somebody else. What it makes is compared with the digest that the store was made
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from neverseen.backbones.cache import Cached
 from neverseen.backbones.images import Images
@@ -23,13 +25,40 @@ from neverseen.backbones.named import efficientnet_lite0, minilm
 from neverseen.backbones.network import Network
 from neverseen.backbones.onnx_runtime import OnnxBackbone
 from neverseen.backbones.precomputed import Precomputed
-from neverseen.backbones.protocol import Backbone
+from neverseen.backbones.protocol import Backbone, optional
 from neverseen.errors import ConfigurationError, FileRejectedError
 from neverseen.io.files import replace_file
+from neverseen.registry import Registry
 
 FILE = "backbone.onnx"
 """The network of a store, in its folder."""
-_KINDS = {"features": "features", "efficientnet_lite0": "images", "minilm": "texts", "onnx": "images"}
+TAKES = ("features", "images", "texts")
+
+
+class Recipe(NamedTuple):
+    """One way to make a backbone."""
+
+    takes: str
+    make: Callable[[dict[str, Any], Path], Backbone]
+
+
+kinds: Registry[Recipe] = Registry("recipe", "backbones", {})
+
+
+def register(kind: str, takes: str, make: Callable[[dict[str, Any], Path], Backbone]) -> None:
+    """Add a way to make a backbone again.
+
+    Parameters
+    ----------
+    kind : str
+        As it stands in the attribute ``recipe`` of the backbones that are made like this.
+    takes : {"features", "images", "texts"}
+    make : callable
+        Gets the recipe, which is untrusted, and the store's folder, and returns the backbone.
+    """
+    if takes not in TAKES:
+        raise ConfigurationError(f"a backbone takes one of {', '.join(TAKES)}; got {takes!r}")
+    kinds.add(kind, Recipe(takes, make))
 
 
 def takes(recipe: Any) -> str | None:
@@ -41,13 +70,13 @@ def takes(recipe: Any) -> str | None:
     'texts'
     """
     kind = recipe.get("kind") if isinstance(recipe, dict) else None
-    return _KINDS.get(kind) if isinstance(kind, str) else None
+    return kinds[str(kind)].takes if kind in kinds else None
 
 
 def kind_of(backbone: Backbone) -> str:
     """Return what a backbone takes, as its attribute ``takes`` says: ``"features"``, ``"images"`` or ``"texts"``."""
-    said = getattr(backbone, "takes", None)
-    if not isinstance(said, str) or said not in _KINDS.values():
+    said = optional(backbone, "takes")
+    if not isinstance(said, str) or said not in TAKES:
         raise ConfigurationError(
             f"the backbone {backbone.name} does not say which samples it takes: give it an attribute takes, which is "
             f'"features", "images" or "texts"; got {said!r}'
@@ -78,7 +107,9 @@ def recipe_of(backbone: Backbone, folder: Path) -> dict[str, Any] | None:
     inner = backbone.backbone if isinstance(backbone, Cached) else backbone
     if isinstance(inner, Precomputed):
         return {"kind": "features", "n_features": inner.n_features, "name": inner.name}
-    own: dict[str, Any] | None = getattr(inner, "recipe", None)
+    own: dict[str, Any] | None = optional(inner, "recipe")
+    if own is not None:
+        require_recipe(own)
     if own is not None or not isinstance(inner, OnnxBackbone) or type(inner.preprocess) is not Images:
         return own
     model = inner.path.read_bytes() if inner.path.is_file() else b""
@@ -96,8 +127,8 @@ def require_recipe(recipe: Any) -> None:
     """Raise `ConfigurationError` unless a recipe is one of those that can be followed."""
     if takes(recipe) is None:
         raise ConfigurationError(
-            f"a recipe is a dict whose kind is one of {', '.join(sorted(_KINDS))}; leave it out, and the backbone says "
-            "how it is made, if it can"
+            f"a recipe is a dict whose kind is one of {', '.join(kinds.names())}; leave it out, and the backbone says "
+            "how it is made, if it can. neverseen.backbones.register adds a kind"
         )
 
 
@@ -111,6 +142,12 @@ def backbone_of(recipe: Any, folder: Path) -> Backbone:
     folder : Path
         Of the store.
     """
+    if not isinstance(recipe, dict) or "kind" not in recipe:
+        raise ConfigurationError("the store does not say how to make its backbone")
+    return kinds[recipe["kind"]].make(recipe, folder)
+
+
+def _own(recipe: dict[str, Any], folder: Path) -> Backbone:
     match recipe:
         case {"kind": "features", "n_features": int(size), "name": str(name)}:
             return Precomputed(size, name)
@@ -120,7 +157,16 @@ def backbone_of(recipe: Any, folder: Path) -> Backbone:
             return minilm(runtime=str(recipe.get("runtime", "torch")))
         case {"kind": "onnx", "sha256": str(digest), "images": dict(images)}:
             return _network(folder / FILE, digest, images, recipe)
-    raise ConfigurationError("the store does not say how to make its backbone, or in no way that is known")
+    raise ConfigurationError("the store says how to make its backbone with settings that cannot be used")
+
+
+for _kind, _takes in (
+    ("features", "features"),
+    ("efficientnet_lite0", "images"),
+    ("minilm", "texts"),
+    ("onnx", "images"),
+):
+    register(_kind, _takes, _own)
 
 
 def _network(path: Path, digest: str, images: dict[str, Any], recipe: dict[str, Any]) -> OnnxBackbone:

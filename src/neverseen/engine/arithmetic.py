@@ -130,8 +130,8 @@ def check_float_product(left: Array, right: Array, product: Array, reach: float,
     the product is right; a larger error in any one entry shows with probability 1/2 for one vector, and 1 - 2**-8
     for the eight used.
     """
-    signs = np.frombuffer(os.urandom(8 * right.shape[1]), np.int8).reshape(right.shape[1], 8)
-    signs = hardware.array(np.where(signs < 0, -1.0, 1.0))  # (C, 8)
+    drawn = np.frombuffer(os.urandom(8 * right.shape[1]), np.int8).reshape(right.shape[1], 8)
+    signs = hardware.array(np.where(drawn < 0, -1.0, 1.0))  # (C, 8)
     difference = hardware.matmul(product, signs) - hardware.matmul(left, hardware.matmul(right, signs))
     tolerance = (right.shape[0] + right.shape[1] + 8) * 2.0**-51 * reach
     if not hardware.max_abs(difference) <= tolerance:  # also refuses NaN
@@ -284,17 +284,18 @@ class GridWeights:
             raise LimitError("the weights are too large for 64-bit scores; raise gamma or lower grid_bits")
         limb_bits = 53 - 7 - max(0, len(weights) - 1).bit_length()
         bits = int(np.abs(weights).max(initial=0)).bit_length()
-        self._limbs = []
+        limbs = []
         for shift in range(0, max(bits, 1), limb_bits):
             limb = weights >> shift
             if shift + limb_bits < bits:
                 limb = limb & ((1 << limb_bits) - 1)  # non-negative; the top limb keeps the sign
-            self._limbs.append((shift, ExactOperand(hardware.array(limb), hardware)))
+            limbs.append((shift, ExactOperand(hardware.array(limb), hardware)))
+        (_, self._lowest), *self._higher = limbs
         self._hardware = hardware
 
     def scores(self, codes: Array) -> np.ndarray:
         """Return ``codes @ weights`` exactly, as int64 of shape (n, C), for int8 codes of shape (n, d)."""
-        total: Array = 0
-        for shift, limb in self._limbs:
+        total = self._lowest.after(codes)
+        for shift, limb in self._higher:
             total = total + (limb.after(codes) << shift)
         return self._hardware.numpy(total)  # (n, C)

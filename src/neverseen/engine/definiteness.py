@@ -130,9 +130,10 @@ def least_eigenvalue(system: IntegerSystem) -> Fraction | None:
 
     Examples
     --------
-    >>> least_eigenvalue(IntegerSystem(np.array([[3, 1], [1, 2]]), 4, Hardware()))
+    >>> from neverseen.hardware import choose
+    >>> least_eigenvalue(IntegerSystem(np.array([[3, 1], [1, 2]]), 4, choose("numpy")))
     Fraction(63, 16)
-    >>> least_eigenvalue(IntegerSystem(np.array([[3, 9], [9, 9]]), 4, Hardware())) is None
+    >>> least_eigenvalue(IntegerSystem(np.array([[3, 9], [9, 9]]), 4, choose("numpy"))) is None
     True
     """
     for share in _SHARES:
@@ -162,8 +163,9 @@ def _is_near(system: IntegerSystem, factor: Array, share: int) -> bool:
     width = (53 - spread) // 2
     signs = np.where(np.frombuffer(os.urandom(size * _PROBES), np.int8) < 0, -1, 1).reshape(size, _PROBES)
     probes = hardware.array(signs.astype(np.int64))
-    inner = _product(integers.T, probes, 60 - spread, width, hardware)  # L' v, lowest limb first
-    inner = sum(part << (place * width) for place, part in enumerate(inner))  # up to 2**60
+    inner, *higher = _product(integers.T, probes, 60 - spread, width, hardware)  # L' v, lowest limb first
+    for place, part in enumerate(higher, 1):
+        inner = inner + (part << (place * width))  # up to 2**60
     cut = [inner >> shift for shift in range(0, 60, width)]
     cut = [part & ((1 << width) - 1) for part in cut[:-1]] + cut[-1:]
     outer = _product(integers, hardware.concatenate(cut, 1), 60 - spread, width, hardware)  # (d, 64 limbs) each

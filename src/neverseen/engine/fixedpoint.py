@@ -7,6 +7,7 @@ multiply exactly in float64.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -23,7 +24,8 @@ class FixedPoint:
 
     Examples
     --------
-    >>> x = FixedPoint.zeros(1, 1, hardware=Hardware())
+    >>> from neverseen.hardware import choose
+    >>> x = FixedPoint.zeros(1, 1, hardware=choose("numpy"))
     >>> x.add(x.hardware.zeros(1, 1) + 5, 3)     # 5/8
     >>> x.exactly(0, 0, 22) / 2**22
     0.625
@@ -169,7 +171,7 @@ class FixedPoint:
                 totals[i + j] += np.einsum("em,em->e", one, other)
         return self._exactly(totals)
 
-    def _exactly(self, lines: list[Array]) -> list[Fraction]:
+    def _exactly(self, lines: Sequence[Array]) -> list[Fraction]:
         scale = LIMB * (len(lines) - 1)
         return [
             Fraction(sum(part << (scale - k * LIMB) for k, part in enumerate(entry)), 1 << scale)

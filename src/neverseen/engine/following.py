@@ -28,7 +28,7 @@ from neverseen.engine.fixedpoint import LIMB, FixedPoint
 from neverseen.engine.preconditioning import NoProgressError, Preconditioner, corrected
 from neverseen.engine.refinement import Refinement, cut_residual, refined_weights
 from neverseen.engine.solver import Solution
-from neverseen.hardware import INT8_PRODUCT, Array, Hardware, contiguous
+from neverseen.hardware import INT8_PRODUCT, Array, Hardware
 
 _FOLLOW_BITS = 30
 """A change is followed until it adds less than 2**-30 grid steps to the error bound."""
@@ -137,7 +137,7 @@ class Following:
         sizes = np.abs(hardware.numpy(floats)) * (1 + 2.0**-50)  # (k, C)
 
         # U with A' U = C' - V, refined until V S E cannot matter.
-        inverse = Refinement(system, contiguous(codes.T))  # (d, k)
+        inverse = Refinement(system, hardware.contiguous(codes.T))  # (d, k)
         enough = math.ldexp(self.gamma, -self.grid_bits - _FOLLOW_BITS)
         if inverse.norms.any():  # samples whose codes are all zero change nothing
             inverse.step(lambda right: precondition.latest(signs), least_gain=4)
@@ -238,12 +238,9 @@ class Following:
         written.add_product(self.lefts, self.rights.columns(columns), _LIMBS)
         # Cut and dropped terms move an entry by less than 2**-120, far below the place that this bound is for.
         cut = cut_residual(system, _LIMBS - 2)
-        refinement = _restarted(
-            system, contiguous(cross[:, columns]), written, float(self.residuals[columns].max()) + cut
-        )
-        weights, _ = refined_weights(
-            system, refinement, contiguous(cross[:, columns]), self.preconditioner, self.grid_bits, 4
-        )
+        right = hardware.contiguous(cross[:, columns])
+        refinement = _restarted(system, right, written, float(self.residuals[columns].max()) + cut)
+        weights, _ = refined_weights(system, refinement, right, self.preconditioner, self.grid_bits, 4)
         steps = hardware.array(weights)
         integer, fraction = refinement.values.floor_and_fraction(self.grid_bits)
         base, rights = self.base.copied(), self.rights.copied()

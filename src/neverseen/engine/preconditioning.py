@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from neverseen.hardware import Array, Hardware, contiguous
+from neverseen.hardware import Array, Hardware
 
 MERGED = 2**8
 """Samples, come one by one, whose corrections are merged into one."""
@@ -91,7 +91,7 @@ def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware
 def _corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
     last = current if isinstance(current, Corrected) and len(current.core) + len(signs) <= MERGED else None
     base = current if last is None else last.base
-    images = base(contiguous(codes.T))  # (d, k)
+    images = base(hardware.contiguous(codes.T))  # (d, k)
     core = hardware.matmul(codes, images)  # (k, k)
     hardware.add_to_diagonal(core, hardware.array(signs.astype(np.float64)))
     if last is not None:

@@ -10,8 +10,6 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from neverseen.errors import IllConditionedError
 
@@ -58,6 +56,9 @@ def block_values(
     Features that never occur together leave zeros in G, and the system falls into blocks that can be solved one by one.
     None if a block has more than `largest` features.
     """
+    from scipy.sparse import csr_array  # takes long to import, and is seldom needed
+    from scipy.sparse.csgraph import connected_components
+
     _, block_of = connected_components(csr_array(gram != 0), directed=False)
     values = {}
     for block in {int(block_of[row]) for row in rows}:

@@ -15,7 +15,7 @@ from neverseen.engine.fixedpoint import LIMB, FixedPoint
 from neverseen.engine.preconditioning import NoProgressError, Preconditioner
 from neverseen.engine.rational import block_values, exact_solution
 from neverseen.errors import LimitError
-from neverseen.hardware import Array, contiguous
+from neverseen.hardware import Array
 
 SOLVE_BITS = 26
 """A solution is refined until its error bound is below 2**-26 grid steps. One entry in 2**25 is then too near a tie
@@ -81,7 +81,8 @@ class Refinement:
 
     def columns(self, columns: list[int]) -> Refinement:
         """Return the same for some columns alone."""
-        return Refinement(self.system, contiguous(self.residual[:, columns]), self.values.columns(columns), self.scale)
+        residual = self.hardware.contiguous(self.residual[:, columns])
+        return Refinement(self.system, residual, self.values.columns(columns), self.scale)
 
 
 def cut_residual(system: IntegerSystem, limbs: int) -> float:

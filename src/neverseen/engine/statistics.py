@@ -23,7 +23,7 @@ import numpy as np
 
 from neverseen.engine.arithmetic import MAX_SAMPLES, class_sums, gram
 from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError
-from neverseen.hardware import Array, Hardware, choose, contiguous
+from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import LabelIndex, in_class_order
 
 _TILE = 64  # rows mirrored at a time
@@ -252,7 +252,7 @@ class Statistics:
     ) -> None:
         self.size = size
         self.hardware = choose("numpy") if hardware is None else hardware
-        self._gram: Array = self.hardware.zeros(size, size)
+        self._gram: Array | None = self.hardware.zeros(size, size)
         self._sums = ClassSums(size, self.hardware)
         self._waiting: list[Waiting] = []
         self._lock, self._torn = threading.RLock(), False
@@ -310,8 +310,7 @@ class Statistics:
     @property
     def gram(self) -> Array:
         """The Gram matrix."""
-        self.settle()
-        return self._gram
+        return self.settle()
 
     @gram.setter
     def gram(self, matrix: Array) -> None:
@@ -330,17 +329,18 @@ class Statistics:
         if sums:
             self._sums.change(list(sums), self.hardware.array(np.stack(list(sums.values()))), 1)
 
-    def settle(self) -> None:
-        """Add up what waits. If a check fails, all of it goes on waiting."""
+    def settle(self) -> Array:
+        """Add up what waits, and return the Gram matrix. If a check fails, all of it goes on waiting."""
         with self._lock:
             if self._torn:
                 raise HardwareError(
                     "an earlier change of these sums was cut off half-way; load the model, or open the store, again"
                 )
-            if self._gram is None and not self._waiting:
-                self._gram = self.hardware.zeros(self.size, self.size)
             if self._waiting:
                 self._take_in(self._added_up())
+            if self._gram is None:
+                self._gram = self.hardware.zeros(self.size, self.size)
+            return self._gram
 
     def _added_up(self) -> list[tuple[Array, list[str], Array, int]]:
         """Return what waits, added up; nothing is changed, also if a check fails."""
@@ -395,7 +395,7 @@ class Statistics:
     def cross_here(self) -> Array:
         """Return `cross` where the sums are, laid out row by row."""
         self.settle()
-        return contiguous(self._sums.of(self.classes).T)
+        return self.hardware.contiguous(self._sums.of(self.classes).T)
 
     def add(self, codes: Array, labels: Any) -> None:
         """Add samples."""
@@ -447,9 +447,9 @@ class Statistics:
             raise NotLearnedError(f"class {name} is not held")
         with self._lock:
             matrix = self.hardware.array(unpack_triangle(self.class_grams.packed(name), self.size))
-            self.settle()
+            total = self.settle()
             self._torn = True
-            self.hardware.add_in_place(self._gram, matrix, -1)
+            self.hardware.add_in_place(total, matrix, -1)
             self.class_grams.put(name, None)
             self._sums.remove(name)
             del self.counts[name]
@@ -467,8 +467,7 @@ class Statistics:
         if self._torn:
             self.settle()  # says so
         few = other._gram is None and self.class_grams is None
-        if not few:
-            other.settle()
+        matrix = None if few else other.settle()
         self._torn = True
         if self.class_grams is not None and other.class_grams is not None:
             self.class_grams.change(other.class_grams, sign)
@@ -478,7 +477,7 @@ class Statistics:
                 del self.counts[name]
                 if self.class_grams is not None:
                     self.class_grams.put(name, None)
-        if few:
+        if matrix is None:
             self._waiting += [
                 Waiting(self._here(codes, other.hardware), index, sign * its_sign)
                 for codes, index, its_sign in other._waiting
@@ -494,8 +493,8 @@ class Statistics:
             if self._gram is None:  # not the other's own
                 self._gram = self.hardware.zeros(self.size, self.size)
             names = list(other._sums)
-            matrix, sums = other._gram, other._sums.of(names)
-            self._add(self._here(matrix, other.hardware), names, self._here(sums, other.hardware), sign)
+            sums = self._here(other._sums.of(names), other.hardware)
+            self._add(self._here(matrix, other.hardware), names, sums, sign)
             if not self._waiting:
                 self._forget_empty()
         self._torn = False

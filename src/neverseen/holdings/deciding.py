@@ -46,9 +46,7 @@ def decide(holdings: Holdings, configuration: bytes, change: Change, *, seen: bo
         return Decision(change, members, [])
     if change.tickets is None:
         return Decision(change, members, _without_tickets(holdings, members, change.owner))
-    if seen:
-        return Decision(change, members, [ticket.number for ticket in change.tickets])
-    return Decision(change, members, _with_tickets(holdings, members, change.tickets, change.owner))
+    return Decision(change, members, _with_tickets(holdings, members, change.tickets, change.owner, seen))
 
 
 def members_of(holdings: Holdings, configuration: bytes, quantised: np.ndarray, index: LabelIndex) -> list[Member]:
@@ -143,12 +141,12 @@ def _without_tickets(holdings: Holdings, members: Sequence[Member], owner: str |
 
 
 def _with_tickets(
-    holdings: Holdings, members: Sequence[Member], tickets: Sequence[Ticket], owner: str | None
+    holdings: Holdings, members: Sequence[Member], tickets: Sequence[Ticket], owner: str | None, seen: bool
 ) -> list[bytes]:
     """Return the ticket numbers that go when these samples go, or raise `NotLearnedError` if one does not stand."""
     tickets = _numbered(holdings, members, tickets, owner)
     first = {ticket.number: row for row, ticket in reversed(list(enumerate(tickets)))}
-    stand = standing(holdings, tickets, members, owner)
+    stand = [True] * len(tickets) if seen else standing(holdings, tickets, members, owner)
     missing = tuple(row for row, ticket in enumerate(tickets) if first[ticket.number] != row or not stand[row])
     if missing:
         known = "under the id of" if tickets[missing[0]].id else "of the owner of"

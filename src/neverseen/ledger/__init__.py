@@ -1,15 +1,27 @@
 """Which samples a store holds, and what happened since its last snapshot, in a SQL database.
 
-SQLite in a file, or PostgreSQL by URL. The database is where a store commits: a change is one transaction over the
-journal and the samples, there whole or not at all, and on disk when `Ledger.writing` is left. There are no features
-here but in the journal, and they go with the next snapshot. What is removed leaves no mark but the commitment that a
-certificate shows: the rows of a ledger that forgot are those of one that never learned.
+SQLite in a file, or PostgreSQL by URL; `register` adds a kind of database. The database is where a store commits: a
+change is one transaction over the journal and the samples, there whole or not at all, and on disk when `Ledger.writing`
+is left. There are no features here but in the journal, and they go with the next snapshot. What is removed leaves no
+mark but the commitment that a certificate shows: the rows of a ledger that forgot are those of one that never learned.
 """
 
 from __future__ import annotations
 
-from neverseen.ledger.database import in_file
+from neverseen.ledger.database import Database, in_file, register
 from neverseen.ledger.ledger import Ledger, Writing
 from neverseen.ledger.tables import FORMAT, LASTING, JournalRow, Notes, RequestRow, SampleRow
 
-__all__ = ["FORMAT", "LASTING", "JournalRow", "Ledger", "Notes", "RequestRow", "SampleRow", "Writing", "in_file"]
+__all__ = [
+    "FORMAT",
+    "LASTING",
+    "Database",
+    "JournalRow",
+    "Ledger",
+    "Notes",
+    "RequestRow",
+    "SampleRow",
+    "Writing",
+    "in_file",
+    "register",
+]

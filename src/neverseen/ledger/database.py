@@ -23,6 +23,7 @@ from neverseen.errors import ConfigurationError, LedgerError, MissingPackageErro
 from neverseen.io.files import sync_folder
 from neverseen.ledger.schema import require_postgresql, require_sqlite
 from neverseen.ledger.tables import SCHEMAS, meta, samples, tables
+from neverseen.registry import Registry
 
 Insert = sqlite.Insert | postgresql.Insert
 _PREFIX = "sqlite:///"
@@ -251,18 +252,16 @@ def in_file(path: Path) -> str:
     return f"{_PREFIX}{path}"
 
 
+kinds: Registry[Callable[[str, bool, float], Database]] = Registry("database", "databases", {})
+register = kinds.add
+"""``register(scheme, factory)`` adds a kind of database; it gets URL, create and patience, as `SQLite` does."""
+
+
 def open_database(url: str, create: bool, patience: float) -> Database:
     """Return the database of a URL: ``sqlite:///path``, the rest taken as it is, or ``postgresql+psycopg://...``."""
     if not isinstance(url, str):
         raise ConfigurationError(f"the URL of a ledger is a text; got {type(url).__name__}")
-    if url.startswith(_PREFIX):
-        return SQLite(Path(url.removeprefix(_PREFIX)).absolute(), create, patience)
-    if url.startswith("postgresql+psycopg://"):
-        return PostgreSQL(url, create, patience)
-    kind = url.partition(":")[0]  # never more: there may be a password behind it
-    raise ConfigurationError(
-        f"a ledger is kept in SQLite (sqlite:///path) or in PostgreSQL (postgresql+psycopg://...), not in {kind[:20]!r}"
-    )
+    return kinds[url.partition(":")[0][:20]](url, create, patience)  # never more in a message: a password may follow
 
 
 class SQLite(Database):
@@ -270,7 +269,8 @@ class SQLite(Database):
 
     Parameters
     ----------
-    path : Path
+    url : str
+        ``sqlite:///`` and a path, which is taken as it is.
     create : bool
         Make the file, of mode 600. One that is there is opened; whether it is of use is for the caller to find out.
     patience : float
@@ -279,7 +279,10 @@ class SQLite(Database):
     is_ours_alone = True
     mark = "?"
 
-    def __init__(self, path: Path, create: bool, patience: float) -> None:
+    def __init__(self, url: str, create: bool, patience: float) -> None:
+        if not url.startswith(_PREFIX):
+            raise ConfigurationError("the URL of a ledger in SQLite is sqlite:/// and a path")
+        path = Path(url.removeprefix(_PREFIX)).absolute()
         if sqlite3.sqlite_version_info < (3, 35):
             raise MissingPackageError(f"a ledger needs SQLite 3.35 or newer; Python has {sqlite3.sqlite_version}")
         if create and not path.exists():
@@ -596,3 +599,7 @@ class PostgreSQL(Database):
                 "and password are right"
             )
         return f"the ledger {self.name} cannot be used ({state}: {said})"
+
+
+register("sqlite", SQLite)
+register("postgresql+psycopg", PostgreSQL)

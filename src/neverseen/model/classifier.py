@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import validate_data
 
 from neverseen.encoding import Encoder, RandomProjection, quantise
 from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.hardware import choose
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
-from neverseen.labels import LabelIndex, as_array, from_text, normalise, require_classes, text
+from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model import saving
 from neverseen.model.exact import Configuration, ExactModel, empty_digest
+from neverseen.model.targets import label_list
 from neverseen.proof.keys import Key
 
 _LOCKS = [threading.RLock() for _ in range(64)]
@@ -396,19 +397,3 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._require()
             raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
         return scores, names
-
-
-def label_list(y: Any, any_label: bool = False) -> list[Any]:
-    """Return labels as a list, refusing what cannot be class labels; any label will do where it is only looked up."""
-    if y is None:
-        raise ValueError("AnalyticClassifier requires y to be passed, but the target y is None")
-    if isinstance(y, list | tuple) and not any(isinstance(label, list | np.ndarray) for label in y):
-        labels = list(y)
-    else:
-        array = np.asarray(y)
-        if array.ndim != 1:
-            array = column_or_1d(array, warn=True)
-        labels = array.tolist() if array.dtype.kind not in "mM" else list(array)
-    if not any_label:
-        require_classes(labels)
-    return labels

@@ -92,9 +92,9 @@ class Configuration:
         return settings if self.backbone is None else settings | {"backbone": self.backbone}
 
     @classmethod
-    def from_json(cls, settings: dict[str, Any], centres: np.ndarray | None = None) -> Configuration:
-        """Return the configuration that `as_json` gave; a `GaussianKernel` also needs its centres."""
-        encoder = encoder_of(settings["encoder"], centres)
+    def from_json(cls, settings: dict[str, Any], array: np.ndarray | None = None) -> Configuration:
+        """Return the configuration that `as_json` gave; an encoder may also need its array."""
+        encoder = encoder_of(settings["encoder"], array)
         configuration = cls(encoder, settings["gamma"], settings["grid_bits"], settings.get("backbone"))
         if configuration.as_json() != settings:
             raise ConfigurationError("the configuration is not one that there can be")

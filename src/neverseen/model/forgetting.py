@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from neverseen.backbones import Backbone, efficientnet_lite0
+from neverseen.backbones import Backbone, FeatureCache, efficientnet_lite0
 from neverseen.backbones.reading import Prepared, features_of
 from neverseen.errors import ConfigurationError, NotLearnedError
 from neverseen.holdings import FORGET, Change
@@ -309,5 +309,10 @@ def _checked(backbone: Backbone | None) -> Backbone:
         raise ConfigurationError(
             f"a backbone has a name, n_features, extract and digest; {type(backbone).__name__} has not: "
             "see neverseen.backbones"
+        )
+    if not isinstance(backbone, FeatureCache) and (hasattr(backbone, "discard") or hasattr(backbone, "clear")):
+        raise ConfigurationError(
+            f"{backbone.name} has one of discard and clear: a backbone that remembers features needs both, or they "
+            "would stay when their samples are forgotten"
         )
     return backbone

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.backbones import Backbone
+from neverseen.backbones import Backbone, FeatureCache
 from neverseen.backbones.contents import as_list
 from neverseen.backbones.reading import Prepared, lose, prepare
 from neverseen.errors import (
@@ -25,8 +25,8 @@ from neverseen.errors import (
 )
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change, Ticket, owned_number, tickets_of
 from neverseen.labels import LabelIndex, from_text, normalise, text
-from neverseen.model.classifier import label_list
 from neverseen.model.exact import Checked, ExactModel
+from neverseen.model.targets import label_list
 from neverseen.proof.keys import Keyring
 from neverseen.proof.receipts import SALT_SIZE, TEXT_LIMIT, Receipt, commitment, require_cipher, seal, unseal
 
@@ -302,7 +302,7 @@ class Intake:
         change, numbers = checked.decision.change, checked.decision.numbers
         if change.kind == FORGET_CLASS:
             return None
-        if change.contents and hasattr(self.backbone, "clear"):
+        if change.contents and isinstance(self.backbone, FeatureCache):
             held = model.holdings.by_numbers(numbers)
             if not {held[number].content for number in numbers} <= set(change.contents):
                 return None

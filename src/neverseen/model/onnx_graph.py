@@ -13,15 +13,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones.packages import imported
-from neverseen.encoding import (
-    GaussianKernel,
-    Identity,
-    RandomProjection,
-    kernel_thresholds,
-    projection_shift,
-    projection_signs,
-)
-from neverseen.errors import ConfigurationError, NotLearnedError
+from neverseen.errors import NotLearnedError
 from neverseen.labels import canonical_json
 from neverseen.model.versions import Version
 
@@ -66,7 +58,8 @@ def graph_of(version: Version) -> bytes:
     if not version.classes:
         raise NotLearnedError("the published version holds no samples, and so has no scores: learn something first")
     graph = _Graph()
-    codes = _expanded(graph, _quantised(graph, version.n_features), version)
+    quantised = _quantised(graph, version.n_features)
+    codes = version.configuration.encoder.add_to(graph, quantised, version.n_features)
     scores = _scored(graph, codes, version.weights)
     graph.add("Identity", scores, name="scores")
     graph.add("ArgMax", scores, name="best", axis=1, keepdims=0)
@@ -122,40 +115,6 @@ def _quantised(graph: _Graph, width: int) -> str:
     factor = graph.add("Div", graph.constant(16.0), graph.add("Max", root, graph.constant(_LEAST)))
     rounded = graph.add("Round", graph.add("Mul", features, factor))  # halves to even, as numpy.rint
     return graph.add("Clip", rounded, graph.constant(-127.0), graph.constant(127.0))
-
-
-def _expanded(graph: _Graph, quantised: str, version: Version) -> str:
-    encoder = version.configuration.encoder
-    if isinstance(encoder, Identity):
-        return quantised
-    if isinstance(encoder, GaussianKernel):
-        return _kernel(graph, quantised, encoder)
-    if not isinstance(encoder, RandomProjection):
-        raise ConfigurationError(
-            f"a model with the encoder {type(encoder).__name__} cannot be exported to .onnx; use .safetensors"
-        )
-    signs = projection_signs(int(encoder.seed), version.n_features, int(encoder.n_codes))
-    matrix = graph.cast(graph.constant(signs, np.int8), "DOUBLE")
-    projected = graph.add("MatMul", quantised, matrix)  # (n, d), integers of at most 127 d0
-    step = graph.constant(2.0 ** -projection_shift(version.n_features))
-    shifted = graph.add("Floor", graph.add("Mul", projected, step))  # a shift to the right
-    return graph.add("Clip", shifted, graph.constant(0.0), graph.constant(127.0))
-
-
-def _kernel(graph: _Graph, quantised: str, encoder: GaussianKernel) -> str:
-    """Add the codes of a `GaussianKernel`: how many thresholds are at least the squared distance to each centre."""
-    centres = encoder.quantised_centres().astype(np.float64)  # (d, d0)
-    thresholds = np.unique(kernel_thresholds(float(encoder.bandwidth), centres.shape[1]), return_counts=True)
-    squares = graph.add("Mul", quantised, quantised)
-    own = graph.add("ReduceSum", squares, graph.constant([1], np.int64), keepdims=1)  # (n, 1)
-    inner = graph.add("MatMul", quantised, graph.constant(-2.0 * centres.T))  # (n, d)
-    distances = graph.add("Add", graph.add("Add", inner, own), graph.constant((centres**2).sum(axis=1)))
-    codes = graph.constant(0.0)
-    for threshold, count in zip(*thresholds, strict=True):
-        # A distance is at most 254**2 d0, so a threshold beyond 2**53 is as good as that.
-        reached = graph.add("LessOrEqual", distances, graph.constant(min(int(threshold), 2**53)))
-        codes = graph.add("Add", codes, graph.add("Mul", graph.cast(reached, "DOUBLE"), graph.constant(int(count))))
-    return codes
 
 
 def _scored(graph: _Graph, codes: str, weights: np.ndarray) -> str:

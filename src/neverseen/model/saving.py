@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.encoding import GaussianKernel, require_storable
+from neverseen.encoding import require_storable
 from neverseen.engine.definiteness import why_impossible
 from neverseen.engine.statistics import narrowed, pack_triangle, unpack_triangle
 from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
@@ -69,8 +69,8 @@ def _file(
         "n_features": 0,
         "track_classes": track_classes,
     }
-    if isinstance(configuration.encoder, GaussianKernel):
-        tensors["centres"] = configuration.encoder.quantised_centres()
+    if (array := configuration.encoder.array()) is not None:
+        tensors["centres"] = array
     if model is not None:
         statistics = model.statistics
         classes = statistics.classes

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.encoding import GaussianKernel, require_storable
+from neverseen.encoding import require_storable
 from neverseen.engine.arithmetic import GridWeights
 from neverseen.engine.statistics import Statistics, narrowed
 from neverseen.errors import (
@@ -152,7 +152,8 @@ def write_version(path: str | os.PathLike[str], version: Version) -> None:
     """Write a version to a file of mode 600, replacing it as a whole or not at all."""
     encoder = version.configuration.encoder
     require_storable(encoder)
-    tensors = {"centres": encoder.quantised_centres()} if isinstance(encoder, GaussianKernel) else {}
+    array = encoder.array()
+    tensors = {} if array is None else {"centres": array}
     if version.classes:
         tensors |= {"rests": version.witness.rests, "weights": version.weights}
     about = {

@@ -205,12 +205,7 @@ def check_weights(
     if weights.size == 0:
         return
     top = int(gram.diagonal().max())
-    if (
-        int(gram.diagonal().min()) < 0
-        or int(gram.max()) > top
-        or int(gram.min()) < -top
-        or bool((gram != gram.T).any())
-    ):
+    if int(gram.diagonal().min()) < 0 or int(gram.max()) > top or int(gram.min()) < -top or not (gram == gram.T).all():
         raise CertificateRejectedError("the sums are not those of any samples: their matrix is no Gram matrix")
     try:
         system = IntegerSystem(gram, gamma, hardware)
@@ -293,7 +288,7 @@ def _images(system: IntegerSystem, pieces: list[Array]) -> list[Array | int]:
     """Return A times each piece. Several are multiplied at once, for wide products are faster."""
     columns = pieces[0].shape[1]
     together = max(1, _WIDE // columns)
-    filled = [place for place, piece in enumerate(pieces) if bool(piece.any())]  # integer parts are mostly zero
+    filled = [place for place, piece in enumerate(pieces) if not (piece == 0).all()]  # integer parts are mostly zero
     images: list[Array | int] = [0] * len(pieces)
     for first in range(0, len(filled), together):
         places = filled[first : first + together]
@@ -321,7 +316,7 @@ def _pieces(values: Array, bits: int, width: int) -> Iterator[tuple[int, Array]]
 
 def _exceeds(values: Array, limit: int) -> Array:
     """Return for each column whether an entry is greater than `limit` in magnitude."""
-    return (values > limit).any(0) | (values < -limit).any(0)
+    return ((values > limit) | (values < -limit)).sum(0) > 0
 
 
 def _largest(values: np.ndarray) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from neverseen.backbones import Backbone, Precomputed
 from neverseen.backbones.contents import as_list
+from neverseen.backbones.protocol import optional
 from neverseen.backbones.recipes import backbone_of, kind_of
 from neverseen.errors import ConfigurationError, StoreDamagedError
 from neverseen.store.description import NAME, Description
@@ -58,7 +59,7 @@ class AbsentBackbone:
     def base(self) -> Any:
         """The base set of the backbone."""
         made = self.backbone
-        return None if made is self else getattr(made, "base", None)
+        return None if made is self else optional(made, "base")
 
     def extract(self, samples: Any) -> np.ndarray:
         """Return the features of samples; without a recipe, take rows of features as they are."""

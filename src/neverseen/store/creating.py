@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neverseen.backbones import Backbone
 from neverseen.backbones.recipes import recipe_of, require_recipe
@@ -14,14 +14,15 @@ from neverseen.engine.statistics import Statistics
 from neverseen.hardware import Hardware, choose
 from neverseen.io.files import sync_folder
 from neverseen.ledger import Ledger, in_file
-from neverseen.model.classifier import AnalyticClassifier
-from neverseen.model.forgetting import ForgettingModel
 from neverseen.proof.keys import Keyring
 from neverseen.proof.signing import SigningKey
 from neverseen.store.description import Description
 from neverseen.store.publications import CERTIFICATES, VERSIONS
 from neverseen.store.snapshots import StoredClassGrams, write_snapshot
 from neverseen.store.store import KEYS, LEDGER, SIGNING_KEY, SUMS, Store, open_store
+
+if TYPE_CHECKING:
+    from neverseen.model.classifier import AnalyticClassifier
 
 
 def create(
@@ -53,6 +54,9 @@ def create(
         and `OnnxBackbone` on images, whose file is copied into the folder, can be made again; others must be given
         to `open`.
     """
+    from neverseen.model.classifier import AnalyticClassifier  # scikit-learn takes a second, and opening does without
+    from neverseen.model.forgetting import ForgettingModel
+
     if recipe is not None:
         require_recipe(recipe)
     place = Path(folder)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neverseen.encoding import GaussianKernel, require_storable
-from neverseen.errors import ConfigurationError, FileRejectedError, StoreDamagedError
+from neverseen.encoding import require_storable
+from neverseen.errors import ConfigurationError, FileRejectedError, StoreDamagedError, UnknownKindError
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, parse_json
 from neverseen.model.exact import Configuration
@@ -49,12 +49,10 @@ class Description:
         """Write the description into a store's folder."""
         encoder = self.configuration.encoder
         require_storable(encoder)
-        centres = None
-        if isinstance(encoder, GaussianKernel):
-            centres = write_array(folder, encoder.quantised_centres())
+        array = encoder.array()
         about = {
             "backbone": self.backbone,
-            "centres": centres,
+            "centres": None if array is None else write_array(folder, array),
             "configuration": self.configuration.as_json(),
             "format": FORMAT,
             "ledger": self.ledger,
@@ -87,6 +85,8 @@ class Description:
                 about["ledger"],
                 about["public_key"],
             )
+        except UnknownKindError as error:
+            raise UnknownKindError(f"the store {folder} cannot be opened here: {error}") from error
         except (ValueError, KeyError, TypeError, RecursionError, FileRejectedError, ConfigurationError) as error:
             raise StoreDamagedError(f"{path} is damaged: restore it from a copy") from error
 

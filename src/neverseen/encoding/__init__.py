@@ -1,0 +1,38 @@
+"""Encoders: float features in, small integers out, the same on every machine.
+
+An encoder works in two stages. `quantise` divides a row by its own root mean square and rounds it to int8; this
+is the one place where floats are rounded, by single IEEE operations in a fixed order. `Encoder.expand` turns those
+integers into the *code*, by integer arithmetic alone. Nothing is fitted: an encoder's settings are chosen
+before the first sample and never depend on data. Sections 1 and 2 of ``docs/specification.md`` define every
+bit.
+
+`register` adds an encoder: models with it can then be saved, stored and loaded by its `Encoder.kind`.
+"""
+
+from neverseen.encoding.encoder import Encoder, encoder_of, kinds, register, require_storable, whole_number
+from neverseen.encoding.encoders import (
+    GaussianKernel,
+    Identity,
+    RandomProjection,
+    kernel_thresholds,
+    projection_shift,
+    projection_signs,
+)
+from neverseen.encoding.quantising import as_features, quantise
+
+__all__ = [
+    "Encoder",
+    "GaussianKernel",
+    "Identity",
+    "RandomProjection",
+    "as_features",
+    "encoder_of",
+    "kernel_thresholds",
+    "kinds",
+    "projection_shift",
+    "projection_signs",
+    "quantise",
+    "register",
+    "require_storable",
+    "whole_number",
+]

@@ -1,0 +1,138 @@
+"""What an encoder is, and the registry of encoders."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+
+from neverseen.encoding.quantising import quantise
+from neverseen.errors import ConfigurationError
+from neverseen.hardware import Array, Hardware, choose
+from neverseen.labels import canonical_json
+from neverseen.registry import Registry
+
+
+class Graph(Protocol):
+    """An ONNX graph that is being built: values have names."""
+
+    def constant(self, values: Any, dtype: type = np.float64) -> str:
+        """Add a constant, and return its name."""
+
+    def add(self, kind: str, *inputs: str, **settings: Any) -> str:
+        """Add an operation of ONNX, and return the name of its result."""
+
+    def cast(self, value: str, dtype: str) -> str:
+        """Add a change of type, such as to ``DOUBLE``, and return the name of its result."""
+
+
+class Encoder:
+    """Base of the encoders: `quantise`, then `expand`.
+
+    Settings are read and changed as scikit-learn does it (`get_params`, `set_params`), so encoders work in grid
+    searches. `neverseen.checks.check_encoder` tries all that is asked of an encoder.
+
+    Attributes
+    ----------
+    kind : str
+        Names the encoder in files. It stands in the `configuration`.
+    """
+
+    kind: ClassVar[str] = ""
+    _settings: tuple[str, ...] = ()
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the settings by name."""
+        return {name: getattr(self, name) for name in self._settings}
+
+    def set_params(self, **settings: Any) -> Encoder:
+        """Change settings by name."""
+        for name, value in settings.items():
+            if name not in self._settings:
+                raise ConfigurationError(
+                    f"{type(self).__name__} has no setting {name!r}; it has {', '.join(self._settings) or 'none'}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._settings)})"
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the kind and the settings that decide every code, as JSON values.
+
+        Raises `ConfigurationError` if they are unusable.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_configuration(cls, settings: dict[str, Any], array: np.ndarray | None) -> Encoder:
+        """Return the encoder that has this `configuration` and this `array`: both are untrusted."""
+        raise NotImplementedError
+
+    def array(self) -> np.ndarray | None:
+        """Return an integer array that belongs to the settings and is too large for them, or None.
+
+        The configuration must have its digest. Files have it under the name ``centres``.
+        """
+        return None
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the configuration, in hex."""
+        return hashlib.sha256(canonical_json(self.configuration()).encode()).hexdigest()
+
+    def code_size(self, n_features: int) -> int:
+        """Return the number of integers in the code of a sample with that many features."""
+        raise NotImplementedError
+
+    def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
+        """Return the int8 codes of quantised features of shape (n, d0), on the hardware given."""
+        raise NotImplementedError
+
+    def add_to(self, graph: Graph, quantised: str, n_features: int) -> str:
+        """Add `expand` to an ONNX graph, in float64 that holds integers, and return the name of the codes."""
+        raise ConfigurationError(
+            f"a model with the encoder {type(self).__name__} cannot be exported to .onnx; use .safetensors"
+        )
+
+    def encode(self, samples: Any) -> np.ndarray:
+        """Return the int8 codes, of shape (n, d), of float features of shape (n, d0)."""
+        hardware = choose("numpy")
+        return hardware.numpy(self.expand(quantise(samples), hardware))
+
+
+kinds: Registry[type[Encoder]] = Registry("encoder", "encoders", {})
+E = TypeVar("E", bound=Encoder)
+
+
+def register(encoder: type[E]) -> type[E]:
+    """Add an encoder under its `Encoder.kind`; for use as a decorator.
+
+    Raises `ConfigurationError` if it has no kind, or one that is taken.
+    """
+    if not encoder.kind:
+        raise ConfigurationError(f"{encoder.__name__} needs a kind, a text that names it in files")
+    kinds.add(encoder.kind, encoder)
+    return encoder
+
+
+def require_storable(encoder: Encoder) -> None:
+    """Raise `ConfigurationError` for an encoder that `encoder_of` could not make again."""
+    if encoder.kind not in kinds or kinds[encoder.kind] is not type(encoder):
+        raise ConfigurationError(
+            f"models with the encoder {type(encoder).__name__} cannot be saved: it is not registered. Give it a kind "
+            "of its own, and register it with neverseen.encoding.register"
+        )
+
+
+def encoder_of(settings: dict[str, Any], array: np.ndarray | None) -> Encoder:
+    """Return the encoder that has this `configuration`, and this array if it needs one."""
+    return kinds[settings["kind"]].from_configuration(settings, array)
+
+
+def whole_number(name: str, value: Any, least: int, most: int) -> int:
+    """Return a setting as an int, or say why it cannot be one."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        raise ConfigurationError(f"{name} must be a whole number between {least} and {most}; got {value!r}")
+    return int(value)

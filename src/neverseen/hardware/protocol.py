@@ -1,0 +1,182 @@
+"""What the engine asks of a machine: arrays, and operations on them. Nothing here is trusted to be exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, SupportsInt, TypeVar
+
+import numpy as np
+
+INT8_PRODUCT = 127 * 127  # the largest product of two codes
+FLOAT32_ROWS = 2**24 // INT8_PRODUCT  # 1040 products of codes sum to less than 2**24
+INT32_ROWS = (2**31 - 1) // INT8_PRODUCT  # 133,144 of them to less than 2**31
+
+Factor = Any
+"""What `HardwareOf.cholesky` returns: only the hardware that made it looks inside."""
+
+
+class Array(Protocol):  # noqa: PLW1641 (arrays have no hash)
+    """What the engine does with an array by itself: an ndarray and a tensor of PyTorch have it all.
+
+    Everything else is an operation of the hardware. An array is only ever given to the hardware that made it.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def dtype(self) -> object: ...
+    @property
+    def T(self) -> Array: ...  # noqa: N802
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __getitem__(self, key: Any, /) -> Array: ...
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+    def __int__(self) -> int: ...  # of one number
+    def __float__(self) -> float: ...
+
+    # The other side is an array of the same hardware, or a number.
+    def __add__(self, other: Any, /) -> Array: ...
+    def __sub__(self, other: Any, /) -> Array: ...
+    def __rsub__(self, other: Any, /) -> Array: ...
+    def __mul__(self, other: Any, /) -> Array: ...
+    def __rmul__(self, other: Any, /) -> Array: ...
+    def __lshift__(self, other: Any, /) -> Array: ...
+    def __rshift__(self, other: Any, /) -> Array: ...
+    def __and__(self, other: Any, /) -> Array: ...
+    def __or__(self, other: Any, /) -> Array: ...
+    def __lt__(self, other: Any, /) -> Array: ...
+    def __gt__(self, other: Any, /) -> Array: ...
+    def __eq__(self, other: object, /) -> Array: ...  # type: ignore[override]
+    def __neg__(self) -> Array: ...
+    def __abs__(self) -> Array: ...
+    def __invert__(self) -> Array: ...
+
+    def all(self) -> object: ...
+    def min(self) -> SupportsInt: ...
+    def max(self) -> SupportsInt: ...
+    def sum(self, axis: int, /) -> Array: ...
+    def clip(self, least: int, most: int, /) -> Array: ...
+    def diagonal(self) -> Array: ...
+    def tolist(self) -> list[Any]: ...
+
+
+A = TypeVar("A", bound=Array)
+"""The arrays of one kind of hardware."""
+
+
+class HardwareOf(Protocol[A]):
+    """The operations of one kind of hardware, whose arrays are of type `A`.
+
+    A kind of hardware is a class with all of these; `neverseen.checks.check_hardware` tries them. Every exact product
+    is bounded before and checked after by `neverseen.engine.arithmetic`: a mistake here costs an error, never a bit.
+
+    Attributes
+    ----------
+    name : str
+        That it is registered under.
+    cholesky_keeps : bool
+        Whether `cholesky` leaves its argument as it was.
+    follows : int
+        Samples up to which following a change (`neverseen.engine.following`) is faster than to solve anew.
+    """
+
+    name: str
+    cholesky_keeps: bool
+    follows: int
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    # -- arrays ------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be pickled and copied as a name: what it holds belongs to this machine."""
+        from neverseen.hardware import choose
+
+        return choose, (self.name,)
+
+    def array(self, values: np.ndarray) -> A:
+        """Return `values` where this hardware computes; no copy when they are there already."""
+
+    def numpy(self, array: A) -> np.ndarray:
+        """Return an array as NumPy's, in main memory."""
+
+    def zeros(self, *shape: int) -> A:
+        """Return int64 zeros."""
+
+    def float64(self, array: A) -> A:
+        """Return integers as float64, rounded to nearest where they exceed 2**53."""
+
+    def limb(self, matrix: A, shift: int, bits: int | None) -> A:
+        """Return ``(matrix >> shift) mod 2**bits`` of integers as float64; for None all higher bits, signed."""
+
+    def int64(self, array: A) -> A:
+        """Return integers of any type, or integral floats, as int64."""
+
+    def int8(self, array: A) -> A:
+        """Return integers between -127 and 127 as int8."""
+
+    def rint(self, array: A) -> A:
+        """Return float64 rounded to the nearest integer."""
+
+    def concatenate(self, arrays: list[A], axis: int) -> A:
+        """Join arrays along an axis."""
+
+    def contiguous(self, array: A) -> A:
+        """Return an array laid out row by row."""
+
+    def max_abs(self, array: A) -> float:
+        """Return the largest magnitude in an array of floats; NaN if there is one, 0 for an empty array."""
+
+    def row_sums(self, matrix: A) -> np.ndarray:
+        """Return the sum of the magnitudes of each row, in float64."""
+
+    def add_in_place(self, target: A, change: A, sign: int) -> None:
+        """Add `sign` times `change`, integers of any width, to an int64 array."""
+
+    def add_to_rows(self, target: A, rows: list[int], change: A, sign: int) -> None:
+        """Add `sign` times the rows of an int64 array to rows of another, each named once."""
+
+    def add_to_diagonal(self, matrix: A, value: float | A) -> None:
+        """Add a number, or a vector's entries one each, to the diagonal of a square matrix."""
+
+    # -- products ----------------------------------------------------------------------------------
+
+    def matmul(self, left: A, right: A) -> A:
+        """Return a float64 product."""
+
+    def int8_matmul(self, left: A, right: A) -> A:
+        """Return the product of two int8 arrays as integers of at least 32 bits; at most INT32_ROWS inner terms."""
+
+    def int8_gram(self, codes: A) -> A:
+        """Return ``codes.T @ codes`` for int8 codes as integers of at least 16 bits; at most INT32_ROWS rows."""
+
+    def class_sums(self, codes: A, positions: np.ndarray, classes: int) -> A:
+        """Return the sums of int8 codes by class, int64 of shape (classes, d); `positions` has each sample's class."""
+
+    def where(self, mask: A) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows and columns of the entries of a mask that are set."""
+
+    def wrapping_matvec(self, matrix: A, vector: A) -> A:
+        """Return ``matrix @ vector`` modulo 2**64, in integer arithmetic alone."""
+
+    # -- factors -----------------------------------------------------------------------------------
+
+    def cholesky(self, matrix: A) -> Factor | None:
+        """Return the Cholesky factor of a symmetric float64 matrix, which it may overwrite; None if there is none."""
+
+    def cholesky_solve(self, factor: Factor, right: A) -> A:
+        """Return the solution of the factored system for each column of `right`."""
+
+    def triangle(self, factor: Factor) -> A:
+        """Return the lower triangle that a Cholesky factor consists of, with zeros above."""
+
+    def inverse(self, matrix: A) -> A:
+        """Return the inverse of a small float64 matrix; raise ValueError or RuntimeError if it is singular."""
+
+
+Hardware = HardwareOf[Array]
+"""Some kind of hardware: whoever has it knows no more about its arrays than `Array` says."""
