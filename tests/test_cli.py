@@ -376,13 +376,14 @@ def test_what_was_tampered_with_is_rejected(shop: str) -> None:
 )
 def test_the_graph_gives_the_same_scores(classifier: AnalyticClassifier) -> None:
     runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
+    onnx = pytest.importorskip("onnx")
     with store.create("s", Precomputed(8), classifier) as model:
         model.learn(ROWS, NAMES)
         model.publish()
         version = model.version()
     run("export", "s", "s.onnx")
     assert Path("s.onnx").read_bytes() == graph_of(version)
+    onnx.checker.check_model("s.onnx", full_check=True)
     session = runtime.InferenceSession("s.onnx", providers=["CPUExecutionProvider"])
     rows = np.concatenate([ROWS, features("others", 200, 8), np.zeros((1, 8)), np.eye(8)]).astype(np.float32)
     tiny, huge = rows * np.float32(2.0**-140), rows * np.float32(2.0**120)

@@ -262,7 +262,13 @@ def test_the_same_samples_again_are_told() -> None:
     assert (again["learned"], again["held_already"]) == (1, 2)
     assert len(receipt_files.read_receipts([Path("b.jsonl")])) == 1
     assert answer("status", "shop")["samples"] == 13
-    assert answer("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")["learned"] == 0
+    nothing = answer("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")
+    assert (nothing["learned"], nothing["receipts"]) == (0, None)
+    words = run("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")
+    assert "held already, or given twice: 3 of 3 samples, left out" in words
+    assert "nothing was new: no sample was learned, and no receipts were written" in words
+    assert "receipts are in" not in words
+    assert not Path("c.jsonl").exists()
     np.savez("one.npz", X=ROWS[:1], y=np.array(NAMES[:1]))
     assert "already held, or given twice: 1 of 1 sample, left out" in run("learn", "shop", "one.npz", "--skip-held")
     np.savez("other.npz", X=ROWS[:1], y=np.array(["another class"]))

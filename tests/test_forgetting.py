@@ -513,7 +513,9 @@ def test_half_a_cache_is_refused(part: str) -> None:
     """Features that it remembers would stay when their samples are forgotten."""
     backbone = Letters()
     setattr(backbone, part, lambda *prints: None)
-    with pytest.raises(ConfigurationError, match="has one of discard and clear: a backbone that remembers features"):
+    with pytest.raises(
+        ConfigurationError, match="has some of remember, discard and clear: a backbone that remembers features"
+    ):
         new(backbone)
 
 

@@ -160,7 +160,7 @@ class Artefacts:
         if self.setting.analytic.backbone == "efficientnet-lite0":
             from neverseen.backbones import efficientnet_lite0
 
-            backbone = efficientnet_lite0(device=self.device.type, batch_size=128)
+            backbone = efficientnet_lite0(runtime="torch", device=self.device.type, batch_size=128)
             return lambda images: torch.from_numpy(backbone.extract(list(images.cpu().numpy()))).to(self.device)
         if self.setting.analytic.backbone != "resnet18":
             raise ValueError(f"analytic.backbone is {self.setting.analytic.backbone!r}; resnet18 or efficientnet-lite0")

@@ -21,7 +21,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,30 +35,31 @@ from neverseen.engine.solver import solve
 from neverseen.errors import CheckFailedError, ConfigurationError, LedgerError, NeverseenError
 from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.labels import canonical_json
-from neverseen.ledger import Ledger, SampleRow
 
-Run = Callable[[Any], None]
+if TYPE_CHECKING:
+    from neverseen.ledger import Ledger, SampleRow
+
+Run = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Check:
     """One check of one thing: call it to run it."""
 
-    name: str
     run: Run
-    thing: Any
+    given: tuple[Any, ...]
 
     def __call__(self) -> None:
         """Run the check; raise `CheckFailedError` if the thing does not pass."""
         try:
-            self.run(self.thing)
+            self.run(*self.given)
         except CheckFailedError as error:
-            raise CheckFailedError(f"{self.name}: {error}") from None
+            raise CheckFailedError(f"{self}: {error}") from None
         except Exception as error:
-            raise CheckFailedError(f"{self.name}: it raised {type(error).__name__}: {error}") from error
+            raise CheckFailedError(f"{self}: it raised {type(error).__name__}: {error}") from error
 
     def __str__(self) -> str:
-        return self.name
+        return self.run.__name__.strip("_")
 
 
 def yield_checks(thing: Encoder | Backbone | HardwareOf[Any] | str, samples: Any = None) -> Iterator[Check]:
@@ -72,10 +73,11 @@ def yield_checks(thing: Encoder | Backbone | HardwareOf[Any] | str, samples: Any
         Three samples or more for a backbone, all different. A backbone that takes features or texts needs none.
     """
     if isinstance(thing, Backbone):
-        yield from (Check(run.__name__.strip("_"), _with_samples(run, samples), thing) for run in _BACKBONE)
-        return
-    runs = _DATABASE if isinstance(thing, str) else _ENCODER if isinstance(thing, Encoder) else _HARDWARE
-    yield from (Check(run.__name__.strip("_"), run, thing) for run in runs)
+        made = _samples_of(thing) if samples is None else list(samples)
+        yield from (Check(run, (thing, made)) for run in _BACKBONE)
+    else:
+        runs = _DATABASE if isinstance(thing, str) else _ENCODER if isinstance(thing, Encoder) else _HARDWARE
+        yield from (Check(run, (thing,)) for run in runs)
 
 
 def _run_all(thing: Any, samples: Any = None) -> None:
@@ -197,15 +199,6 @@ _ENCODER: tuple[Run, ...] = (
 # -- backbones ---------------------------------------------------------------------------------------
 
 
-def _with_samples(run: Callable[[Any, list[Any]], None], samples: Any) -> Run:
-    def with_samples(backbone: Backbone) -> None:
-        made = list(samples) if samples is not None else _samples_of(backbone)
-        _demand(len({fingerprint(sample) for sample in made}) == len(made) > 2, "give three samples, all different")
-        run(backbone, made)
-
-    return with_samples
-
-
 def _samples_of(backbone: Backbone) -> list[Any]:
     match optional(backbone, "takes"):
         case "features":
@@ -216,6 +209,7 @@ def _samples_of(backbone: Backbone) -> list[Any]:
 
 
 def _features_are_finite_rows(backbone: Backbone, samples: list[Any]) -> None:
+    _demand(len({fingerprint(each) for each in samples}) == len(samples) > 2, "give three samples, all different")
     features = np.asarray(backbone.extract(samples))
     shape = (len(samples), backbone.n_features)
     _demand(features.dtype == np.float32, f"extract must return float32; it returned {features.dtype}")
@@ -249,12 +243,14 @@ def _optional_attributes_are_usable(backbone: Backbone, samples: list[Any]) -> N
 
 def _a_cache_loses_what_it_must(backbone: Backbone, samples: list[Any]) -> None:
     if isinstance(backbone, FeatureCache):
-        _same(backbone.extract(samples, remember=False), backbone.extract(samples), "remembered features differ")
-        backbone.discard([fingerprint(sample) for sample in samples])
+        features, prints = backbone.extract(samples, remember=False), [fingerprint(sample) for sample in samples]
+        backbone.remember(prints, features)
+        _same(backbone.extract(samples, remember=False), features, "features that it remembers differ")
+        backbone.discard(prints)
         backbone.clear()
     else:
         parts = [name for name in ("discard", "clear") if hasattr(backbone, name)]
-        _demand(not parts, f"it has {' and '.join(parts)}, and not the other: a cache needs both")
+        _demand(not parts, f"it has {' and '.join(parts)}: a cache needs all of remember, discard and clear")
 
 
 _BACKBONE = (
@@ -365,24 +361,32 @@ _HARDWARE: tuple[Run, ...] = (
 # -- databases ---------------------------------------------------------------------------------------
 
 
-def _ledger(url: str) -> Ledger:
+def _ledger(url: str, create: bool = False) -> Ledger:
+    from neverseen.ledger import Ledger  # needs SQLAlchemy, which the other checks do not
+
+    return Ledger(url, create)
+
+
+def _made(url: str) -> Ledger:
     try:
-        return Ledger(url, create=True)
+        return _ledger(url, create=True)
     except LedgerError:  # an earlier check made it
-        return Ledger(url)
+        return _ledger(url)
 
 
 def _row(place: int) -> SampleRow:
+    from neverseen.ledger import SampleRow
+
     number, salt = (bytes([kind, place]) * 8 for kind in (1, 2))
     return SampleRow(number, number, number, '"class"', f'"id {place}"', "null", number * 2, salt, place, "learned")
 
 
 def _what_is_committed_stays(url: str) -> None:
     rows = [_row(place) for place in range(40)]
-    with _ledger(url) as ledger, ledger.writing() as writing:
+    with _made(url) as ledger, ledger.writing() as writing:
         writing.add(rows)
         writing.append("samples", bytes(range(256)) * 300)
-    with Ledger(url) as ledger:
+    with _ledger(url) as ledger:
         found = sorted(ledger.samples(), key=lambda row: row.learned)
         _demand(found == rows, "opened again, the rows are not those that were committed")
         _demand([len(row.payload) for row in ledger.journal()] == [76800], "opened again, the journal is another")
@@ -393,7 +397,7 @@ def _what_is_committed_stays(url: str) -> None:
 
 
 def _a_change_that_fails_is_undone(url: str) -> None:
-    with _ledger(url) as ledger:
+    with _made(url) as ledger:
         before = ledger.total()
         try:
             with ledger.writing() as writing:
@@ -405,7 +409,7 @@ def _a_change_that_fails_is_undone(url: str) -> None:
 
 
 def _readers_see_what_is_committed_alone(url: str) -> None:
-    with _ledger(url) as ledger, Ledger(url) as reader:
+    with _made(url) as ledger, _ledger(url) as reader:
         before = reader.total()
         with ledger.writing() as writing:
             writing.add([_row(78)])
@@ -416,15 +420,15 @@ def _readers_see_what_is_committed_alone(url: str) -> None:
 
 
 def _scrubbed_and_whole(url: str) -> None:
-    with _ledger(url) as ledger:
+    with _made(url) as ledger:
         ledger.scrub()
         ledger.check()
 
 
 def _a_ledger_is_not_made_twice(url: str) -> None:
-    _ledger(url).close()
+    _made(url).close()
     try:
-        Ledger(url, create=True).close()
+        _ledger(url, create=True).close()
     except LedgerError:
         return
     raise CheckFailedError("a database that has a ledger must not be made into a new one")

@@ -1,7 +1,5 @@
 """What can go wrong, sorted by what the caller can do about it.
 
-::
-
     NeverseenError
     ├── InputError (ValueError)             the data handed in is unusable: mend it and call again
     │   ├── LabelError                      a label has no canonical form

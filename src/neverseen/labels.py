@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,13 @@ from neverseen.errors import FileRejectedError, LabelError
 Label = Hashable
 
 _MAX_BITS = 4096  # an integer's text stays far below Python's limit of 4300 digits
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _KINDS = "None, bool, int, finite float, str, bytes, or a tuple or frozenset of these"
+
+
+def has_surrogates(text: str) -> bool:
+    """Return whether a text has code points that stand for halves of characters, which no encoding takes."""
+    return _SURROGATE.search(text) is not None
 
 
 def normalise(label: Any) -> Label:
@@ -48,7 +55,7 @@ def normalise(label: Any) -> Label:
         return int(label) if label.is_integer() else label
     if isinstance(label, str):
         plain = "".join(label)  # also of a str enum
-        if any("\ud800" <= letter <= "\udfff" for letter in plain):
+        if has_surrogates(plain):
             raise LabelError(
                 f"the label {plain!r} has surrogate code points, which are no characters: decode it properly"
             )

@@ -14,7 +14,7 @@ The formulas are the paper's. Three things about their evaluation are ours:
 
 **This is exact on paper only.** Each step rounds, and forgetting magnifies the rounding of every step before
 it, most when fewer samples than features are left. Relative error of W against the exact solution, 6,000
-samples learned, d = 512, gamma = 1, then forgotten 20 at a time (``python -m benchmarks.drift``)::
+samples learned, d = 512, gamma = 1, then forgotten 20 at a time (``python -m benchmarks.drift``):
 
     samples left                        4,000    1,000      600      512      300      100
     float64, closed form                1e-13    7e-13    5e-12    3e-10    1e-07    3e-06

@@ -107,7 +107,10 @@ def test_the_journal_is_altered_in_place_of_the_sums(tmp_path: Path) -> None:
     with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as ledger:
         for table in ("journal", "classes", "samples"):
             ledger.execute(f"DELETE FROM neverseen_{table}")  # noqa: S608
-    refused(folder, "the ledger of .* has 0 samples and 0 forgotten since certificate 1, which states 20: restore")
+    refused(
+        folder,
+        "the ledger of .* has 0 samples of certificate 1 and 0 forgotten since, and the certificate states 20: restore",
+    )
 
 
 def test_an_empty_store_has_sums(tmp_path: Path) -> None:

@@ -97,6 +97,41 @@ def cached():
 """
 
 
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cached:
+    """Have a store made of two samples on the command line, with a cache."""
+    monkeypatch.chdir(tmp_path)
+    Path("leftovers.py").write_text(CACHED)
+    Path("two.csv").write_text("id,label,a,b,c\none,a,1,2,3\ntwo,b,3,1,0\n")
+    run("init", "s", "--backbone", "leftovers:cached", "--codes", "16", "--track-classes")
+    run("learn", "s", "two.csv", "--backbone", "leftovers:cached", "--receipts", "r.jsonl")
+    cache = Cached(Precomputed(3), "cache")
+    assert len(cache) == 2
+    return cache
+
+
+def run(*words: str) -> None:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+
+
+def test_the_command_forgets_by_receipt(command: Cached) -> None:
+    run("forget", "s", "--receipts", "r.jsonl", "--id", "one", "--backbone", "leftovers:cached", "--seal")
+    assert len(command) == 1
+
+
+def test_the_command_forgets_a_class(command: Cached) -> None:
+    run("forget-class", "s", "a", "--backbone", "leftovers:cached", "--seal")
+    assert len(command) == 0
+
+
+def test_looking_and_checking_leave_nothing(command: Cached) -> None:
+    command.clear()
+    for words in (("verify", "retrain"), ("predict",)):
+        run(*words, "s", "two.csv", "--backbone", "leftovers:cached")
+        assert len(command) == 0
+
+
 def test_the_command_leaves_nothing_of_what_it_did_not_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> NoReturn:
         raise OSError(28, "No space left on device")

@@ -235,6 +235,27 @@ def test_reloading_and_closing(browser: Browser, service: Running) -> None:
         assert page.locator(".batch").count() == 0
 
 
+def test_a_part_of_the_receipts_is_not_all(page: Page) -> None:
+    """Copying a few letters saves nothing: the warnings stay until the whole field was copied."""
+    go(page, "/#/learn")
+    page.get_by_label("Features").fill(json.dumps([centre("kept"), centre("kept")]))
+    page.get_by_label("Label", exact=True).fill("kept")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    area = page.locator(".batch textarea")
+    first = len(area.input_value().split("\n")[0])
+    for start, end in ((0, 5), (5, None), (0, first), (3, 3)):
+        area.evaluate("(field, part) => { field.focus(); field.setSelectionRange(...part); }", [start, end or 10**6])
+        page.keyboard.press("Control+c")
+        assert page.locator(".batch").get_by_text("Not saved yet.").is_visible()
+        assert leaving_asks(page)
+    page.get_by_role("link", name="2 receipts to save").wait_for()
+    area.select_text()
+    page.keyboard.press("Control+c")
+    page.locator(".batch").get_by_text("Saved.", exact=True).wait_for()
+    page.get_by_role("link", name="to save").wait_for(state="hidden")
+    assert not leaving_asks(page)
+
+
 def test_signing_out(page: Page) -> None:
     go(page, "/#/learn")
     teach(page, "kept")

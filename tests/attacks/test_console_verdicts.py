@@ -24,6 +24,7 @@ from tests.test_console import (
     call,
     centre,
     check,
+    drop,
     forgotten,
     go,
     hurried,
@@ -31,6 +32,7 @@ from tests.test_console import (
     new_store,
     opened,
     running,
+    until,
 )
 
 if TYPE_CHECKING:
@@ -181,6 +183,110 @@ def test_what_the_service_says_of_itself_is_not_green(page: Page, service: Runni
         assert page.locator(".good").count() == 0
 
 
+def assert_nothing_is_said(page: Page) -> None:
+    """Nothing is said of receipts that are not in the field any more."""
+    assert check(page, "mine").locator(".chip").all_inner_texts() == ["not looked for"]
+    assert check(page, "mine").locator(".found").inner_text() == ""
+
+
+def test_what_was_said_of_another_receipt_is_gone(page: Page, service: Running) -> None:
+    mine, other = learned(service), coded(shaped(bytes(100)))
+    go(page, f"/certificates/{forgotten(service, mine)}")
+    page.locator(".verdict.good").wait_for()
+    listed = check(page, "mine").locator(".head .good", has_text="listed")
+    look(page, mine)
+    listed.wait_for()
+    for text in (other, "nonsense", ""):
+        check(page, "mine").get_by_label("Receipt", exact=True).fill(text)
+        assert_nothing_is_said(page)
+        look(page, mine)
+        listed.wait_for()
+    files = check(page, "mine").get_by_label("Or a file")
+    files.set_input_files({"name": "other.txt", "mimeType": "text/plain", "buffer": other.encode()})
+    assert_nothing_is_said(page)
+    check(page, "mine").get_by_role("button", name="Look for it").click()
+    listed.wait_for()
+    check(page, "mine").get_by_role("button", name="Remove").click()
+    assert_nothing_is_said(page)
+    check(page, "mine").get_by_role("button", name="Look for it").click()
+    listed.wait_for()
+    drop(page, "#check-mine .drop", "other.txt", other)
+    assert_nothing_is_said(page)
+
+
+def test_a_receipt_that_is_replaced_while_it_is_looked_for(page: Page, service: Running) -> None:
+    mine = learned(service)
+    go(page, f"/certificates/{forgotten(service, mine)}")
+    page.locator(".verdict.good").wait_for()
+    check(page, "mine").get_by_label("Receipt", exact=True).fill(mine)
+    check(page, "mine").locator("form").evaluate(
+        """(form) => {
+            form.requestSubmit();
+            form.querySelector("textarea").value = "another";
+            form.querySelector("textarea").dispatchEvent(new Event("input", { bubbles: true }));
+        }"""
+    )
+    check(page, "mine").get_by_role("button", name="Look for it").wait_for()
+    assert_nothing_is_said(page)
+
+
+def test_weights_that_fail_take_the_green_from_a_receipt(page: Page, service: Running) -> None:
+    def failing(route: Route) -> None:
+        wrong = {"name": "weights", "passed": False, "message": "the weights are others", "seconds": 0.1}
+        route.fulfill(json={"certificate": 1, "passed": False, "checks": [wrong]})
+
+    mine = learned(service)
+    page.route("**/v1/verify", failing)
+    go(page, f"/certificates/{forgotten(service, mine)}")
+    page.locator(".verdict.good").wait_for()
+    look(page, mine)
+    check(page, "mine").locator(".head .good", has_text="listed").wait_for()
+    page.get_by_role("button", name="Check the weights").click()
+    page.get_by_role("heading", name="Do not trust this certificate").wait_for()
+    for _ in range(2):  # what was found before, and what is found now
+        check(page, "mine").get_by_text("The certificate itself has not passed its checks.").wait_for()
+        assert check(page, "mine").locator(".good").count() == 0
+        look(page, mine)
+
+
+def test_a_refusal_and_an_effect_of_what_was_replaced(page: Page, service: Running) -> None:
+    """The page for forgetting shows nothing about a receipt that is not in the field any more."""
+    used, held = learned(service), learned(service)
+    forgotten(service, used)
+    go(page, "/#/forget")
+    page.get_by_label("Receipts", exact=True).fill(used)
+    page.get_by_role("button", name="Show what would go").click()
+    page.locator("main .notice").get_by_text("no sample is held under this receipt").wait_for()
+    page.get_by_label("Receipts", exact=True).fill(held)
+    assert page.locator("main .notice").count() == 0
+
+    asked: list[Route] = []
+
+    def hold(route: Route) -> None:
+        asked.append(route)
+
+    page.route("**/v1/forget?dry_run=true", hold)
+    page.get_by_role("button", name="Show what would go").click()
+    until(page, lambda: bool(asked))
+    page.get_by_label("Receipts", exact=True).fill(used)
+    asked[0].continue_()
+    page.get_by_role("button", name="Show what would go").wait_for()
+    assert page.get_by_role("dialog").count() == 0
+
+
+def test_a_list_of_certificates_that_does_not_come(page: Page, service: Running) -> None:
+    newest = forgotten(service, learned(service))
+    around = page.get_by_role("navigation", name="Certificates around")
+    go(page, f"/certificates/{newest}")
+    around.get_by_text("This is the newest").wait_for()
+    answers: list[dict[str, Any]] = [{"status": 503, "body": "later"}, {"json": {"certificates": []}}, {"json": {}}]
+    page.route("**/v1/certificates?limit=1", lambda route: route.fulfill(**answers.pop()))
+    while answers:
+        go(page, "/certificates/1")
+        around.get_by_text("Whether there are newer ones is not known").wait_for()
+        assert "This is the newest" not in page.locator("main").inner_text()
+
+
 def hostile_signatures() -> list[tuple[bytes, bytes, bytes, bool]]:
     """Return keys, signatures and messages, and whether each is good."""
     secret = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -304,6 +410,91 @@ def test_five_of_four_thousand(page: Page, service: Running) -> None:
     told = [json.loads(line) for line in Path(saved.value.path()).read_text().splitlines()]
     assert [place for place, entry in enumerate(told) if entry["listed"]] == places
     assert len(told) == 4000
+
+
+# -- numbers and labels --------------------------------------------------------------------------------
+
+WRONG_ROWS = {
+    "1,5;2,5;3,5;4,5": "Row 1 has commas and semicolons",
+    "1,,2,3,4,5,6,7,8": "Row 1 has nothing in place 2",
+    "1;;2;3;4;5;6;7;8": "Row 1 has nothing in place 2",
+    "1\t\t2\t3\t4\t5\t6\t7\t8": "Row 1 has nothing in place 2",
+    "\t1\t2\t3\t4\t5\t6\t7\t8": "Row 1 has nothing in place 1",
+    "1,2,3,4,5,6,7,8,": "Row 1 has nothing in place 9",
+    "1,5 2,5 3,5 4,5": "Row 1 has something that is not a finite number",
+    "1,5\t2,5\t3,5\t4,5": "Row 1 has something that is not a finite number",
+    "1 2 3 4 5 6 7 0x10": "Row 1 has something that is not a finite number",
+    "1 2 3 4 5 6 7 0b11": "Row 1 has something that is not a finite number",
+    "1 2 3 4 5 6 7 Infinity": "Row 1 has something that is not a finite number",
+    "1 2 3 4 5 6 7 1e999": "Row 1 has something that is not a finite number",
+    "1 2 3 4 5 6 7 8\n1;2;3;4;5;6;7;": "Row 2 has nothing in place 8",
+}
+"""Rows that were taken for others, or could be, and what is said of them."""
+
+
+def test_rows_that_could_be_read_in_two_ways(page: Page) -> None:
+    sent: list[Any] = []
+
+    def answer(route: Route) -> None:
+        sent.append([each["features"] for each in json.loads(route.request.post_data or "")["samples"]])
+        route.fulfill(json={"version": 1, "predictions": [{"label": "cat"}] * len(sent[-1])})
+
+    page.route("**/v1/predict", answer)
+    go(page, "/#/predict")
+    for text, words in WRONG_ROWS.items():
+        page.get_by_label("Features").fill(text)
+        page.get_by_role("button", name="Predict").click()
+        page.locator("main .notice").get_by_text(words).wait_for()
+    assert sent == []
+    row = [1, 2.5, -3, 0.25, 5, 6e-3, 7, 8]
+    good = ["1, 2.5, -3, .25, 5., 6e-3, +7, 8", "1;2.5;-3;.25;5;6E-3;7;8", "1\t2.5\t-3\t.25\t5\t6e-3\t7\t8"]
+    good += ["  1  2.5 -3 .25 5 6e-3 7 8 ", str(row), "1 2.5 -3 .25 5 6e-3 7 8\r\n\n1,2.5,-3,.25,5,6e-3,7,8\n"]
+    for text in good:
+        page.get_by_label("Features").fill(text)
+        assert page.locator(".answer").count() == 0  # the answer was to what was there before
+        page.get_by_role("button", name="Predict").click()
+        page.locator(".answer").first.wait_for()
+    assert sent == [[row]] * 5 + [[row, row]]
+
+
+def test_labels_that_are_no_whole_numbers(page: Page) -> None:
+    sent: list[Any] = []
+
+    def answer(route: Route) -> None:
+        sent.append(json.loads(route.request.post_data or "")["label"])
+        route.fulfill(status=404, json={"error": {"code": "not_learned", "message": "no sample of it"}})
+
+    page.route("**/v1/forget/class?dry_run=true", answer)
+    go(page, "/#/forget")
+    page.get_by_label("A whole class").check()
+    labels = {"7": 7, "-7": -7, "0": 0, "007": "007", "-0": "-0", "1e3": "1e3", "0x10": "0x10", "7.0": "7.0"}
+    for label in labels:
+        page.get_by_label("Label", exact=True).fill(label)
+        page.get_by_role("button", name="Show what would go").click()
+        page.locator("main .notice").get_by_text("No sample of it.").wait_for()
+    assert [json.dumps(label) for label in sent] == [json.dumps(label) for label in labels.values()]
+    for label in ("007", "-0", "9007199254740993"):
+        page.get_by_label("Label", exact=True).fill(label)
+        page.get_by_label("Kind").select_option("whole number")
+        page.get_by_role("button", name="Show what would go").click()
+        page.locator("main .notice").get_by_text(f"“{label}” is not a whole number").wait_for()
+    assert len(sent) == len(labels)
+
+
+def test_a_class_whose_samples_are_not_told(browser: Browser, service: Running) -> None:
+    learned(service, "secret")
+    call(service, "POST", "/v1/publish")
+    with opened(browser, service, service.forgetter) as page:
+        go(page, "/#/forget")
+        page.get_by_label("A whole class").check()
+        page.get_by_label("Label", exact=True).fill("secret")
+        page.get_by_role("button", name="Show what would go").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("heading", name="The class will be forgotten").wait_for()
+        assert dialog.locator("td").all_inner_texts() == ["secret", "all"]
+        dialog.get_by_role("button", name="Forget the class").click()
+        page.locator(".steps li.done", has_text="published").wait_for()
+        assert page.locator(".progress .facts").inner_text().split("\n")[2:4] == ["What", "Forget a class"]
 
 
 # -- forgotten, and learned again ----------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from neverseen import AnalyticClassifier, HardwareError, LedgerError, RandomProjection, store
 from neverseen.backbones import Precomputed
@@ -18,6 +18,7 @@ from neverseen.cli import app
 from neverseen.engine.statistics import Statistics
 from neverseen.ledger import Ledger
 from neverseen.sources.receipts import read_receipts
+from neverseen.store import Store
 from neverseen.store import store as module
 from neverseen.store.held import LedgerHoldings
 from tests.samples import clustered
@@ -28,7 +29,8 @@ NAMES = [("cat", "dog")[number] for number in NUMBERS]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    store.create(tmp_path / "s", Precomputed(4), AnalyticClassifier(RandomProjection(16), gamma=64)).close()
+    classifier = AnalyticClassifier(RandomProjection(16), gamma=64, track_classes=True)
+    store.create(tmp_path / "s", Precomputed(4), classifier).close()
     lines = (",".join([f"photo {row}", NAMES[row], *map(str, ROWS[row])]) for row in range(6))
     (tmp_path / "one.csv").write_text("id,label,a,b,c,d\n" + "\n".join(lines) + "\n")
     return tmp_path / "s"
@@ -132,3 +134,90 @@ def test_the_command_discards_receipts_of_what_was_refused(folder: Path, monkeyp
             .exit_code
         )
     assert not mine.exists()
+
+
+def invoked(*words: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+@pytest.fixture
+def learned(folder: Path) -> Path:
+    """A file of receipts."""
+    mine = folder.parent / "mine.jsonl"
+    assert invoked("learn", folder, folder.parent / "one.csv", "--receipts", mine).exit_code == 0
+    return mine
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("way", ["receipts", "samples", "class"])
+def test_a_forget_that_fails_after_the_commit_is_told(
+    folder: Path, learned: Path, error: BaseException, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passed for one that was not made, and nothing said that it was not published."""
+    given = {
+        "receipts": ("forget", folder, "--receipts", learned),
+        "samples": ("forget", folder, folder.parent / "one.csv"),
+        "class": ("forget-class", folder, "cat"),
+    }
+    with monkeypatch.context() as patched:
+        fail(patched, error, Statistics, "remove_class" if way == "class" else "subtract")
+        failed = invoked(*given[way])
+    assert failed.exit_code != 0
+    assert f"may have been forgotten, but not published yet: run neverseen publish {folder}" in failed.stderr
+    again = invoked(*given[way])
+    assert again.exit_code == 1
+    assert f"in no certificate yet: run neverseen publish {folder}" in again.stderr
+    assert invoked("publish", folder).exit_code == 0
+    with store.open(folder, write=False) as made:
+        count = NAMES.count("cat") if way == "class" else 6
+        assert made.certificate(2).forgotten == count
+    assert "in no certificate yet" not in invoked(*given[way]).stderr
+
+
+def test_a_forget_that_is_refused_is_not_told_as_made(
+    folder: Path, learned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (KeyboardInterrupt(), MemoryError(), OSError("disk")):
+        with monkeypatch.context() as patched:
+            fail(patched, error, Statistics, "require_part")
+            refused = invoked("forget", folder, "--receipts", learned)
+        assert refused.exit_code != 0
+        assert "forgotten" not in refused.output
+
+
+def test_a_seal_that_fails_does_not_deny_the_publication(
+    folder: Path, learned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was left to do was to seal, and the command said to publish."""
+    remedy = f"not sealed yet: run neverseen seal {folder}"
+    with monkeypatch.context() as patched:
+        fail(patched, LedgerError("the ledger is being read", being_read=True), Ledger, "scrub")
+        forgot = invoked("forget", folder, "--receipts", learned, "--seal")
+        sealed = invoked("seal", folder)
+    assert (forgot.exit_code, sealed.exit_code) == (1, 1)
+    assert "6 samples forgotten; published as version 2" in forgot.stderr
+    for each in (forgot, sealed):
+        assert remedy in each.stderr
+        assert "not published" not in each.stderr
+    assert invoked("seal", folder).exit_code == 0
+    with store.open(folder, write=False) as made:
+        assert made.status()["sealed"]
+
+
+def test_a_publication_that_fails_before_a_seal(folder: Path, learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        fail(patched, OSError("disk"), Store, "publish")
+        forgot = invoked("forget", folder, "--receipts", learned, "--seal")
+    assert forgot.exit_code == 1
+    assert f"6 samples forgotten, but not published yet: run neverseen seal {folder} later" in forgot.stderr
+    assert "not sealed" not in forgot.stderr
+
+
+def test_a_model_that_was_cut_off_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.open(folder) as made:
+        with monkeypatch.context() as patched:
+            fail(patched, MemoryError(), Statistics, "merge")
+            with pytest.raises(MemoryError):
+                made.learn(ROWS, NAMES)
+        with pytest.raises(HardwareError, match="or open its store again"):
+            made.publish()

@@ -11,10 +11,14 @@ import json
 import os
 import struct
 import tarfile
+import time
+import timeit
 import zipfile
 import zlib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -22,6 +26,7 @@ import pytest
 from neverseen import AnalyticClassifier, InputError, RandomProjection, store
 from neverseen.backbones import Images, OnnxBackbone, Precomputed
 from neverseen.backbones.recipes import FILE
+from neverseen.labels import has_surrogates
 from neverseen.sources import tables
 from neverseen.sources.samples import read_source
 from neverseen.sources.tables import Columns
@@ -417,3 +422,70 @@ def test_columns_of_what_has_none_are_not_dropped(tmp_path: Path, name: str, opt
     named: dict[str, Any] = {option: "owner"}
     with pytest.raises(InputError, match=f"--{option} names one"):
         read_source(source, Columns(**named))
+
+
+# -- Parquet: a value that is repeated is in the file once -----------------------------------------------------------
+
+
+def repeated(name: str, value: Any, count: int, *, typed: bool) -> Any:
+    """Write a table of one text, many times over; `typed`: as a column of categories."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    places = arrow.array(np.zeros(count, np.int32))
+    columns = {"text": value, "label": "a"}
+    table = {head: arrow.DictionaryArray.from_arrays(places, arrow.array([entry])) for head, entry in columns.items()}
+    parquet.write_table(arrow.table(table), name, store_schema=typed)
+
+
+TEXTS = tables.Takes("texts", 4, "mail", "minilm")
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_small_file_of_many_repetitions_is_not_read_to_its_end(typed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, size, limit = 40_000, 2**10, 2**24
+    repeated("bomb.parquet", "x" * size, count, typed=typed)
+    assert Path("bomb.parquet").stat().st_size < 2**14
+    assert len(read_source(Path("bomb.parquet"), tables.Columns(), takes=TEXTS)) == count  # as many fit as a rule
+    parts, file = [], pytest.importorskip("pyarrow.parquet").ParquetFile
+    batches = file.iter_batches
+
+    def counted(*given: Any, **named: Any) -> Iterator[Any]:
+        for batch in batches(*given, **named):
+            parts.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(file, "iter_batches", counted)
+    monkeypatch.setattr(tables, "BYTE_LIMIT", limit)
+    with pytest.raises(InputError, match="bomb.parquet holds too much to be read at once: split it"):
+        read_source(Path("bomb.parquet"), tables.Columns(), takes=TEXTS)
+    assert limit <= sum(parts) * size < 2 * limit
+
+
+def test_texts_are_looked_through_at_once() -> None:
+    """Letter by letter, a file of a kilobyte took minutes."""
+    text = "\u00e9" * 2**18
+    assert not has_surrogates(text)
+    assert has_surrogates(text + "\ud800")
+    at_once = min(timeit.repeat(lambda: has_surrogates(text), time.process_time, number=1))
+    one_by_one = min(timeit.repeat(lambda: any(letter == "\ud800" for letter in text), time.process_time, number=1))
+    assert at_once < one_by_one / 2
+    assert [has_surrogates(letter) for letter in "\ud7ff\ud800\udbff\udfff\ue000"] == [False, True, True, True, False]
+
+
+def test_columns_that_are_not_taken_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    zeros = arrow.array(np.zeros(1000, np.int8))
+    parquet.write_table(arrow.table({"label": zeros, **{f"f{place}": zeros for place in range(100)}}), "w.parquet")
+
+    def read(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("it was read")
+
+    for name in ("read", "iter_batches"):
+        monkeypatch.setattr(parquet.ParquetFile, name, read)
+    features = tables.Takes("features", 4, "shop", "precomputed")
+    with pytest.raises(InputError, match="has 100 columns of features"):
+        read_source(Path("w.parquet"), tables.Columns(), takes=features)
+    monkeypatch.setattr(tables, "BYTE_LIMIT", 2**18)  # as numbers of eight bytes they are more
+    with pytest.raises(InputError, match="holds too much"):
+        read_source(Path("w.parquet"), tables.Columns(), takes=replace(features, n_features=100))

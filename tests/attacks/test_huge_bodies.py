@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from neverseen.service import Settings
 from neverseen.service.edge import contents
 from neverseen.service.edge.contents import Bounds
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.limits import stranger
 from neverseen.service.edge.schemas import ForgetBody, PredictBody
 from tests.attacks.siege import Besieged, besieged, call, features
 from tests.service import Running, bearer, never, running, samples, token
@@ -249,6 +251,38 @@ def test_the_bytes_of_a_key_are_counted_before_they_are_sent(tmp_path: Path) -> 
                 lines += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
                 connection.sendall(lines.encode())
                 assert b" 429 " in connection.recv(1000)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_bytes_of_a_body_without_a_length_count_as_they_come(tmp_path: Path, keyed: bool) -> None:
+    """Also of a body that is refused: who has used up all bytes sends no more for nothing."""
+    slow = Settings(bytes_burst=10_000, bytes_per_second=1, public_bytes_burst=10_000, public_bytes_per_second=1)
+    settings = replace(slow, max_json=2**18, max_public_body=2**18)
+    with running(tmp_path / "s", settings) as service:
+        owner = "admin 0" if keyed else stranger("127.0.0.1")
+        buckets = service.service.byte_buckets if keyed else service.service.public_byte_buckets
+        headers = (service.admin if keyed else {}) | {"Content-Type": "application/json"}
+        most = settings.max_json
+
+        def send(size: int) -> int:
+            parts = iter([b" " * 5000] * (size // 5000))
+            return service.client.post("/v1/verify", content=parts, headers=headers).status_code
+
+        assert send(5000) == 400
+        assert send(most + 5000) == 413
+        assert buckets.wait(owner) > most - 10_000
+        buckets._levels[owner] = (0.5, time.monotonic())
+        with closing(socket.create_connection(("127.0.0.1", service.client.base_url.port or 0), timeout=60)) as link:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            link.sendall(f"POST /v1/verify HTTP/1.1\r\nHost: a\r\n{lines}Transfer-Encoding: chunked\r\n\r\n".encode())
+            assert b" 429 " in link.recv(1000)  # nothing of its body was waited for
+        buckets._levels[owner] = (10_000.0, time.monotonic())
+        large = service.client.post("/v1/verify", content=b" " * (most + 1), headers=headers)
+        assert large.status_code == 413
+        assert buckets.wait(owner) > most - 10_000  # some is read, so that the answer is seen: that counts too
+        with closing(socket.create_connection(("127.0.0.1", service.client.base_url.port or 0), timeout=60)) as link:
+            link.sendall(f"POST /v1/verify HTTP/1.1\r\nHost: a\r\n{lines}Content-Length: {most + 1}\r\n\r\n".encode())
+            assert b" 413 " in link.recv(1000)  # waiting would not help
 
 
 BODIES = {

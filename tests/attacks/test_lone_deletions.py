@@ -196,6 +196,45 @@ def test_no_counter_tells_others_of_a_lone_deletion(tmp_path: Path) -> None:
         assert told["unpublished"] == 1
 
 
+def test_forgetting_a_class_tells_no_counts_without_audit(tmp_path: Path) -> None:
+    """A rehearsal that counts what is held now would tell each lone deletion, and each new sample."""
+    folder = new_store(tmp_path / "s")
+    curious = bearer(token(folder, "curious", "predict", "learn", "forget"))
+    with running(folder, BATCHED) as service:
+        lone = service.client.post(
+            "/v1/samples", json={"samples": [samples([0])[0] | {"id": "lone", "label": "lone"}]}, headers=service.admin
+        ).json()["receipts"]
+        receipts = service.learn(range(20))
+        eventually(lambda: version(service) == 1, "a full batch is not published")
+        labels = ["lone", "new", *{each["label"] for each in samples(range(20))}]
+
+        def seen() -> list[object]:
+            path = "/v1/forget/class?dry_run=true"
+            answers = [service.client.post(path, json={"label": each}, headers=curious) for each in labels]
+            return [(answer.status_code, answer.json()) for answer in answers]
+
+        before = seen()
+        assert before[0] == (200, {"effect": {"samples": None, "classes": [{"label": "lone", "samples": None}]}})
+        assert before[1] == (404, {"error": before[1][1]["error"] | {"code": "not_learned"}})  # type: ignore[index]
+        assert service.forget([receipts[0], *lone]).status_code == 202  # with it goes the last of a class
+        new = {"samples": [samples([30])[0] | {"label": "new"}]}
+        assert service.client.post("/v1/samples", json=new, headers=service.admin).status_code == 201
+        assert version(service) == 1
+        assert seen() == before
+        label = samples([1])[0]["label"]
+        held = sum(each["label"] == label for each in samples(range(1, 20)))
+        told = service.client.post("/v1/forget/class?dry_run=true", json={"label": label}, headers=service.admin).json()
+        assert told["effect"]["samples"] == held
+        with Client(service.url, token=curious["Authorization"].removeprefix("Bearer ")) as client:
+            assert client.forget_class("lone", dry_run=True).samples is None
+            done = client.forget_class(label)
+        assert done.samples is None
+        path = f"/v1/requests/{done.id}"
+        assert service.client.get(path, headers=curious).json()["request"]["samples"] is None
+        assert service.client.get("/v1/requests", headers=curious).json()["requests"][0]["samples"] is None
+        assert service.client.get(path, headers=service.admin).json()["request"]["samples"] == held
+
+
 def test_a_reader_of_the_folder_sees_whole_batches(tmp_path: Path) -> None:
     with running(tmp_path / "s", BATCHED) as service:
         receipts = service.learn(range(20))

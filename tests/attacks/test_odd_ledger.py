@@ -196,3 +196,44 @@ def test_receipts_without_salt_may_be_pending_and_held(tmp_path: Path) -> None:
         assert not ledger.holds_pending()
         add(ledger, [salted])
         assert ledger.holds_pending()
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_forget_that_is_no_longer_noted(tmp_path: Path, write: bool) -> None:
+    """The next certificate would not list it, and say that nothing was forgotten. As many were learned since."""
+    folder = tmp_path / "s"
+    with new(folder) as store:
+        receipts = store.learn(ROWS[:COUNT], LABELS[:COUNT], IDS[:COUNT])
+        store.publish()
+        store.forget(receipts[:2])
+        store.learn(ROWS[COUNT : COUNT + 3], LABELS[COUNT : COUNT + 3], IDS[COUNT : COUNT + 3])
+    alter(folder, "DELETE FROM neverseen_pending WHERE commitment = ?", commitment(receipts[0]))
+    with pytest.raises(StoreDamagedError, match="has 18 samples of certificate 1 and 1 forgotten since, .* states 20"):
+        look(folder, write)
+
+
+def test_samples_that_are_passed_off_as_certified(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with new(folder) as store:
+        store.learn(ROWS[:COUNT], LABELS[:COUNT], IDS[:COUNT])
+        store.publish()
+        store.learn(ROWS[COUNT : COUNT + 3], LABELS[COUNT : COUNT + 3], IDS[COUNT : COUNT + 3])
+    alter(folder, "UPDATE neverseen_samples SET version = 0")
+    with pytest.raises(StoreDamagedError, match="has 23 samples of certificate 1"):
+        look(folder, write=True)
+
+
+def test_all_ways_of_changing_since_a_certificate_are_good(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as store:
+        receipts = store.learn(ROWS[:COUNT], LABELS[:COUNT], IDS[:COUNT])
+        store.publish()
+        more = store.learn(ROWS[COUNT : COUNT + 3], LABELS[COUNT : COUNT + 3], IDS[COUNT : COUNT + 3])
+        store.forget([*receipts[:2], *more[:2]])
+        store.learn(ROWS[:1], LABELS[:1], IDS[:1])
+        store.check()
+        store.scrub()
+        store.check()
+    with opened(tmp_path / "s") as store:
+        store.check()
+        store.publish()
+        store.check()

@@ -6,6 +6,7 @@ samples held, and a certificate would be false. The lock in the folder does not 
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from neverseen import LedgerError, store
-from neverseen.errors import StoreLockedError
+from neverseen.errors import StoreDamagedError, StoreLockedError
 from neverseen.model.exact import ExactModel
 from neverseen.proof.certificates import check_chain
 from neverseen.store import Store
@@ -138,3 +139,92 @@ def test_whoever_died_bars_nobody(tmp_path: Path) -> None:
             assert (reader.ledger.meta("writer") is not None) is noted
         with opened(tmp_path / name) as again:
             again.learn(ROWS[COUNT:], LABELS[COUNT:], IDS[COUNT:])
+
+
+def forked(*steps: Callable[[], object]) -> list[str]:
+    """Return what each step raised in a forked process, or that it raised nothing."""
+    mouth, ear = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            for step in steps:
+                try:
+                    step()
+                    said = "done"
+                except Exception as error:
+                    said = f"{type(error).__name__}: {error}"
+                os.write(ear, said.encode() + b"\n")
+        finally:
+            os._exit(0)
+    os.close(ear)
+    with os.fdopen(mouth, "rb") as answers:
+        found = answers.read().decode().splitlines()
+    os.waitpid(child, 0)
+    return found
+
+
+def test_a_forked_process_writes_nothing(tmp_path: Path, url: str) -> None:
+    """It has the lock and the claim of the first: both wrote, and the first signed for what the other forgot."""
+    with store.create(tmp_path / "s", BACKBONE, classifier(), keys=KEYS, ledger=url) as made:
+        receipts = filled(made)
+        found = forked(
+            lambda: made.forget(receipts[:1]),
+            lambda: made.learn(ROWS[COUNT:], LABELS[COUNT:], IDS[COUNT:]),
+            lambda: made.publish(always=True),
+            made.scrub,
+            lambda: opened(tmp_path / "s"),
+        )
+        assert ["opened by process" in each and "Open the store after the fork" in each for each in found[:4]] == [
+            True
+        ] * 4
+        assert "StoreLockedError" in found[4]
+        assert len(found) == 5
+        assert made.ledger.total() == COUNT
+        made.forget(receipts[:1])
+        assert made.publish().forgotten == 1
+        made.check()
+
+
+def test_a_forked_process_that_closes_leaves_the_lock(tmp_path: Path, url: str) -> None:
+    with store.create(tmp_path / "s", BACKBONE, classifier(), keys=KEYS, ledger=url) as made:
+        receipts = filled(made)
+        assert forked(made.close) == ["done"]
+        with pytest.raises(StoreLockedError, match=f"process {os.getpid()} on"):
+            opened(tmp_path / "s")
+        made.forget(receipts[:1])
+
+
+def test_close_does_not_wait_for_forked_processes(tmp_path: Path) -> None:
+    """They have the file of the lock open."""
+    mouth, ear = os.pipe()
+    with new(tmp_path / "s"):
+        child = os.fork()
+        if not child:
+            os.close(ear)
+            os.read(mouth, 1)  # until the other end is closed
+            os._exit(0)
+    opened(tmp_path / "s").close()
+    os.close(ear)
+    os.close(mouth)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_fork_inside_a_transaction_commits_once(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        with made.ledger.writing() as writing:
+            writing.set_meta("mine", "yes")
+            (said,) = forked(lambda: made.ledger._database._commit(None, "write"))  # type: ignore[arg-type]
+            assert "opened by process" in said
+        assert made.ledger.meta("mine") == "yes"
+
+
+def test_no_certificate_is_signed_if_ledger_and_sums_differ(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        receipts = filled(made)
+        with made.ledger.writing() as writing:  # as if somebody else had
+            writing.remove([next(made.ledger.samples()).number])
+        with pytest.raises(StoreDamagedError, match="not of the same samples"):
+            made.publish()
+        assert made.published_number == 1
+        assert len(list((tmp_path / "s" / "certificates").iterdir())) == 1
+        assert len(receipts) == COUNT

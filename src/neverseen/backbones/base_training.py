@@ -74,7 +74,8 @@ def base_train(
     torch = imported("torch", "base_train", "pip install torch")
     if not isinstance(backbone, TorchBackbone):
         raise ConfigurationError(
-            f"only a TorchBackbone can be trained; got {type(backbone).__name__}. Train first, then export or cache it"
+            f"only a TorchBackbone can be trained; got {type(backbone).__name__}. Make it with runtime='torch' "
+            "and train it first, then export or cache it"
         )
     if backbone.base is not None:
         raise ConfigurationError(f"the backbone has been trained on a base set already: {backbone.base.name!r}")

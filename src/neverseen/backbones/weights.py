@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -45,15 +46,9 @@ def weights_digest(module: torch.nn.Module, *, with_structure: bool = True) -> s
     import torch
 
     hasher = hashlib.sha256()
-
-    def add(head: Any, body: Any = b"") -> None:
-        framed = canonical_json(head).encode()
-        hasher.update(struct.pack("<Q", len(framed)) + framed)
-        hasher.update(body)
-
     if with_structure:
         for path, part in module.named_modules(remove_duplicate=False):
-            add(["module", path, type(part).__name__, _settings(part)])
+            _add(hasher, ["module", path, type(part).__name__, _settings(part)])
     state = module.state_dict()
     if with_structure:
         state = dict(module.named_buffers(remove_duplicate=False)) | state
@@ -64,8 +59,23 @@ def weights_digest(module: torch.nn.Module, *, with_structure: bool = True) -> s
         raw = flat.view(torch.uint8).numpy()
         if sys.byteorder == "big":
             raw = np.ascontiguousarray(raw.reshape(-1, flat.element_size())[:, ::-1])
-        add(["tensor", key, str(value.dtype).removeprefix("torch."), list(value.shape)], raw)
+        _add(hasher, ["tensor", key, str(value.dtype).removeprefix("torch."), list(value.shape)], raw)
     return hasher.hexdigest()
+
+
+def state_digest(state: Mapping[str, np.ndarray]) -> str:
+    """Return what `weights_digest` gives for a module that is known by name and has this state."""
+    hasher = hashlib.sha256()
+    for key, value in sorted(state.items()):
+        raw = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+        _add(hasher, ["tensor", key, value.dtype.name, list(value.shape)], raw.data)
+    return hasher.hexdigest()
+
+
+def _add(hasher: Any, head: Any, body: Any = b"") -> None:
+    framed = canonical_json(head).encode()
+    hasher.update(struct.pack("<Q", len(framed)) + framed)
+    hasher.update(body)
 
 
 def _settings(part: torch.nn.Module) -> dict[str, Any]:

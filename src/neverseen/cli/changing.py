@@ -55,6 +55,7 @@ from neverseen.sources.samples import Columns, Samples, read_source
 
 if TYPE_CHECKING:
     from neverseen.model.intake import Shown
+    from neverseen.proof.certificates import Certificate
     from neverseen.store import Store
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Rehearse: say what would be forgotten, and change nothing.")]
@@ -191,6 +192,8 @@ def learn(
                 )
             file.write(change.receipts, change.facts())  # before the change: with the receipts it can be undone
             model.commit(change)
+            if not change.receipts:
+                file.discard()
         except BaseException as error:
             if change is not None and model.may_be_held(change, error):
                 typer.echo(f"the samples may have been learned: their receipts are in {file.path}", err=True)
@@ -199,15 +202,15 @@ def learn(
             if isinstance(error, IdTakenError):
                 raise _taken(error, folder, source, found) from error
             raise
-        with _done_before(f"{counted(len(change), 'sample')} learned, with receipts in {file.path}", folder):
-            certificate = model.publish() if publish else None
+        learned = f"{counted(len(change), 'sample')} learned, with receipts in {file.path}"
+        certificate = _ended(model, learned if change.receipts else "", publish)
     if as_json:
         print_json(
             {
                 "certificate": about(certificate),
                 "held_already": sum(again),
                 "learned": len(change),
-                "receipts": str(file.path),
+                "receipts": str(file.path) if change.receipts else None,
                 "skipped": skipped_view(found),
             }
         )
@@ -215,6 +218,9 @@ def learn(
     if any(again):
         ending = "left out" if skip_held else "learned again and counted again (--skip-held leaves them out)"
         typer.echo(f"already held, or given twice: {sum(again):,} of {counted(len(again), 'sample')}, {ending}")
+    if not change.receipts:
+        typer.echo("nothing was new: no sample was learned, and no receipts were written")
+        return
     typer.echo(f"learned {counted(len(change), 'sample')}; {published_words(certificate)}")
     typer.echo(f"receipts are in {file.path}: give them to their owners")
 
@@ -291,10 +297,13 @@ def forget(
                 "owners": found.owners,
             }
         try:
-            model.forget(**request, dry_run=dry_run)
+            with _told_if_made(model, counted(len(names), "sample")):
+                model.forget(**request, dry_run=dry_run)
         except ReceiptRejectedError as error:
+            _tell_waiting(model)
             raise _placed(error, places[error.row]) from error
         except NotLearnedError as error:
+            _tell_waiting(model)
             raise NotLearnedError(_missed(error, places, request)) from error
         except AmbiguousError as error:
             raise InputError(
@@ -315,6 +324,7 @@ def forget_class(
     dry_run: DryRun = False,
     seal: Seal = False,
     publish: Publish = True,
+    backbone: Backbone = None,
     keys: Keys = None,
     as_json: Json = False,
 ) -> None:
@@ -329,17 +339,20 @@ def forget_class(
             f"{folder} was made without --track-classes, so it has no separate sums for each class, which forget-class "
             f"needs. Forget the samples with neverseen forget {folder}"
         )
-    with opened(folder, write=True, keys=keys, signs=(publish or seal) and not dry_run) as model:
+    signs = (publish or seal) and not dry_run
+    with opened(folder, write=True, keys=keys, signs=signs, words=backbone) as model:
         counts: dict[str, int] = model.status()["samples_by_class"]
         held = [name for name in counts if str(plain(from_text(name))) == label or name == label]
         if kind is not None:
             held = [name for name in held if isinstance(from_text(name), str) == (kind == "text")]
         if not held:
+            _tell_waiting(model)
             raise NotLearnedError(f"the store holds no sample of class {label!r}: never learned, or already forgotten")
         if len(held) > 1:
             names = ", ".join(held)
             raise InputError(f"several classes are called {label!r}: {names}; add --kind text or --kind number")
-        model.forget_class(from_text(held[0]), dry_run=dry_run)
+        with _told_if_made(model, counted(counts[held[0]], "sample")):
+            model.forget_class(from_text(held[0]), dry_run=dry_run)
         _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json, {})
 
 
@@ -362,7 +375,8 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     Example: `neverseen seal shop`
     """
     with opened(folder, write=True, keys=keys, signs=True) as model:
-        certificate = model.seal()
+        certificate = model.publish()
+        _ended(model, published_words(certificate), False, seal=True)
     if as_json:
         print_json({"certificate": about(certificate), "sealed": True})
     else:
@@ -426,15 +440,62 @@ def _missed(error: NotLearnedError, places: list[str], request: dict[str, Any]) 
 
 
 @contextmanager
-def _done_before(what: str, folder: Path) -> Iterator[None]:
-    """If a step after a change fails, say that the change was made, so that nobody repeats it."""
+def _told_if_made(model: Store, what: str) -> Iterator[None]:
+    """If a forget fails but may be on disk, say so: it is neither undone nor published."""
+    before = model.ledger.meta("sequence")  # goes up with every change
+    try:
+        yield
+    except BaseException as error:
+        if getattr(error, "uncertain", False) or _has_changed(model, before):
+            typer.echo(
+                f"{what} may have been forgotten, but not published yet: run neverseen publish {model.folder} later. "
+                "If they were not forgotten, repeat this command after that",
+                err=True,
+            )
+        raise
+
+
+def _has_changed(model: Store, before: str | None) -> bool:
+    try:
+        return model.ledger.meta("sequence") != before
+    except Exception:  # it cannot tell
+        return True
+
+
+def _tell_waiting(model: Store) -> None:
+    """After a request for a sample that is not held, say that forgotten samples may wait to be published."""
+    if waiting := len(model.ledger.pending()):
+        typer.echo(
+            f"{counted(waiting, 'sample')} forgotten earlier, but in no certificate yet: run neverseen publish "
+            f"{model.folder}",
+            err=True,
+        )
+
+
+@contextmanager
+def _done_before(what: str) -> Iterator[None]:
+    """If a step after a change fails, say what was done, so that nobody repeats it."""
     try:
         yield
     except BaseException:
-        typer.echo(
-            f"{what}, but not published yet: run neverseen publish {folder} later, and do not repeat this", err=True
-        )
+        if what:
+            typer.echo(what, err=True)
         raise
+
+
+def _ended(model: Store, done: str, publish: bool, *, seal: bool = False) -> Certificate | None:
+    """Publish and seal, as wanted. If one fails, say what was `done` before it, and what to run later."""
+    certificate = None
+    if publish:
+        command = f"neverseen {'seal' if seal else 'publish'} {model.folder}"
+        with _done_before(done and f"{done}, but not published yet: run {command} later, and do not repeat this"):
+            certificate = model.publish()
+            done = f"{done}; {published_words(certificate)}"
+    if seal:
+        command = f"neverseen seal {model.folder}"
+        with _done_before(f"{done}; not sealed yet: run {command} later, and do not repeat the rest"):
+            model.scrub()
+    return certificate
 
 
 def _finish(
@@ -448,8 +509,7 @@ def _finish(
 ) -> None:
     certificate, count = None, classes.total()
     if not dry_run:
-        with _done_before(f"{counted(count, 'sample')} forgotten", model.folder):
-            certificate = model.seal() if seal else model.publish() if publish else None
+        certificate = _ended(model, f"{counted(count, 'sample')} forgotten", publish or seal, seal=seal)
     if as_json:
         print_json(
             {

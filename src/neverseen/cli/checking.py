@@ -260,6 +260,7 @@ def retrain(
 
     Example: `neverseen verify retrain shop retained.csv`
     """
+    from neverseen.backbones.reading import features_of
     from neverseen.encoding import quantise
     from neverseen.hardware import choose
     from neverseen.holdings import LEARN, Change
@@ -280,7 +281,7 @@ def retrain(
     fresh = ExactModel.in_memory(description.configuration, network.n_features, Key.generate(), choose("auto"))
     names = found.labels or []
     for start in range(0, len(found), ROWS):
-        rows = network.extract(found.samples[start : start + ROWS])
+        rows = features_of(network, found.samples[start : start + ROWS])  # which a cache must not keep
         fresh.apply(Change(LEARN, quantise(rows), LabelIndex(names[start : start + ROWS])))
     state = State(fresh.statistics.digest(), fresh.digest(), fresh.statistics.total, len(fresh.classes))
     check_state(certificate, state)

@@ -42,18 +42,18 @@ def recipe_of(words: str) -> dict[str, Any]:
     >>> recipe_of("features:384")
     {'kind': 'features', 'n_features': 384, 'name': 'precomputed'}
     >>> recipe_of("efficientnet_lite0")
-    {'kind': 'efficientnet_lite0', 'resolution': 128}
+    {'kind': 'efficientnet_lite0', 'runtime': 'auto', 'resolution': 128}
     """
     kind, *details = words.split(":", 2)
     try:
         if kind == "features" and details and details[1:] != [""]:
             return {"kind": kind, "n_features": int(details[0]), "name": (*details, "precomputed")[1]}
         if kind == "efficientnet_lite0" and len(details) <= 1:
-            return {"kind": kind, "resolution": int(details[0]) if details else 128}
+            return {"kind": kind, "runtime": "auto", "resolution": int(details[0]) if details else 128}
     except ValueError:
         pass
     if words == "minilm":
-        return {"kind": words}
+        return {"kind": words, "runtime": "auto"}
     raise ConfigurationError(f"a backbone is one of {KINDS}")
 
 
@@ -152,14 +152,7 @@ def described(folder: Path) -> Description:
 
 
 def backbone_for(folder: Path, words: str | None) -> Backbone:
-    """Return the backbone of a store; raise at once if it cannot be made.
-
-    Parameters
-    ----------
-    folder : Path
-    words : str or None
-        Of ``--backbone``.
-    """
+    """Return the backbone of a store, with or without ``--backbone``; raise at once if it cannot be made."""
     from neverseen.backbones.recipes import backbone_of, takes
     from neverseen.store.absent import AbsentBackbone, checked
 
@@ -213,8 +206,6 @@ def opened(
 
     Parameters
     ----------
-    folder : Path
-    write : bool
     keys : Path or None
         The key file, if it is not in the folder.
     raw : bool
@@ -244,7 +235,7 @@ def opened(
         )
     known = keys_of(folder, keys) if needs_keys or keys is not None else None
     backbone = made
-    if raw and made is None:
+    if made is None and (raw or words is not None):  # a cache that is given must lose what is forgotten by receipt too
         backbone = backbone_for(folder, words)
     hardware = "auto" if write or raw else "numpy"  # a reader is done before PyTorch would be imported
     try:

@@ -48,7 +48,7 @@ Backbone = Annotated[
     str | None,
     typer.Option(
         help="The store's backbone, as given to init, if the store has no recipe for it; or `features`, if samples are "
-        "rows of its features.",
+        "rows of its features. To forget, give it if it keeps features in a cache.",
         metavar="MODULE:FUNCTION",
         show_default="from the store's recipe",
     ),

@@ -23,7 +23,8 @@ class Request:
     state : str
         ``"queued"``; ``"applied"``: on disk; ``"published"``: predictions reflect it; ``"sealed"``: the disk of the
         service holds nothing of the forgotten samples.
-    samples : int
+    samples : int or None
+        None for a class, if the key lacks the scope ``audit``.
     applied_at : str or None
         UTC.
     certificate : int or None
@@ -35,7 +36,7 @@ class Request:
     id: str
     kind: str
     state: str
-    samples: int
+    samples: int | None
     applied_at: str | None = None
     certificate: int | None = None
     key: str | None = None
@@ -59,13 +60,13 @@ class Effect:
 
     Attributes
     ----------
-    samples : int
-        How many would be forgotten.
+    samples : int or None
+        How many would be forgotten; None for a class, if the key lacks the scope ``audit``.
     raw : dict
         The whole answer of the service.
     """
 
-    samples: int
+    samples: int | None
     raw: dict[str, Any] = field(repr=False)
 
 
@@ -151,7 +152,7 @@ def read_request(said: dict[str, Any]) -> Request:
         said["id"],
         said["kind"],
         state,
-        int(said["samples"]),
+        _count(said["samples"]),
         said.get("applied_at"),
         said.get("certificate"),
         said.get("key"),
@@ -166,7 +167,11 @@ def read_learned(said: dict[str, Any]) -> LearnResult:
 def read_effect(said: dict[str, Any]) -> Effect:
     """Return the effect found by a rehearsal."""
     effect = dict(said["effect"])
-    return Effect(int(effect["samples"]), effect)
+    return Effect(_count(effect["samples"]), effect)
+
+
+def _count(said: Any) -> int | None:
+    return None if said is None else int(said)
 
 
 def read_predictions(said: dict[str, Any]) -> Predictions:

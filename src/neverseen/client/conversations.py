@@ -39,22 +39,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Send:
-    """One HTTP exchange.
-
-    Attributes
-    ----------
-    body : dict or None
-        To be sent as JSON.
-    repeatable : bool
-        Whether it is safe to send twice.
-    """
+    """One HTTP exchange."""
 
     method: str
     path: str
-    body: dict[str, Any] | None = None
+    body: dict[str, Any] | None = None  # to be sent as JSON
     query: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
-    repeatable: bool = True
+    repeatable: bool = True  # whether sending it twice does what sending it once does
 
     @property
     def about(self) -> str:
@@ -84,16 +76,10 @@ class Retries:
     """How often to try again, and when.
 
     The wait doubles each time. Each wait is shortened at random, so that many clients do not return at the same time.
-
-    Attributes
-    ----------
-    count : int
-        Attempts after the first.
-    first, longest : float
-        Seconds: the first wait, and the longest. If the service asks for a longer one, the client gives up.
     """
 
-    count: int = 5
+    count: int = 5  # tries after the first
+    # seconds: the first wait, and the longest, whatever the service asks for
     first: float = 0.2
     longest: float = 20.0
 

@@ -11,7 +11,12 @@ import numpy as np
 from neverseen.holdings.digests import Ticket
 from neverseen.labels import LabelIndex, from_text
 
-LEARN, FORGET, FORGET_CLASS = "learn", "forget", "forget-class"
+LEARN = "learn"
+"""Samples to learn."""
+FORGET = "forget"
+"""Samples to forget."""
+FORGET_CLASS = "forget-class"
+"""A class to forget."""
 _NO_ROWS = np.empty((0, 0), np.int8)
 
 

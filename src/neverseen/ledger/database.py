@@ -144,10 +144,23 @@ class Database(ABC):
         self._engine = engine
         self._patience = patience
         self._uncertain = False  # a commit failed: it may have been made or not
+        self._process = os.getpid()
 
     def close(self) -> None:
-        """Let go of all connections."""
-        self._engine.dispose()
+        """Let go of all connections, unless they are another process's."""
+        if self._process == os.getpid():
+            self._engine.dispose()
+
+    def _require_own(self) -> None:
+        """Raise `LedgerError` in a process that was forked from the one that opened the database.
+
+        The connections are not its own, nor is the right to write. What one of the two wrote, the other would not know.
+        """
+        if self._process != os.getpid():
+            raise LedgerError(
+                f"the ledger {self.name} was opened by process {self._process}, from which this one was forked. It "
+                "cannot be used here, and nothing was changed. Open the store after the fork"
+            )
 
     def table_names(self) -> set[str]:
         """Return the names of all tables there are."""
@@ -177,6 +190,7 @@ class Database(ABC):
 
     @contextmanager
     def _transaction(self, purpose: str) -> Iterator[Transaction]:
+        self._require_own()
         with self.clear_errors():
             connection = self._engine.connect()
         try:
@@ -194,6 +208,7 @@ class Database(ABC):
 
     def _commit(self, connection: sa.Connection, purpose: str) -> None:
         """Commit. One that fails may have been made: what a disk did before it failed shows when it is read again."""
+        self._require_own()
         with self.clear_errors(uncertain=purpose != "read"):
             try:
                 connection.commit()

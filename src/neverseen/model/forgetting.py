@@ -312,7 +312,7 @@ def _checked(backbone: Backbone | None) -> Backbone:
         )
     if not isinstance(backbone, FeatureCache) and (hasattr(backbone, "discard") or hasattr(backbone, "clear")):
         raise ConfigurationError(
-            f"{backbone.name} has one of discard and clear: a backbone that remembers features needs both, or they "
-            "would stay when their samples are forgotten"
+            f"{backbone.name} has some of remember, discard and clear: a backbone that remembers features needs all, "
+            "or they would stay when their samples are forgotten"
         )
     return backbone

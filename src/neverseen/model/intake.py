@@ -58,7 +58,6 @@ class Intake:
 
     Parameters
     ----------
-    backbone : Backbone
     configuration : bytes
         Digest of the model's configuration.
     keys : Keyring or None
@@ -114,7 +113,8 @@ class Intake:
         prepared = prepare(self.backbone, listed, remember=True)
         salts = [self.new_salt() for _ in range(count)]
         about = zip(id_texts, owner_texts, names, prepared.prints, prepared.quantised, salts, strict=True)
-        receipts = tuple(seal(Receipt(*parts), keys.receipts[0], self._configuration) for parts in about)
+        key = keys.current()[0]
+        receipts = tuple(seal(Receipt(*parts), key, self._configuration) for parts in about)
         tickets = (
             ticket._replace(commitment=commitment(receipt), salt=salt)
             for ticket, receipt, salt in zip(
@@ -289,9 +289,8 @@ class Intake:
             if change.kind != LEARN:
                 lose(self.backbone, self._prints_that_go(model, checked))
             model.commit(checked)
-            if change.features is not None:
-                cache: Any = self.backbone  # so `prepare` found
-                cache.remember(change.prints, change.features)
+            if change.features is not None and isinstance(self.backbone, FeatureCache):  # as `prepare` found
+                self.backbone.remember(change.prints, change.features)
 
     def _prints_that_go(self, model: ExactModel, checked: Checked) -> Sequence[bytes] | None:
         """Return the fingerprints that a cache must lose as samples go; None for all, where they cannot be known.

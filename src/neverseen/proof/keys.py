@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from neverseen.errors import ConfigurationError, FileRejectedError
-from neverseen.io.files import create_file, leftovers_of, read_secret, replace_file
+from neverseen.io.files import create_file, leftovers_of, locked_folder, read_secret, replace_file
 from neverseen.labels import canonical_json
 
 KEY_SIZE = 32
@@ -97,12 +97,38 @@ class Keyring:
         self.membership = membership
         self._receipts = tuple(receipts)
         self._path: Path | None = None
+        self._stamp: tuple[int, ...] | None = None  # of the file when it was read
         self._rotating = threading.Lock()
 
     @property
     def receipts(self) -> tuple[Key, ...]:
         """Receipt keys, newest first."""
         return self._receipts
+
+    def current(self) -> tuple[Key, ...]:
+        """Return the receipt keys to seal receipts under, newest first: if there is a file, those that are in it now.
+
+        Another process may have rotated the keys, and dropped those that this one knows: nobody could open a receipt
+        under them later. From then on these are the keys that it put there.
+        """
+        with self._rotating:
+            if self._path is not None and self._stamp != (now := _stamp_of(self._path)):
+                receipts = self._there()
+                if self._receipts[0] in receipts or receipts[0] not in self._receipts:
+                    self._receipts, self._stamp = receipts, now
+                else:
+                    raise ConfigurationError(
+                        f"the key file {self._path.name} is older than the keys in use: the newest is not in it. "
+                        "Receipts are sealed under keys that are on disk alone. Put the newest file back"
+                    )
+            return self._receipts
+
+    def _there(self) -> tuple[Key, ...]:
+        """Return the receipt keys that are in the file now."""
+        there = Keyring.load(self._path or "")
+        if there.membership != self.membership:
+            raise ConfigurationError(f"{self._path} now holds the keys of another model: nothing was changed")
+        return there._receipts
 
     @classmethod
     def generate(cls, membership: Key | None = None) -> Keyring:
@@ -170,8 +196,9 @@ class Keyring:
     def rotate(self, keep: int | None = None) -> None:
         """Seal receipts under a new key from now on. Old receipts remain valid.
 
-        The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk. Keys
-        that another process has added meanwhile are kept.
+        The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk. If
+        another process has added or dropped keys meanwhile, its changes are kept. A process that has loaded the keys
+        adopts this rotation when it seals its next receipt.
 
         Parameters
         ----------
@@ -184,10 +211,9 @@ class Keyring:
         with self._rotating, _locked_folder(self._path):
             older = self._receipts
             if self._path is not None:
-                there = Keyring.load(self._path)
-                if there.membership != self.membership:
-                    raise ConfigurationError(f"{self._path} now holds the keys of another model: nothing was changed")
-                older = (*there._receipts, *(key for key in older if key not in there._receipts))
+                there = self._there()
+                # If nobody has rotated since, a key that is not there was lost with an older copy of the file.
+                older = (*older, *(key for key in there if key not in older)) if there[0] in older else there
             receipts = (Key.generate(), *older[:keep])
             if self._path is not None:
                 replace_file(self._path, [self._as_bytes(receipts)])
@@ -206,6 +232,18 @@ class Keyring:
         return canonical_json(fields).encode() + b"\n"
 
 
+def _stamp_of(path: Path) -> tuple[int, ...]:
+    """Return what differs once a key file was written anew."""
+    try:
+        about = path.stat()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the key file {path.name} is gone, or cannot be looked at ({error.strerror}). Receipts are sealed under "
+            "keys that are on disk alone: put it back"
+        ) from error
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
 def tidy(path: Path) -> None:
     """Remove partial key files of a process that died."""
     if leftovers_of(path):
@@ -222,17 +260,11 @@ def _locked_folder(path: Path | None) -> Iterator[None]:
     if path is None or os.name != "posix" or not path.parent.is_dir():
         yield
         return
-    import fcntl
-
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with locked_folder(path.parent):
         for left in leftovers_of(path):
             with suppress(PermissionError, FileNotFoundError):  # somebody else's
                 left.unlink()
         yield
-    finally:
-        os.close(handle)
 
 
 def _key(digits: str) -> Key:

@@ -42,25 +42,15 @@ _PAD = 32  # texts are filled up to a multiple of this, so that a receipt's leng
 
 @dataclass(frozen=True)
 class Receipt:
-    """The content of an opened receipt.
+    """The content of an opened receipt."""
 
-    Attributes
-    ----------
-    id, owner, label : str
-        Canonical texts (`neverseen.labels`).
-    fingerprint : bytes
-        Of the raw sample's content (`neverseen.backbones.contents`).
-    quantised : int8 ndarray of shape (d0,)
-    salt : bytes
-        Empty, or `SALT_SIZE` random bytes.
-    """
-
+    # canonical texts (`neverseen.labels`)
     id: str
     owner: str
     label: str
-    fingerprint: bytes
-    quantised: np.ndarray
-    salt: bytes = b""
+    fingerprint: bytes  # of the raw sample's content (`neverseen.backbones.contents`)
+    quantised: np.ndarray  # int8, of shape (d0,)
+    salt: bytes = b""  # empty, or `SALT_SIZE` random bytes
 
 
 def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:
@@ -124,6 +114,11 @@ def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
     if content[:_MODEL_SIZE] != model[:_MODEL_SIZE]:
         raise _rejected(row, "model", "belongs to another model, with other settings or another backbone")
     return _parsed(content, SALT_SIZE if prefix == _SALTED else 0)
+
+
+def is_salted(token: bytes) -> bool:
+    """Return whether a receipt carries a random salt."""
+    return token.startswith(PREFIXES[1:])
 
 
 def commitment(receipt: bytes) -> bytes:

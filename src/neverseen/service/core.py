@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -31,7 +30,7 @@ from neverseen.service.edge import messages
 from neverseen.service.edge.access import ApiKey, KeyFile, maker_of
 from neverseen.service.edge.answers import answer, is_long, written
 from neverseen.service.edge.apart import Apart
-from neverseen.service.edge.bodies import Bodies, content_type, declared
+from neverseen.service.edge.bodies import Bodies, content_type, declared, too_large
 from neverseen.service.edge.connections import KEY
 from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, require_room
 from neverseen.service.edge.errors import Refusal, refusal_of
@@ -44,11 +43,12 @@ from neverseen.service.edge.shares import Shares
 from neverseen.service.edge.threads import Threads
 from neverseen.service.operations.audit import AuditLog, audit_key
 from neverseen.service.operations.history import History, Probe
+from neverseen.service.operations.log import LOG
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.writer.idempotency import Repetitions
-from neverseen.service.writer.jobs import FORGET, FORGET_SAMPLES, Job
+from neverseen.service.writer.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, Job
 from neverseen.service.writer.publishing import Publisher
 from neverseen.service.writer.queue import Writer, lines_to_make_up
 from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, texts_of
@@ -78,8 +78,6 @@ class Service:
     ----------
     folder : Path
         The store's folder.
-    settings : Settings
-    backbone : Backbone, optional
     keys : Keyring, optional
         The store's, where they are not in the folder.
     clock : callable
@@ -149,7 +147,7 @@ class Service:
                 self.room.reserve(PIXEL * self.settings.max_waiting_pixels)
             shortage = self.room.shortage(opened.statistics())
             if shortage is not None:
-                print(f"warning: {shortage}", file=sys.stderr)  # noqa: T201
+                LOG.warning("%s", shortage)
             self._start_apart(opened)
             undone.callback(self.readers.stop)
             undone.callback(self.checker.stop)
@@ -163,6 +161,7 @@ class Service:
             self.writer.start(self.audit)
             undone.pop_all()
         self.started = True
+        LOG.info("the service has started, with version %d", self.writer.published.number)
 
     def stop(self) -> bool:
         """Finish what is queued within a limit, and let go of the store; return whether all was done."""
@@ -176,6 +175,7 @@ class Service:
             threads.stop()
         self.readers.stop()
         self.checker.stop()
+        LOG.info("the service has stopped" if done else "the service has stopped before all was done")
         return done
 
     def _start_apart(self, opened: Store) -> None:
@@ -272,9 +272,7 @@ class Service:
 
         Parameters
         ----------
-        request : Request
         action : {"learn", "predict", "forget"}
-        key : ApiKey
         """
         kind = content_type(request, JSON, FORM)
         most = self.settings.max_json if kind == JSON else self.settings.max_body
@@ -308,15 +306,23 @@ class Service:
         """Hand out a body whose bytes count against the key, or the address.
 
         They count before they are received, which takes time and room too. Where a request does not say how many they
-        are, they count afterwards, and one that has used up all its bytes is refused before.
+        are, or says too many, they count as they come, whatever becomes of it. Who has none left is refused before.
         """
         said = declared(request)
-        if said <= most:  # or it is refused as too large
-            self._count_bytes(request, key, said)
-        client, public = client_of(request), key is None
-        async with self.bodies.receiving(request, client, most, public) as content:
-            if not said:
-                self._count_bytes(request, key, len(content))
+        buckets, client = (
+            (self.byte_buckets, key.name) if key is not None else (self.public_byte_buckets, address_of(request))
+        )
+        if said is not None and said <= most:
+            wait, count = buckets.take(client, said), None
+        else:
+            wait, count = buckets.wait(client), partial(buckets.spend, client)
+        if wait and said is not None and said > most:
+            raise too_large(most)  # waiting would not help
+        if wait:
+            limit = f"bytes_per_second = {self.settings.bytes_per_second}"
+            words = "this address sends too much without a key" if key is None else f"this key sends too much ({limit})"
+            raise Refusal("rate_limited", f"{words}: wait as long as Retry-After says", wait=wait)
+        async with self.bodies.receiving(request, client_of(request), most, key is None, count) as content:
             yield content
 
     async def _read(
@@ -420,16 +426,6 @@ class Service:
         token = token_of(request)
         return token is not None and row.maker is not None and hmac.compare_digest(row.maker, maker_of(token, row.id))
 
-    def _count_bytes(self, request: Request, key: ApiKey | None, size: int) -> None:
-        if key is None:
-            wait = self.public_byte_buckets.take(address_of(request), size)
-            words = "this address sends too much without a key"
-        else:
-            wait = self.byte_buckets.take(key.name, size)
-            words = f"this key sends too much (bytes_per_second = {self.settings.bytes_per_second})"
-        if wait:
-            raise Refusal("rate_limited", f"{words}: wait as long as Retry-After says", wait=wait)
-
     def count_samples(self, key: ApiKey, samples: int) -> None:
         """Count samples against a key."""
         self._limit_samples(self.sample_buckets.take(key.name, samples))
@@ -482,8 +478,8 @@ class Service:
                 await asyncio.sleep(_TICK - late)
             raise
 
-    def view(self, row: RequestRow) -> dict[str, Any]:
-        """Return a request that is applied, as JSON values."""
+    def view(self, row: RequestRow, key: ApiKey) -> dict[str, Any]:
+        """Return a request that is applied, as JSON values. How many samples a class had is for `audit` alone."""
         published = self.writer.published
         state = "applied"
         if row.version and row.version <= published.number:
@@ -494,7 +490,7 @@ class Service:
             "id": row.id,
             "kind": row.kind,
             "state": state,
-            "samples": row.samples,
+            "samples": None if row.kind == FORGET_CLASS and not key.may("audit") else row.samples,
             "applied_at": f"{at}.{milliseconds:03d}Z",
             "certificate": None if state == "applied" else row.version,
             "key": row.client or None,  # cleared by a seal
@@ -544,7 +540,7 @@ def waiting_view(job: Job) -> dict[str, Any]:
         "id": job.id,
         "kind": FORGET if job.kind == FORGET_SAMPLES else job.kind,
         "state": "queued",
-        "samples": job.samples,
+        "samples": None if job.kind == FORGET_CLASS else job.samples,  # it is not known yet
         "applied_at": None,
         "certificate": None,
         "key": job.client,

@@ -26,10 +26,7 @@ COUNT_LIMIT = 10_000_000
 class ReceiptFile:
     """A new file of mode 600 for new receipts. An existing file is never overwritten.
 
-    Parameters
-    ----------
-    place : Path
-        A file name, or a folder, in which a free name is chosen.
+    In a folder, it takes a free name.
     """
 
     def __init__(self, place: Path) -> None:

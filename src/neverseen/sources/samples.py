@@ -23,8 +23,6 @@ def read_source(
 
     Parameters
     ----------
-    source : Path
-    columns : Columns
     labelled : bool
         Whether labels are needed. If not, a whole line is a text, and an image may lie in any folder.
     takes : Takes, optional

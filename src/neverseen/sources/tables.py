@@ -18,13 +18,14 @@ from typing import Any, TextIO
 import numpy as np
 
 from neverseen.errors import FileRejectedError, InputError, LabelError
-from neverseen.labels import normalise, text
+from neverseen.labels import has_surrogates, normalise, text
 from neverseen.proof.receipts import TEXT_LIMIT
 
 ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
 BYTE_LIMIT = 2**36
 """Bytes of a decompressed file."""
+_BATCH = 4096  # rows of a Parquet file that are read at a time
 LINE_LIMIT = 2**24
 """Letters of a line, and of a cell of a CSV, which may span several lines."""
 _GREATEST = float(np.finfo(np.float32).max)
@@ -298,12 +299,16 @@ def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     arrow = imported("pyarrow", "reading .parquet", "pip install pyarrow")
     try:
         with parquet.ParquetFile(source) as file:
-            heads = _Heads(source, list(file.schema_arrow.names), columns, takes)
-            size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups))
-            if size > BYTE_LIMIT or file.metadata.num_rows > ROW_LIMIT or file.metadata.num_columns > COLUMN_LIMIT:
-                raise InputError(f"{source} is too large to be read at once: split it")
+            schema, about = file.schema_arrow, file.metadata
+            heads = _Heads(source, list(schema.names), columns, takes)
+            whole_rows = _require_numbers(source, schema, heads, takes, arrow.types)
+            size = sum(about.row_group(group).total_byte_size for group in range(file.num_row_groups))
+            cells = about.num_rows * len(heads.features)
+            if max(size, 8 * cells) > BYTE_LIMIT or about.num_rows > ROW_LIMIT or about.num_columns > COLUMN_LIMIT:
+                raise _too_much(source)
             read = columns.read(heads.special)
-            table = file.read(columns=[*read.values(), *heads.features])
+            batches = list(_batches(source, file, [*read.values(), *heads.features], arrow))
+            table = arrow.Table.from_batches(batches) if batches else schema.empty_table()
     except InputError:
         raise
     except (arrow.ArrowException, OSError) as error:
@@ -318,13 +323,11 @@ def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     where = [f"row {row}" for row in range(1, table.num_rows + 1)]
     if heads.has_texts:
         return _samples(lists["texts"], lists, where)
-    types = arrow.types
-    first = table.column(heads.features[0])
-    if len(heads.features) == 1 and (types.is_list(first.type) or types.is_fixed_size_list(first.type)):
+    if whole_rows:
         if not table.num_rows:
             raise InputError(f"there are no samples in {source}")
-        try:  # one column that holds whole rows
-            features = np.array(first.to_pylist(), np.float64)
+        try:
+            features = np.array(table.column(heads.features[0]).to_pylist(), np.float64)
         except (TypeError, ValueError):
             features = np.empty(0)
         if features.ndim != 2 or not features.shape[1]:
@@ -338,14 +341,47 @@ def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     features = np.empty((table.num_rows, len(heads.features)))
     for position, name in enumerate(heads.features):
         column = table.column(name)
-        if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)):
-            raise _no_feature(str(source), name, str(column.type), takes)
         if column.null_count:
             row = 1 + column.is_null().to_pylist().index(True)
             raise _empty(f"{source}, row {row}", name)
         features[:, position] = column.to_numpy()
-    heads.require_width(source, takes)
     return _features_of(source, features, lists, heads.features, where)
+
+
+def _require_numbers(source: Path, schema: Any, heads: _Heads, takes: Takes | None, types: Any) -> bool:
+    """Raise unless columns of features are numbers, and as many as are taken; before anything of them is read.
+
+    Returns whether there is one column of them that holds whole rows.
+    """
+    kinds = {name: schema.field(name).type for name in heads.features}
+    if len(kinds) == 1 and any(types.is_list(kind) or types.is_fixed_size_list(kind) for kind in kinds.values()):
+        return True
+    for name, kind in kinds.items():
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            raise _no_feature(str(source), name, str(kind), takes)
+    heads.require_width(source, takes)
+    return False
+
+
+def _batches(source: Path, file: Any, names: list[str], arrow: Any) -> Iterator[Any]:
+    """Yield columns of a Parquet file, some rows at a time, until they come to too much.
+
+    A value that is repeated is there once, so the file does not say how much there is to read.
+    """
+    size = 0
+    for batch in file.iter_batches(_BATCH, columns=names):
+        whole = [
+            column.dictionary_decode() if isinstance(column, arrow.DictionaryArray) else column
+            for column in batch.columns
+        ]
+        size += sum(column.nbytes for column in whole)
+        if size > BYTE_LIMIT:
+            raise _too_much(source)
+        yield arrow.RecordBatch.from_arrays(whole, names=batch.schema.names)
+
+
+def _too_much(source: Path) -> InputError:
+    return InputError(f"{source} holds too much to be read at once: split it")
 
 
 def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
@@ -445,8 +481,8 @@ def _cell(what: str, value: Any, where: str, name: str, columns: Columns) -> Any
         raise InputError(f"{where}: the cell of the column {name!r} is not a text")
     if not isinstance(value, str | bytes | int | float):
         raise InputError(f"{where}: the cell of the column {name!r} is not a text or a number")
-    if what == "texts" and any("\ud800" <= letter <= "\udfff" for letter in str(value)):
-        raise InputError(f"{where}: the cell of the column {name!r} has surrogate code points: these are no characters")
+    if what == "texts" and has_surrogates(str(value)):
+        raise InputError(f"{where}: the cell of the column {name!r} has surrogate code points, which are no characters")
     if what != "texts":
         try:
             size = len(text(normalise(value)))

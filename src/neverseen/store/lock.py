@@ -1,4 +1,8 @@
-"""One writer at a time."""
+"""One writer at a time.
+
+By hand, as filelock would take the place of the two calls of ``flock`` alone. The rest is ours: who holds the lock, and
+what to do about it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ from neverseen.labels import canonical_json
 
 class WriterLock:
     """The right to change a store, held until `release` or the end of the process, however it ends.
+
+    It is this process's alone. One that is forked from it shares the open file, and can let go of its own copy only.
 
     Parameters
     ----------
@@ -44,7 +50,8 @@ class WriterLock:
                 f"{path.parent} is being written by {holder}. Wait for it to end. What is published can be read "
                 "meanwhile"
             ) from error
-        about = {"host": socket.gethostname(), "pid": os.getpid(), "since": int(time.time())}
+        self._process = os.getpid()
+        about = {"host": socket.gethostname(), "pid": self._process, "since": int(time.time())}
         with suppress(OSError):  # a full disk: the message to others says less, the lock is no worse
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, canonical_json(about).encode(), 0)
@@ -52,8 +59,10 @@ class WriterLock:
     def release(self) -> None:
         """Let others write."""
         if self._handle >= 0:
-            with suppress(OSError):
-                os.ftruncate(self._handle, 0)
+            if self._process == os.getpid():
+                with suppress(OSError):
+                    os.ftruncate(self._handle, 0)
+                fcntl.flock(self._handle, fcntl.LOCK_UN)  # closing is not enough while a forked process has it open
             os.close(self._handle)
             self._handle = -1
 

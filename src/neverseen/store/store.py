@@ -124,6 +124,7 @@ class Store:
         self._model: ExactModel | None = None
         self._intake = Intake(self.backbone, self.description.configuration.digest(), keys, owned=True)
         self._ledger: Ledger | None = None
+        self._process = os.getpid()
         self._lock = WriterLock(folder / LOCK) if write else None
         try:
             self._ledger = Ledger(self.description.ledger or in_file(folder / LEDGER))
@@ -151,7 +152,7 @@ class Store:
         What was acknowledged is on disk already.
         """
         with ExitStack() as stack:
-            if self._model is not None:
+            if self._model is not None and self._process == os.getpid():  # no thread of a forked process makes changes
                 with suppress(HardwareError):  # a change of it was cut off: it makes no other
                     stack.enter_context(self._model.locked())
             self._model = None
@@ -309,7 +310,7 @@ class Store:
         names, owners = [_text_of(label) for label in labels], [_text_of(owner)] * len(labels)
         tickets = self._intake.tickets([_text_of(each) for each in ids], owners, names, prepared.prints)
         held = self.ledger.by_numbers([ticket.number for ticket in tickets])
-        configuration = self.description.configuration.digest()
+        configuration, keys = self.description.configuration.digest(), self._intake.require_keys().current()
         receipts: list[bytes] = []
         for ticket, name, fingerprint, quantised in zip(
             tickets, names, prepared.prints, prepared.quantised, strict=True
@@ -318,7 +319,7 @@ class Store:
             if row is None:
                 return None
             said = Receipt(ticket.id, ticket.owner, name, fingerprint, quantised, row.salt)
-            sealed = (seal(said, key, configuration) for key in self._intake.require_keys().receipts)
+            sealed = (seal(said, key, configuration) for key in keys)
             found = next((token for token in sealed if commitment(token) == row.commitment), None)
             if found is None:
                 return None
@@ -367,6 +368,7 @@ class Store:
             configuration = self.description.configuration
             before = State.empty(configuration.digest().hex()) if previous is None else previous.after
             pending = ledger.pending()
+            self._require_same(exact.statistics)
             version = Version.of(exact)
             after = _state(exact.statistics, version, configuration.digest().hex())
             if previous is not None and after == before and not pending and not always:
@@ -807,23 +809,36 @@ class Store:
         Nobody but this process adds to what was forgotten from here on, so publishing need not look again.
         """
         ledger = self.ledger
-        held, rows = ledger.counts(), ledger.total()
-        if held != dict(sums.counts) or rows != sums.total:
-            raise StoreDamagedError(
-                f"the ledger of {self.folder} and its sums are not of the same samples "
-                f"({rows} and {sums.total}): restore both from one copy"
-            )
+        self._require_same(sums, ledger.total())
         if not ledger.is_outdated and ledger.holds_pending():
             raise StoreDamagedError(
                 f"the ledger of {self.folder} is damaged: a sample that it holds is noted as forgotten. Restore it "
                 "from a copy"
             )
 
+    def _require_same(self, sums: Statistics, rows: int | None = None) -> None:
+        """Raise `StoreDamagedError` unless the ledger notes as many samples of each class as the sums are of.
+
+        Parameters
+        ----------
+        sums : Statistics
+        rows : int, optional
+            How many there are, counted.
+        """
+        held = self.ledger.counts()
+        rows = sum(held.values()) if rows is None else rows
+        if held != dict(sums.counts) or rows != sums.total:
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} and its sums are not of the same samples "
+                f"({rows} and {sums.total}): restore both from one copy"
+            )
+
     def _require_stated(self, sums: Statistics) -> None:
         """Raise `StoreDamagedError` unless version and sums are those that the newest certificate states.
 
-        Without the version's file it can be published again. The sums can be compared if nothing changed since: then
-        none is pending, and as many samples are held. Else nobody has signed for them yet.
+        Without the version's file it can be published again. Samples that it states and that are not held must be noted
+        as forgotten: the next certificate would deny it otherwise. The sums can be compared if nothing changed since:
+        then none is pending, and as many samples are held. Else nobody has signed for them yet.
         """
         number, gone = self.published_number, len(self.ledger.pending())
         if number == 0:
@@ -831,10 +846,11 @@ class Store:
         if self._publications.version_path(number).exists():
             self.version()
         after = self._publications.checked(number).after
-        if sums.total + gone < after.samples:
+        learned, held = self.ledger.learned_since_certificate()
+        if not held - learned <= after.samples <= held - learned + gone:
             raise StoreDamagedError(
-                f"the ledger of {self.folder} has {sums.total} samples and {gone} forgotten since certificate "
-                f"{number}, which states {after.samples}: restore ledger and sums from one copy"
+                f"the ledger of {self.folder} has {held - learned} samples of certificate {number} and {gone} "
+                f"forgotten since, and the certificate states {after.samples}: restore ledger and sums from one copy"
             )
         unchanged = gone == 0 and sums.total == after.samples > 0  # without samples the sums are zero
         if unchanged and sums.digest() != after.statistics:

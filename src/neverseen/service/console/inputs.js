@@ -5,9 +5,12 @@ import { count, labelText, visible } from "./format.js";
 import { receiptsIn, receiptsInFile } from "./receipts.js";
 
 const IMAGE_LIMIT = 20 * 2 ** 20;
+const DECIMAL = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+const WHOLE = /^(0|-?[1-9]\d*)$/; // as it is written when it is a number: "007" is a text
 
 /**
- * Return the rows of numbers in a text: JSON (one list, or a list of lists) or CSV.
+ * Return the rows of numbers in a text: JSON (one list, or a list of lists) or CSV. What could be read in two ways is
+ * refused: a number that was guessed would be learned, and predicted for, as if it had been given.
  *
  * @param {string} text
  * @param {number|null} size - how many numbers a row must have, where that is known
@@ -24,16 +27,10 @@ export function featureRows(text, size) {
     }
     if (!Array.isArray(rows[0])) rows = [rows];
   } else {
-    rows = bare
-      .split(/\r?\n/)
+    rows = text
+      .split(/\r\n?|\n/)
       .filter((line) => line.trim())
-      .map((line) =>
-        line
-          .trim()
-          .split(/[,;\s]+/)
-          .filter(Boolean)
-          .map(Number),
-      );
+      .map((line, place) => cells(line, place + 1).map((cell) => (DECIMAL.test(cell) ? Number(cell) : NaN)));
   }
   rows.forEach((row, place) => {
     if (!Array.isArray(row) || !row.every((value) => typeof value === "number" && Number.isFinite(value))) {
@@ -44,6 +41,19 @@ export function featureRows(text, size) {
     }
   });
   return rows;
+}
+
+/** Return the cells of a row of CSV. It has one separator: a semicolon, a comma, a tab, or else spaces. */
+function cells(line, number) {
+  if (line.includes(";") && line.includes(",")) {
+    throw new Error(`Row ${count(number)} has commas and semicolons. Separate by one of them; decimals have a point.`);
+  }
+  const separator = [";", ",", "\t"].find((sign) => line.includes(sign));
+  if (!separator) return line.trim().split(/\s+/);
+  const found = line.split(separator).map((cell) => cell.trim());
+  const empty = found.indexOf("");
+  if (empty >= 0) throw new Error(`Row ${count(number)} has nothing in place ${count(empty + 1)}.`);
+  return found;
 }
 
 /**
@@ -108,6 +118,7 @@ function imageInput() {
     if (words) announce(words);
     show(previews);
     files.slice(0, 12).forEach((file) => preview(file, previews));
+    changed(zone);
   }
   input.addEventListener("change", () => take([...input.files]));
   dropTarget(zone, take);
@@ -137,6 +148,11 @@ async function preview(file, place) {
   } catch {
     canvas.replaceWith(make("span.muted", {}, `${file.name}: no image that this browser can show`));
   }
+}
+
+/** Tell the form that what is in it changed: files that are dropped or removed cause no event by themselves. */
+function changed(zone) {
+  zone.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
 /** Let files be dropped on an element. */
@@ -178,7 +194,7 @@ export function labelInput(known = []) {
   input.addEventListener("input", () => {
     const there = known.filter(({ label }) => String(label) === input.value);
     if (there.length === 1) kind.value = typeof there[0].label === "number" ? "number" : "text";
-    else if (!chosen) kind.value = /^-?\d+$/.test(input.value.trim()) ? "number" : "text";
+    else if (!chosen) kind.value = WHOLE.test(input.value.trim()) ? "number" : "text";
   });
   const hidden = make("p.hint", { hidden: true });
   input.addEventListener("input", () => {
@@ -195,7 +211,7 @@ export function labelInput(known = []) {
       if (!text.trim()) throw new Error("Give a label.");
       if (kind.value === "text") return text;
       const number = Number(text.trim());
-      if (!/^-?\d+$/.test(text.trim()) || !Number.isSafeInteger(number)) {
+      if (!WHOLE.test(text.trim()) || !Number.isSafeInteger(number)) {
         throw new Error(`“${text.slice(0, 40)}” is not a whole number. Choose “text” if the label is a text.`);
       }
       return number;
@@ -227,6 +243,7 @@ export function receiptInput(name, hint, text = "") {
   function take(chosen) {
     files = chosen;
     tell();
+    changed(zone);
     announce(files.length ? said : "No file is chosen.");
   }
   input.addEventListener("change", () => take([...input.files]));

@@ -115,7 +115,9 @@ function card(batch, offer) {
   const text = receipts.join("\n");
   const rows = Math.min(6, receipts.length + 2);
   const area = make("textarea", { rows, readonly: true, spellcheck: "false", value: text });
-  area.addEventListener("copy", () => take([batch]));
+  area.addEventListener("copy", () => {
+    if (area.selectionStart === 0 && area.selectionEnd === area.value.length) take([batch]); // a part saves nothing
+  });
   const id = ids.length ? [", id ", theirs(ids[0])] : null;
   const state = make("span.hint");
   const download = () => {

@@ -19,14 +19,16 @@ const ASKED = 20; // receipts for which the service is asked: each is a request 
 const AGAIN = "Later versions may have learned the sample again.";
 
 /**
- * Return the row of the list of checks.
+ * Return the row of the list of checks. What it says is about the receipts in the field: when they change, it is gone.
  *
  * @param {Object} certificate
- * @param {() => boolean} trusted - whether its signature and its chain were checked, and held
+ * @param {() => boolean} trusted - whether the certificate has passed its checks, and failed none
+ * @returns {{element: HTMLElement, update: () => void}} `update` is to be called when `trusted` may have changed
  */
 export function mineForm(certificate, trusted) {
   const state = make("span.state", {}, chip("plain", "not looked for"));
   const said = make("div.found");
+  const doubt = make("p");
   const input = receiptInput("Receipt", "It is compared here, and does not leave your browser.");
   const button = make("button.quiet", { type: "submit" }, "Look for it");
   const form = make("form", { novalidate: true }, input.element, button);
@@ -34,8 +36,26 @@ export function mineForm(certificate, trusted) {
     event.preventDefault();
     busy(button, "Looking…", look);
   });
+  let found = null; // what was found for the receipts in the field
+  let given = {}; // another one each time that the receipts in the field change
+  form.addEventListener("input", () => {
+    found = null;
+    given = {};
+    show(state, chip("plain", "not looked for"));
+    show(said);
+  });
+
+  function update() {
+    if (!found) return;
+    const { hits, all } = found;
+    const doubted = hits && !trusted();
+    doubt.hidden = !doubted;
+    show(doubt, doubted ? "The certificate itself has not passed its checks." : "");
+    show(state, chip(hits && !doubted ? "good" : "plain", answer(hits, all)));
+  }
 
   async function look() {
+    const asked = given;
     let looked;
     try {
       const there = new Set(certificate.commitments);
@@ -46,30 +66,34 @@ export function mineForm(certificate, trusted) {
         })),
       );
     } catch (error) {
+      if (asked !== given) return;
       show(state, chip("plain", "no receipt"));
       show(said, notice("bad", make("p", {}, error.message)));
       announce(error.message);
       return;
     }
+    if (asked !== given) return;
     const hits = looked.filter(({ listed }) => listed).length;
     const words = outcome(certificate, hits, looked.length);
-    const doubt = hits && !trusted() ? " The certificate itself has not passed its checks." : "";
-    show(state, chip(hits && !doubt ? "good" : "plain", answer(hits, looked.length)));
+    found = { hits, all: looked.length };
+    update();
     show(
       said,
-      make("p", {}, words + doubt),
+      make("p", {}, words),
+      doubt,
       looked.length > 1 ? lists(certificate, looked) : null,
       key() && may("forget") && looked.length <= ASKED ? question(looked) : null,
     );
-    announce(words + doubt);
+    announce(`${words} ${doubt.textContent}`.trim());
   }
-  return make(
+  const element = make(
     "li.check",
     { id: "check-mine" },
     make("div.head", {}, make("h3", {}, "Is my sample in it?"), state),
     form,
     said,
   );
+  return { element, update };
 }
 
 function answer(hits, all) {
@@ -137,7 +161,7 @@ function question(looked) {
         const which = looked.length > 1 ? [theirs(where), ": "] : null;
         said.append(make("li", {}, which, chip(tone, `the service says: ${word}`), " ", words));
       }
-      announce(`The service says: ${count(held)} of ${many(looked.length, "receipt")} held now.`);
+      if (said.isConnected) announce(`The service says: ${count(held)} of ${many(looked.length, "receipt")} held now.`);
     }),
   );
   return make(

@@ -33,6 +33,11 @@ export function kindWords(kind) {
   return { learn: "Learn", forget: "Forget", forget_class: "Forget a class" }[kind] ?? String(kind);
 }
 
+/** Return what a request is about; of a class, not every key is told how many samples it had. */
+function samplesWords({ kind, samples }) {
+  return samples === null ? kindWords(kind) : `${kindWords(kind)}, ${many(samples, "sample")}`;
+}
+
 /** Return a link to a certificate's page. */
 export function certificateLink(number) {
   return make("a", { href: `/certificates/${number}` }, `Certificate ${number}`);
@@ -72,7 +77,7 @@ export function progress(request, left) {
       ),
       facts([
         ["Request", make("code", {}, now.id)],
-        ["What", `${kindWords(now.kind)}, ${many(now.samples, "sample")}`],
+        ["What", samplesWords(now)],
         now.applied_at ? ["Applied", time(now.applied_at)] : null,
         ["Certificate", published && now.certificate ? certificateLink(now.certificate) : "comes when it is published"],
       ]),

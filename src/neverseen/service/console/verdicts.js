@@ -58,6 +58,7 @@ export function checkList(certificate, bytes, verdict, left) {
         show(state, chip(tone, OUTCOMES[tone]));
         show(reason, words);
         conclude(verdict, states);
+        mine.update();
       },
     };
   };
@@ -82,13 +83,13 @@ export function checkList(certificate, bytes, verdict, left) {
     again.hidden = !rest;
     link = rest ?? link;
   }
-  const whole = () => ["signature", "chain"].every((name) => states[name]?.tone === "good");
+  const mine = mineForm(certificate, () => passed(states));
   return {
     element: make(
       "section.card",
       { id: "checks" },
       make("h2", {}, "Checks"),
-      make("ul.checks", {}, signature.element, chain.element, mineForm(certificate, whole), weights.element),
+      make("ul.checks", {}, signature.element, chain.element, mine.element, weights.element),
     ),
     run: async () => {
       await signatureCheck(signature, certificate);
@@ -97,17 +98,22 @@ export function checkList(certificate, bytes, verdict, left) {
   };
 }
 
+/** Return whether what the browser can check was checked and held, and no check failed. */
+function passed(states) {
+  const failed = Object.values(states).some(({ tone }) => tone === "bad");
+  return !failed && ["signature", "chain"].every((name) => states[name]?.tone === "good");
+}
+
 /** Show what all checks together say, and tell a screen reader once they are through. */
 function conclude(verdict, states) {
   const done = [states.signature, states.chain, states.weights].filter(Boolean);
   const failed = done.filter(({ tone }) => tone === "bad");
-  const whole = states.signature?.tone === "good" && states.chain?.tone === "good" && !failed.length;
   const working = done.some((state) => state.tone === "busy") || !states.chain;
   let tone = "plain";
   let title = working ? "Checking…" : "Checked in part";
   let words = "What was checked, and how, is below.";
   if (failed.length) [tone, title, words] = ["bad", "Do not trust this certificate", failed[0].words];
-  else if (whole) {
+  else if (passed(states)) {
     [tone, title] = ["good", "Signed, and part of an unbroken chain"];
     words = "Your browser checked: it is as its publisher signed it, and every certificate before it is in place.";
   }

@@ -20,12 +20,7 @@ _CONTENT_TYPE = 256  # characters
 
 
 class Bodies:
-    """Receives bodies within the limits of one, of one client's, and of all that are held at a time.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """Receives bodies within the limits of one, of one client's, and of all that are held at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -35,33 +30,41 @@ class Bodies:
 
     @asynccontextmanager
     async def receiving(
-        self, request: Request, client: str, most: int, public: bool = False
+        self,
+        request: Request,
+        client: str,
+        most: int,
+        public: bool = False,
+        count: Callable[[int], None] | None = None,
     ) -> AsyncIterator[bytearray]:
         """Hand out the body of a request; it counts as held until this is left.
 
         Parameters
         ----------
-        request : Request
         client : str
             Who sends it: nobody can take all the room there is.
         most : int
             Bytes that are taken.
         public : bool
             Whether it comes without a key. Such bodies have room of their own: they do not crowd out the others.
+        count : callable, optional
+            Is told how many bytes came, each time, also of a body that is refused.
         """
         settings = self._settings
         room = self._public_room if public else self._room
         content = bytearray()
         held, whole = 0, False
         try:
-            if declared(request) > most:
-                raise _too_large(most)
+            if (declared(request) or 0) > most:
+                raise too_large(most)
             pace = settings.body_rate * settings.body_pause
             due = pace
             with self._deadlines.within(settings.body_timeout, settings.body_pause) as go_on:
                 async for part in request.stream():
+                    if count is not None:
+                        count(len(part))
                     if held + len(part) > most:
-                        raise _too_large(most)
+                        raise too_large(most)
                     if not room.take(client, len(part)):
                         raise Refusal("busy", "too much is being sent at a time: try again in a moment", wait=1)
                     held += len(part)
@@ -80,7 +83,7 @@ class Bodies:
             raise Refusal("timeout", "the connection was closed before the body had come") from None
         except Refusal as refusal:
             if not whole and refusal.code in ("too_large", "busy"):
-                await _drain(request)
+                await _drain(request, count)
             raise
         finally:
             room.give(client, held)
@@ -98,11 +101,7 @@ class Deadlines:
     def within(self, seconds: float, pause: float) -> Iterator[Callable[[], None]]:
         """Raise `TimeoutError` in the task that is inside for longer than this, or makes too long a pause.
 
-        Parameters
-        ----------
-        seconds : float
-        pause : float
-            Seconds until the first call of what is handed out, and from one call to the next.
+        A pause is until the first call of what is handed out, and from one call to the next.
         """
         task = asyncio.current_task()
         if task is None:
@@ -139,23 +138,28 @@ class Deadlines:
             loop.call_later(min(1.0, max(0.01, nearest - now)), self._look, loop)
 
 
-async def _drain(request: Request) -> None:
+async def _drain(request: Request, count: Callable[[int], None] | None) -> None:
     """Read a little more, and let it go."""
     size = 0
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):
             while size < _DRAIN:
                 message = await request.receive()
-                size += len(message.get("body", b""))
+                part = len(message.get("body", b""))
+                size += part
+                if count is not None:
+                    count(part)
                 if not message.get("more_body"):
                     return
     except TimeoutError:
         return
 
 
-def declared(request: Request) -> int:
-    """Return how many bytes a request says that its body has; 0 if it does not say."""
-    length = request.headers.get("content-length", "0")
+def declared(request: Request) -> int | None:
+    """Return how many bytes a request says that its body has; None if it does not say."""
+    length = request.headers.get("content-length")
+    if length is None:
+        return None
     return int(length[:20]) if length.isascii() and length.isdigit() else 2**64  # no number: too many
 
 
@@ -170,5 +174,6 @@ def content_type(request: Request, *allowed: str) -> str:
     return found
 
 
-def _too_large(most: int) -> Refusal:
+def too_large(most: int) -> Refusal:
+    """Return the refusal of a body that has more bytes than are taken."""
     return Refusal("too_large", f"the body is larger than {most} bytes: send it in parts")

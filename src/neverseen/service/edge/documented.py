@@ -23,29 +23,42 @@ from neverseen.service.edge.schemas import (
 
 _REF = "#/components/schemas/{model}"
 _BODIES: tuple[type[BaseModel], ...] = (LearnBody, ForgetBody, ClassBody, PredictBody, VerifyBody)
+_ASKED = {"Sample", "LabelledSample", *(model.__name__ for model in _BODIES)}  # what clients send
 _ALWAYS = ("internal",)
 KEYED = ("unauthorized", "forbidden", "rate_limited")
 SENT = ("invalid_json", "timeout", "too_large", "wrong_content_type", "invalid_request", "busy")
 CHANGED = ("queue_full", "unavailable", "stopping", "idempotency_conflict", "idempotency_expired")
 SECURED: list[dict[str, list[str]]] = [{"key": []}]
-DRY_RUN = {
-    "name": "dry_run",
-    "in": "query",
-    "description": "Say what would go, and change nothing.",
-    "schema": {"type": "boolean", "default": False},
-}
+_SWITCH = {"in": "query", "schema": {"type": "boolean", "default": False}}
+DRY_RUN = {"name": "dry_run", "description": "Say what would go, and change nothing."} | _SWITCH
 BELOW_MIN_BATCH = {
     "name": "below_min_batch",
-    "in": "query",
     "description": "Publish even if fewer samples have changed than the policy publishes together.",
-    "schema": {"type": "boolean", "default": False},
-}
+} | _SWITCH
 IDEMPOTENCY = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "A request that is sent again with the same key and body is done once, and answered the same.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]{1,200}$"},
     "example": "order-4711-erasure",
+}
+
+_WORDS = {  # parameters and fields of bodies that say nothing of themselves
+    "certificate": "Its number, or the whole of it.",
+    "certificate_number": "Its number, from 1 on.",
+    "checks": "Which checks to make, each once.",
+    "features": "A row of numbers, as many as the model takes.",
+    "files": "Images, in order.",
+    "id": "The name of the sample: an owner's own, and needed on all samples of a request or on none.",
+    "image": "The bytes of an image file, in base64.",
+    "label": "The class: a text or an integer.",
+    "limit": "How many to list.",
+    "owner": "Whose the samples are. A key with an owner need not say it.",
+    "receipt": "A receipt, in base64; for the check `mine`.",
+    "receipts": "Receipts, in base64.",
+    "request_id": "Its id, as the answer to the request has it.",
+    "samples": "Samples, as the model takes them: features, images or texts.",
+    "text": "A text.",
 }
 
 
@@ -103,6 +116,12 @@ def document(app: FastAPI, kind: str, n_features: int, max_batch: int) -> dict[s
         schemas.pop(name, None)
     for name, schema in schemas.items():
         _narrow(name, schema, kind, n_features, max_batch)
+        if name in _ASKED:
+            _describe(schema["properties"])
+    for route in (route for methods in made["paths"].values() for route in methods.values()):
+        _describe({each["name"]: each for each in route.get("parameters", [])})
+        for content in route.get("requestBody", {}).get("content", {}).values():
+            _describe(content["schema"].get("properties", {}))
     made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     sample = example_sample(kind, n_features)
     if kind != "images":  # files are images
@@ -114,6 +133,13 @@ def document(app: FastAPI, kind: str, n_features: int, max_batch: int) -> dict[s
     return made
 
 
+def _describe(fields: dict[str, dict[str, Any]]) -> None:
+    """Say what each field is for, where it does not say so itself."""
+    for name, field in fields.items():
+        if name in _WORDS:
+            field.setdefault("description", _WORDS[name])
+
+
 def _set_example(made: dict[str, Any], path: str, example: Any) -> None:
     made["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = example
 
@@ -121,7 +147,7 @@ def _set_example(made: dict[str, Any], path: str, example: Any) -> None:
 def _narrow(name: str, schema: dict[str, Any], kind: str, n_features: int, max_batch: int) -> None:
     """Say in a schema what validators say in code."""
     properties = schema.get("properties", {})
-    if name in ("Sample", "LabelledSample", *(model.__name__ for model in _BODIES)):
+    if name in _ASKED:
         for field in properties.values():
             field.pop("default", None)
     if name in ("Sample", "LabelledSample"):

@@ -14,14 +14,7 @@ _STRANGER = "@"  # begins what a client without a key is called: no name of a ke
 
 
 class Buckets:
-    """One token bucket for each name. A bucket fills at a rate, up to a burst.
-
-    Parameters
-    ----------
-    rate, burst : float
-        Tokens a second, and the most that a bucket holds.
-    clock : callable
-        Seconds, from any start.
+    """One token bucket for each name. It fills at `rate` tokens a second, and holds `burst` at most.
 
     Examples
     --------
@@ -44,9 +37,14 @@ class Buckets:
         """
         wait = self.wait(name, tokens)
         if not wait:
-            level, then = self._levels[name]
-            self._levels[name] = (level - tokens, then)
+            self.spend(name, tokens)
         return wait
+
+    def spend(self, name: str, tokens: float) -> None:
+        """Take tokens for what has happened already, into debt if need be."""
+        self.wait(name)
+        level, then = self._levels[name]
+        self._levels[name] = (level - tokens, then)
 
     def wait(self, name: str, tokens: float = 1.0) -> float:
         """Return how long `take` would say to wait, and take nothing."""

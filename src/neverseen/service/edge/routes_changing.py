@@ -166,7 +166,7 @@ class Changing:
 
             done = await service.repetitions.once(tag, digest, work)
         receipts = done.receipts or []
-        return answer(await service.for_many(len(receipts), _learned, service.view(done.row), receipts), 201)
+        return answer(await service.for_many(len(receipts), _learned, service.view(done.row, key), receipts), 201)
 
     # -- forgetting --------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Changing:
             job = _job(FORGET, request, key, len(tokens), tokens, tag, digest)
             if dry_run:
                 return await self._rehearse(job, lambda opened: effect_of_receipts(opened, tokens, key.owner))
-            return await self._do(job)
+            return await self._do(job, key)
 
     async def _forget_samples(
         self,
@@ -204,7 +204,7 @@ class Changing:
         job = _job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest)
         if dry_run:
             return await self._rehearse(job, lambda opened: effect_of_samples(opened, payload, key.owner))
-        return await self._do(job)
+        return await self._do(job, key)
 
     async def forget_class(self, request: Request) -> Response:
         """Forget a class."""
@@ -221,10 +221,11 @@ class Changing:
             digest = service.repetitions.body("forget_class", content)
             job = _job(FORGET_CLASS, request, key, 1, label, tag, digest)
             if dry_run:
-                return await self._rehearse(job, lambda opened: effect_of_class(opened, label))
-            return await self._do(job)
+                published = None if key.may("audit") else service.writer.published.names
+                return await self._rehearse(job, lambda opened: effect_of_class(opened, label, published))
+            return await self._do(job, key)
 
-    async def _do(self, job: Job) -> Response:
+    async def _do(self, job: Job, key: ApiKey) -> Response:
         """Have a job done, once."""
         service = self._service
         if job.tag is None:
@@ -232,7 +233,7 @@ class Changing:
         else:
             once = service.repetitions.once(job.tag, job.body or b"", lambda: service.writer.submit(job))
             done = await service.untold(job, once)
-        return answer({"request": service.view(done.row)}, 202)
+        return answer({"request": service.view(done.row, key)}, 202)
 
     async def _rehearse(self, job: Job, question: Callable[[Store], Any]) -> Response:
         """Say what a job would do. An idempotency key that it cannot be done under is refused now, too."""

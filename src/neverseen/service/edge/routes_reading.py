@@ -151,7 +151,7 @@ class Reading:
         found = [waiting_view(job) for job in waiting[:limit]]
         queued = {entry["id"] for entry in found}
         rows = await service.from_ledger(ledger.requests, limit, before[0] if before else None, client)
-        found += [service.view(row) for row in rows if row.id not in queued]
+        found += [service.view(row, key) for row in rows if row.id not in queued]
         return await service.answer({"requests": found[:limit]})
 
     async def request(self, request: Request) -> Response:
@@ -166,5 +166,5 @@ class Reading:
                     return answer({"request": waiting_view(job)})
             row = await service.from_ledger(service.opened().ledger.request, wanted)
             if row is not None and service.may_see(request, key, row):
-                return answer({"request": service.view(row)})
+                return answer({"request": service.view(row, key)})
         raise Refusal("not_found", "there is no such request")

@@ -23,10 +23,10 @@ from typing import Any
 from neverseen.errors import FileRejectedError
 from neverseen.io.files import create_file, read_secret
 from neverseen.ledger import LASTING, RequestRow
+from neverseen.proof.receipts import is_salted
 from neverseen.service.edge.errors import Refusal
 
 NAME = "secret"
-_SALTED = b"NSR2"  # the first letters of a receipt that carries a random salt
 
 
 class Repetitions:
@@ -100,12 +100,7 @@ class Repetitions:
 def to_keep(body: bytes, receipts: Sequence[bytes]) -> bytes:
     """Return what the ledger keeps of a body: the lasting digest, if there is one, and the body's own.
 
-    Parameters
-    ----------
-    body : bytes
-        Of `Repetitions.body`.
-    receipts : sequence of bytes
-        Those that the request shows or is given; none if it has to do with none.
+    `body` is that of `Repetitions.body`. The receipts are those that the request shows or is given.
     """
     return _lasting(body, receipts) + body
 
@@ -114,16 +109,9 @@ def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -
     """Return the refusal of a request whose tag is known, unless it is a repetition that can be answered.
 
     A request that learned is answered with its receipts, made again of what is held now. Its samples may have been
-    forgotten since, and learned again by somebody else. So these must be the receipts that it was given.
-
-    Parameters
-    ----------
-    row : RequestRow
-        What the ledger has under the tag.
-    body : bytes
-        Of the request that came now.
-    receipts : sequence of bytes or None
-        Its receipts, as for `to_keep`; None if they are not known any more.
+    forgotten since, and learned again by somebody else. So these must be the receipts that it was given. The row is
+    what the ledger has under the tag, `body` that of the request that came now. Receipts are as for `to_keep`; None if
+    they are not known any more.
     """
     kept = row.body or b""
     lasting, own = (kept[:LASTING], kept[LASTING:]) if len(kept) >= LASTING else (b"", kept)
@@ -131,7 +119,7 @@ def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -
     if own and own != body:
         return conflict(row.id)
     same = receipts is not None and lasting == _lasting(body, receipts)
-    if learned and not lasting and any(token.startswith(_SALTED) for token in receipts or ()):
+    if learned and not lasting and any(is_salted(token) for token in receipts or ()):
         same = False  # it was given receipts without salts
     if own:
         return _gone(row.id) if learned and not same else None
@@ -161,7 +149,7 @@ def _gone(request: str) -> Refusal:
 
 def _lasting(body: bytes, receipts: Sequence[bytes]) -> bytes:
     """Return a digest of `LASTING` bytes that a seal need not clear, or nothing."""
-    if not receipts or not all(token.startswith(_SALTED) for token in receipts):
+    if not receipts or not all(is_salted(token) for token in receipts):
         return b""
     joined = b"".join(len(part).to_bytes(8) + part for part in (body, *receipts))
     return b"\1" + hashlib.blake2b(joined, digest_size=LASTING - 1, person=b"neverseen:lasts").digest()

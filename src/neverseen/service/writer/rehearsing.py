@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from typing import Any
 
 from neverseen.errors import NeverseenError
 from neverseen.labels import in_class_order, normalise, text
+from neverseen.service.edge.errors import Refusal
 from neverseen.service.predicting import labels_of
 from neverseen.service.writer.applying import class_refusal, refusal_for
 from neverseen.service.writer.jobs import SampleList
@@ -29,9 +31,20 @@ def effect_of_samples(opened: Store, given: SampleList, owner: str | None) -> di
     return _effect(Counter(text(normalise(label)) for label in given.labels))
 
 
-def effect_of_class(opened: Store, label: Any) -> dict[str, Any]:
-    """Return what would go with a class, or refuse."""
+def effect_of_class(opened: Store, label: Any, published: Set[str] | None = None) -> dict[str, Any]:
+    """Return what would go with a class, or refuse.
+
+    With the classes that are published, the answer is about these and has no counts. So whoever asks again and again
+    does not see that somebody else's sample went, or came, before a batch hides it among others.
+    """
     name = text(normalise(label))
+    if published is not None:
+        if name not in published:
+            raise Refusal("not_learned", "the published version has no sample of this class")
+        if not opened.description.track_classes:
+            raise Refusal("not_tracked", "the store does not keep sums for each class: forget the class's samples")
+        [label] = labels_of((name,))
+        return {"samples": None, "classes": [{"label": label, "samples": None}]}
     try:
         opened.rehearse(opened.forgetting_class(label))
     except NeverseenError as error:

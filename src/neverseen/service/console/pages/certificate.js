@@ -12,7 +12,7 @@ export const title = "Certificate";
 export async function render(place, { left, number }) {
   const [bytes, listed] = await Promise.all([
     fileOf(number),
-    json("GET", "/v1/certificates?limit=1", { open: true }).catch(() => ({})),
+    json("GET", "/v1/certificates?limit=1", { open: true }).catch(() => null),
   ]);
   const raw = new TextDecoder().decode(bytes);
   let certificate = null,
@@ -24,7 +24,7 @@ export async function render(place, { left, number }) {
   } catch (error) {
     fault = error;
   }
-  const newest = Math.max(0, ...(listed.certificates ?? []).map((entry) => entry.number));
+  const newest = listed?.certificates?.[0]?.number; // undefined if the list did not come
   const around = make(
     "nav.around",
     { "aria-label": "Certificates around" },
@@ -33,7 +33,7 @@ export async function render(place, { left, number }) {
       : make("span.muted", {}, "This is the first"),
     number < newest
       ? make("a", { href: `/certificates/${number + 1}`, rel: "next" }, `Certificate ${number + 1} →`)
-      : make("span.muted", {}, "This is the newest"),
+      : make("span.muted", {}, newest ? "This is the newest" : "Whether there are newer ones is not known"),
   );
   const file = make(
     "section.card",

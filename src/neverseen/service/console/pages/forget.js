@@ -46,17 +46,24 @@ export async function render(place, { left }) {
     for (const [name, part] of Object.entries(parts)) part.element.hidden = name !== value;
   }
   choose(way);
+  let given = {}; // another one each time that what is in the form changes
+  let refused = null; // what is said of what is in the form
+  form.addEventListener("input", () => {
+    given = {};
+    refused?.remove();
+  });
 
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     show(said);
     busy(button, "Looking…", async () => {
-      let given = 0;
+      const asked = given;
+      let size = 0;
       try {
         const { path, body } = await parts[way].read();
-        given = body.receipts?.length ?? 1;
+        size = body.receipts?.length ?? 1;
         const { effect } = await json("POST", `${path}?dry_run=true`, { body });
-        const request = await confirmed(effect, path, body);
+        const request = asked === given ? await confirmed(effect, path, body) : null;
         if (!request) {
           announce("Nothing was changed.");
           return;
@@ -75,7 +82,11 @@ export async function render(place, { left }) {
         said.querySelector("h2").focus();
         said.scrollIntoView();
       } catch (error) {
-        const told = refusal(error, given);
+        const told = refusal(error, size);
+        if (!(error instanceof Unsure)) {
+          if (asked !== given) return;
+          refused = told;
+        }
         show(said, told);
         announce(told);
         said.scrollIntoView({ block: "nearest" });
@@ -110,14 +121,14 @@ function classPart(known) {
  */
 function confirmed(effect, path, body) {
   const key = actionKey(); // of this dialog: trying again after a lost answer cannot forget twice
-  const size = effect.samples ?? 0;
-  const go = make("button.danger", { type: "button" }, `Forget ${many(size, "sample")}`);
+  const what = typeof effect.samples === "number" ? many(effect.samples, "sample") : "the class"; // counts need audit
+  const go = make("button.danger", { type: "button" }, `Forget ${what}`);
   const back = make("button.quiet", { type: "button", autofocus: true }, "Cancel");
   const said = make("div");
   const dialog = make(
     "dialog",
     { "aria-labelledby": "effect-title" },
-    make("h2", { id: "effect-title" }, `${many(size, "sample")} will be forgotten`),
+    make("h2", { id: "effect-title" }, `${what[0].toUpperCase()}${what.slice(1)} will be forgotten`),
     effectTable(effect),
     make("p.muted", {}, "This cannot be undone, except by learning the samples again."),
     said,
@@ -184,7 +195,12 @@ function effectTable({ classes = [] }) {
         "tbody",
         {},
         rows.map(({ label, samples }) =>
-          make("tr", {}, make("td.text", {}, labelText(label)), make("td.end.number", {}, count(samples))),
+          make(
+            "tr",
+            {},
+            make("td.text", {}, labelText(label)),
+            make("td.end.number", {}, samples === null ? "all" : count(samples)),
+          ),
         ),
       ),
     ),

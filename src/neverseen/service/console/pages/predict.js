@@ -14,12 +14,19 @@ export async function render(place) {
   const button = make("button", { type: "submit" }, "Predict");
   const said = make("div");
   const form = make("form.card", { novalidate: true }, sample.element, button);
+  let given = {}; // another one each time that what is in the form changes: an answer is about what is there
+  form.addEventListener("input", () => {
+    given = {};
+    show(said);
+  });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     busy(button, "Asking…", async () => {
+      const asked = given;
       try {
         const read = sample.read();
         const answer = await json("POST", "/v1/predict", sampleBody(read));
+        if (asked !== given) return;
         const names = read.files?.map((file) => file.name) ?? [];
         show(
           said,
@@ -41,7 +48,7 @@ export async function render(place) {
         announce(size === 1 ? "Answer:" : many(size, "answer"));
         if (size === 1) announce(said.querySelector(".answer"));
       } catch (error) {
-        complain(said, error.message);
+        if (asked === given) complain(said, error.message);
       }
     });
   });
