@@ -265,7 +265,7 @@ def test_the_same_samples_again_are_told() -> None:
     nothing = answer("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")
     assert (nothing["learned"], nothing["receipts"]) == (0, None)
     words = run("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")
-    assert "held already, or given twice: 3 of 3 samples, left out" in words
+    assert "already held, or given twice: 3 of 3 samples, left out" in words
     assert "nothing was new: no sample was learned, and no receipts were written" in words
     assert "receipts are in" not in words
     assert not Path("c.jsonl").exists()
