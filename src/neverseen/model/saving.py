@@ -16,7 +16,7 @@ import numpy as np
 
 from neverseen.encoding import require_storable
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.statistics import narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.packing import narrowed, pack_triangle, unpack_triangle
 from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
 from neverseen.hardware import Hardware
 from neverseen.holdings import DIGEST_SIZE, MemoryHoldings

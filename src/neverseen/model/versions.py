@@ -21,7 +21,8 @@ import numpy as np
 
 from neverseen.encoding import require_storable
 from neverseen.engine.arithmetic import GridWeights
-from neverseen.engine.statistics import Statistics, narrowed
+from neverseen.engine.packing import narrowed
+from neverseen.engine.statistics import Statistics
 from neverseen.errors import (
     CertificateRejectedError,
     FileRejectedError,
