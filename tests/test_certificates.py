@@ -26,7 +26,7 @@ from neverseen import (
 )
 from neverseen.engine.statistics import Statistics
 from neverseen.labels import canonical_json
-from neverseen.model.exact import Configuration, empty_digest
+from neverseen.model.configuration import Configuration, empty_digest
 from neverseen.proof import certificates
 from neverseen.proof.certificates import (
     FORMATS,

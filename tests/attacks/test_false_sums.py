@@ -27,7 +27,7 @@ from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import pack, unpack
-from neverseen.model.exact import Configuration
+from neverseen.model.configuration import Configuration
 from neverseen.model.versions import Version, read_version, write_version
 from neverseen.proof import witness as witness_module
 from neverseen.proof.witness import Witness, check_weights

@@ -23,7 +23,8 @@ from neverseen.holdings import DIGEST_SIZE, MemoryHoldings
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
 from neverseen.labels import from_text, in_class_order
-from neverseen.model.exact import Configuration, ExactModel
+from neverseen.model.configuration import Configuration
+from neverseen.model.exact import ExactModel
 from neverseen.proof.keys import Key
 
 FORMAT = "neverseen-model-1"

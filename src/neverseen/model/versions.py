@@ -34,7 +34,8 @@ from neverseen.hardware import Hardware, choose
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
 from neverseen.labels import as_array, from_text, in_class_order
-from neverseen.model.exact import CHUNK_ROWS, Configuration, ExactModel, model_digest
+from neverseen.model.configuration import Configuration, model_digest
+from neverseen.model.exact import CHUNK_ROWS, ExactModel
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
 FORMAT = "neverseen-version-1"
