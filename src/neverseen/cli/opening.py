@@ -11,6 +11,8 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,6 +194,28 @@ def taken_by(folder: Path, words: str | None) -> tuple[Takes, Backbone | None]:
     return Takes(kind, description.n_features, str(folder), name), made
 
 
+def require_writable(folder: Path) -> None:
+    """Raise unless a folder is a store's and may be written."""
+    described(folder)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(
+            f"{folder} cannot be written: it is mounted read-only, or belongs to somebody else. predict, status, "
+            "history, certificate, verify and export to .safetensors or .onnx work"
+        )
+
+
+@contextmanager
+def keys_asked_for() -> Iterator[None]:
+    """If a store cannot be opened without its keys, say how to give them."""
+    try:
+        yield
+    except KeyMissingError:
+        raise KeyMissingError(
+            "this store was written by version 0.1.0. To bring it up to date takes its keys, which are not in its "
+            "folder: give their file with --keys FILE"
+        ) from None
+
+
 def require_published(model: Store) -> None:
     """Raise `NotPublishedError`, with what to do, unless readers see anything."""
     if model.published_number == 0:
@@ -231,12 +255,10 @@ def opened(
     from neverseen import store
     from neverseen.store.store import SIGNING_KEY
 
-    described(folder)
-    if write and not os.access(folder, os.W_OK):
-        raise PermissionError(
-            f"{folder} cannot be written: it is mounted read-only, or belongs to somebody else. predict, status, "
-            "history, certificate, verify and export to .safetensors or .onnx work"
-        )
+    if write:
+        require_writable(folder)
+    else:
+        described(folder)
     if signs and not (folder / SIGNING_KEY).is_file():
         raise KeyMissingError(
             f"{folder / SIGNING_KEY}, the key that signs certificates, is missing: restore it from a copy. Nothing was "
@@ -247,10 +269,5 @@ def opened(
     if made is None and (raw or words is not None):  # a cache that is given must lose what is forgotten by receipt too
         backbone = backbone_for(folder, words)
     hardware = "auto" if write or raw else "numpy"  # what only reads is done before PyTorch would be there
-    try:
+    with keys_asked_for():
         return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)
-    except KeyMissingError:
-        raise KeyMissingError(
-            "this store was written by version 0.1.0. To bring it up to date takes its keys, which are not in its "
-            "folder: give their file with --keys FILE"
-        ) from None

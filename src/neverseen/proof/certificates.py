@@ -69,6 +69,8 @@ def issue(
 ) -> Certificate:
     """Return a new certificate, signed; raise `CertificateRejectedError` if it would not continue the chain.
 
+    Parameters that are not described here are the fields of `Certificate`.
+
     Parameters
     ----------
     time : str or None
@@ -80,8 +82,6 @@ def issue(
         In any order.
     previous : Certificate or None
         None for the first certificate; its `before` is ``State.empty(configuration)``.
-
-    Other parameters are the fields of `Certificate`.
 
     Examples
     --------
