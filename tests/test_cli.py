@@ -439,7 +439,7 @@ def test_archives_of_others_are_refused(shop: str) -> None:
         (tar("4.tar", (tarfile.TarInfo("store.json"), raw)), "names a database"),
         (tar("5.tar", (tarfile.TarInfo("store.json"), b"{}")), "damaged"),
         (tar("6.tar", (tarfile.TarInfo("keys.json"), b""), (tarfile.TarInfo("keys.json"), b"")), "twice"),
-        (tar("7.tar"), "not a store"),
+        (tar("7.tar"), "7.tar is not a store: there is no store.json in it"),
     ]
     Path("8.tar").write_bytes(b"not at all")
     for path, why in [*bad, (Path("8.tar"), "not a .tar file")]:

@@ -348,7 +348,7 @@ def test_an_archive_has_a_file_twice(with_keys: Path, tmp_path: Path) -> None:
         read_archive(tmp_path / "again", archive)
 
 
-@pytest.mark.parametrize("name", ["store.json", "signing.json", "ledger.sqlite"])
+@pytest.mark.parametrize("name", ["signing.json", "ledger.sqlite"])
 def test_an_archive_lacks_a_file(name: str, with_keys: Path, tmp_path: Path) -> None:
     archive = packed(with_keys, tmp_path / "s.tar", without=name)
     with pytest.raises(FileRejectedError, match=f"s.tar lacks {name}"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neverseen.cli.opening import keys_of, new_backbone, opened, require_place, taken_by
+from neverseen.cli.opening import keys_of, opened, require_place, taken_by
 from neverseen.cli.options import (
     Backbone,
     Folder,
@@ -93,11 +93,12 @@ def init(
     Example: `neverseen init shop --backbone features:384`
     """
     from neverseen import AnalyticClassifier, RandomProjection, store
+    from neverseen.backbones.words import backbone_from_words
 
     tell_leftovers(folder)
     if not folder.is_dir() or any(folder.iterdir()):
         require_place(folder)
-    made = new_backbone(backbone)
+    made = backbone_from_words(backbone)
     settings = AnalyticClassifier(RandomProjection(codes, seed), gamma, track_classes=track_classes)
     known = None
     if keys is not None:

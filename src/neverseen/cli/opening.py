@@ -6,15 +6,11 @@ those who ask for help should not wait.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
-import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neverseen.errors import ConfigurationError, KeyMissingError, NotPublishedError
 from neverseen.io.files import require_file
@@ -26,99 +22,8 @@ if TYPE_CHECKING:
     from neverseen.store import Store
     from neverseen.store.description import Description
 
-KINDS = (
-    "features:NUMBER, features:NUMBER:NAME, efficientnet_lite0, efficientnet_lite0:RESOLUTION, minilm, onnx:FILE or "
-    "MODULE:FUNCTION"
-)
-NAMED = ("features", "efficientnet_lite0", "minilm", "onnx")
-"""What comes before a colon in these; a module must have another name."""
 FEATURES = "features"
 """As ``--backbone`` of a store that is there: samples are rows of its backbone's features."""
-
-
-def recipe_of(words: str) -> dict[str, Any]:
-    """Return the recipe that ``--backbone`` asks for.
-
-    Examples
-    --------
-    >>> recipe_of("features:384")
-    {'kind': 'features', 'n_features': 384, 'name': 'precomputed'}
-    >>> recipe_of("efficientnet_lite0")
-    {'kind': 'efficientnet_lite0', 'runtime': 'auto', 'resolution': 128}
-    """
-    kind, *details = words.split(":", 2)
-    try:
-        if kind == "features" and details and details[1:] != [""]:
-            return {"kind": kind, "n_features": int(details[0]), "name": (*details, "precomputed")[1]}
-        if kind == "efficientnet_lite0" and len(details) <= 1:
-            return {"kind": kind, "runtime": "auto", "resolution": int(details[0]) if details else 128}
-    except ValueError:
-        pass
-    if words == "minilm":
-        return {"kind": words, "runtime": "auto"}
-    raise ConfigurationError(f"a backbone is one of {KINDS}")
-
-
-def new_backbone(words: str) -> Backbone:
-    """Return the backbone that ``--backbone`` asks for. Only words of the command line come here."""
-    from neverseen.backbones import OnnxBackbone
-    from neverseen.backbones.recipes import backbone_of
-
-    kind, _, rest = words.partition(":")
-    if kind == "onnx" and rest:
-        return OnnxBackbone(rest)
-    if kind not in NAMED and rest:
-        return operators_backbone(words)
-    try:
-        return backbone_of(recipe_of(words), Path())
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--backbone {words}: {error}") from error
-
-
-def operators_backbone(words: str) -> Backbone:
-    """Return what a function of the operator's makes, given as ``module:function``.
-
-    Only words of the command line come here, never those of a store's folder. The current folder is looked into for a
-    module that is not installed, and for no other: it may be full of files from strangers.
-    """
-    from neverseen.backbones import Backbone
-    from neverseen.backbones.recipes import kind_of
-
-    module, _, name = words.partition(":")
-    here = str(Path.cwd())
-    try:
-        if importlib.util.find_spec(module.partition(".")[0]) is None and here not in sys.path:
-            sys.path.append(here)
-            importlib.invalidate_caches()
-        loaded = importlib.import_module(module)
-    except Exception as error:  # whatever the operator's module raises
-        raise ConfigurationError(
-            f"--backbone {words}: it cannot be imported ({_cause(error)}). Write MODULE:FUNCTION, of a module that is "
-            f"installed or in this folder. A backbone is one of {KINDS}"
-        ) from error
-    found: Any = getattr(loaded, name, None)
-    if found is None:
-        raise ConfigurationError(f"--backbone {words}: there is no {name!r} in {loaded.__file__ or module}")
-    is_made = isinstance(found, Backbone) and not isinstance(found, type)
-    try:
-        made = found() if callable(found) and not is_made else found
-    except Exception as error:  # whatever the operator's function raises
-        raise ConfigurationError(f"--backbone {words}: the function failed ({_cause(error)})") from error
-    if not isinstance(made, Backbone):
-        raise ConfigurationError(
-            f"--backbone {words} gave a {type(made).__name__}: a backbone has a name, n_features, extract and digest"
-        )
-    kind_of(made)  # or say that it does not tell
-    return made
-
-
-def _cause(error: Exception) -> str:
-    """Return an error of the operator's code in one line, with the place it comes from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    skipped = (__file__, importlib.__file__)
-    own = [frame for frame in frames if frame.filename not in skipped and Path(frame.filename).is_file()]
-    place = f", in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
-    return f"{type(error).__name__}: {error}{place}"
 
 
 def require_place(folder: Path) -> None:
@@ -163,12 +68,13 @@ def backbone_for(folder: Path, words: str | None) -> Backbone:
         Of ``--backbone``.
     """
     from neverseen.backbones.recipes import backbone_of, takes
+    from neverseen.backbones.words import backbone_from_words
     from neverseen.store.absent import AbsentBackbone, checked
 
     if words == FEATURES:
         return AbsentBackbone(described(folder), folder, features_only=True)
     if words is not None:
-        return checked(new_backbone(words), described(folder), folder)
+        return checked(backbone_from_words(words), described(folder), folder)
     about = described(folder).backbone
     recipe = about.get("recipe")
     if takes(recipe) is None:

@@ -24,7 +24,7 @@ from neverseen.store.store import open_store
 
 LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")
-REQUIRED = (NAME, "signing.json", LEDGER)
+REQUIRED = ("signing.json", LEDGER)
 SHOWN = 5
 """Names of other files that a message lists."""
 _NAME = re.compile(
@@ -49,6 +49,8 @@ def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], 
     folder, file = Path(folder), Path(file)
     if Description.read(folder).ledger is not None:
         raise ConfigurationError(f"the ledger of {folder} is in a database of its own: use that database's tools")
+    if file.exists():
+        raise FileExistsError(f"{file} is there already: choose another name")
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {file.parent} to write {file.name} to")
     with open_store(folder, keys=keys) as model:  # nobody else changes it meanwhile
@@ -115,11 +117,13 @@ def read_archive(
                 _unpack(archive, partial, file, skipped)
         except tarfile.TarError as error:
             raise FileRejectedError(f"{file} is not a .tar file that can be read: {error}") from error
+        if not (partial / NAME).is_file():
+            raise FileRejectedError(f"{file} is not a store: there is no {NAME} in it")
+        if Description.read(partial).ledger is not None:  # it would name a database of the sender's choice
+            raise FileRejectedError(f"{file} names a database for its ledger: it was not written by export")
         missing = [name for name in REQUIRED if not (partial / name).is_file()]
         if missing:
             raise FileRejectedError(f"{file} lacks {', '.join(missing)}: it is not the whole of a store")
-        if Description.read(partial).ledger is not None:  # it would name a database of the sender's choice
-            raise FileRejectedError(f"{file} names a database for its ledger: it was not written by export")
         with open_store(partial, keys=keys) as model:
             model.check()
             digest = model.digest()
