@@ -59,14 +59,7 @@ def described(folder: Path) -> Description:
 
 
 def backbone_for(folder: Path, words: str | None) -> Backbone:
-    """Return the backbone of a store, or say at once that it cannot be made.
-
-    Parameters
-    ----------
-    folder : Path
-    words : str or None
-        Of ``--backbone``.
-    """
+    """Return the backbone of a store, or say at once that it cannot be made; `words` are those of ``--backbone``."""
     from neverseen.backbones.recipes import backbone_of, takes
     from neverseen.backbones.words import backbone_from_words
     from neverseen.store.absent import AbsentBackbone, checked
@@ -141,22 +134,8 @@ def opened(
 ) -> Store:
     """Open a store.
 
-    Parameters
-    ----------
-    folder : Path
-    write : bool
-    keys : Path or None
-        The key file, where it is not in the folder.
-    raw : bool
-        Whether raw samples will be given, for which the backbone is made.
-    words : str or None
-        Of ``--backbone``.
-    made : Backbone, optional
-        The backbone, if it is there already.
-    needs_keys : bool
-        Whether nothing can be done without the keys.
-    signs : bool
-        Whether a certificate will be signed. Without its key nothing is changed first that cannot be published then.
+    If raw samples will be given, its backbone is made, by the `words` of ``--backbone``, unless it is `made` already.
+    If a certificate will be signed, its key must be there: nothing is changed first that cannot be published then.
     """
     from neverseen import store
     from neverseen.store.store import SIGNING_KEY

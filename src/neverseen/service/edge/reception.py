@@ -59,14 +59,7 @@ class Reception:
 
     @asynccontextmanager
     async def received(self, request: Request, action: str, key: ApiKey) -> AsyncIterator[tuple[bytearray, Given]]:
-        """Hand out a body and what it holds, both counted against the key until this is left.
-
-        Parameters
-        ----------
-        request : Request
-        action : {"learn", "predict", "forget"}
-        key : ApiKey
-        """
+        """Hand out a body to learn, predict or forget, and what it holds; both count until this is left."""
         settings, bounds = self._settings, self._bounds
         most = settings.max_body
         if content_type(request, JSON, FORM) == JSON:
