@@ -11,14 +11,7 @@ from neverseen.store.journal import class_record, samples_record
 
 
 class LedgerHoldings:
-    """What a store holds; see `neverseen.holdings.Holdings`.
-
-    Parameters
-    ----------
-    key : Key or None
-    ledger : Ledger
-    clock : callable
-        Unix time in seconds.
+    """What a store holds; see `neverseen.holdings.Holdings`. The clock gives Unix time in seconds.
 
     Attributes
     ----------

@@ -50,17 +50,7 @@ def holdings(
     configuration: bytes,
     keys: Keyring | None,
 ) -> list[Holding]:
-    """Return what the ledger says about each receipt.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    receipts : sequence of bytes
-    configuration : bytes
-        Configuration digest of the store.
-    keys : Keyring or None
-        The store's. Without them receipts cannot be opened.
-    """
+    """Return what the ledger says about each receipt; without the keys of the store receipts cannot be opened."""
     marks = [commitment(receipt) for receipt in receipts]
     numbers = ledger.certificates_of(marks)
     standing = ledger.knows_commitments(marks)
