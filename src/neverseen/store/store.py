@@ -17,7 +17,8 @@ from neverseen.backbones import Backbone
 from neverseen.backbones.reading import Prepared, features_of
 from neverseen.encoding import quantise
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.statistics import Statistics, pack_triangle
+from neverseen.engine.packing import pack_triangle
+from neverseen.engine.statistics import Statistics
 from neverseen.errors import (
     AlreadyForgottenError,
     ConfigurationError,
