@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
 from neverseen.errors import ConfigurationError, LedgerError
+from neverseen.ledger.tables import chunks
 from neverseen.registry import Registry
 
 Insert = sqlite.Insert | postgresql.Insert
@@ -32,6 +33,11 @@ class Transaction:
         """Return all rows that a statement yields."""
         with self.database.clear_errors():
             return self._open().execute(statement, values).fetchall()
+
+    def rows_in(self, question: sa.Select[Any], column: sa.Column[Any], values: Iterable[Any]) -> Iterator[Any]:
+        """Yield the rows of a question in which a column has one of these values."""
+        for chunk in chunks(sorted(set(values))):
+            yield from self.rows(question.where(column.in_(chunk)))
 
     def run(self, statement: sa.Executable, values: Any = None) -> None:
         """Execute a statement; with a list of values, once for each."""
@@ -70,13 +76,7 @@ class Transaction:
     def rebuild(self, table: sa.Table, columns: str, load: Callable[[Sequence[Any]], None]) -> None:
         """Make a table anew as it is defined now, and hand its old rows to `load`, some at a time.
 
-        Parameters
-        ----------
-        table : Table
-        columns : str
-            Of the old table, what to read: names with commas between them.
-        load : callable
-            Puts rows into the new one.
+        The columns are those of the old table, names with commas between them; `load` puts rows into the new one.
         """
         old = f"{table.name}_old"
         with self.database.clear_errors():
@@ -206,18 +206,13 @@ class Database(ABC):
     def clear_errors(self, uncertain: bool = False) -> Iterator[None]:
         """Turn what the database raises into a `LedgerError` that says what to do.
 
-        It shows neither values nor passwords, and what it was raised from is not shown either.
-
-        Parameters
-        ----------
-        uncertain : bool
-            A commit is under way: if it fails, it may have been made or not.
+        It shows neither values nor passwords, and what it was raised from is not shown either. It is `uncertain` while
+        a commit is under way: if that fails, it may have been made or not.
         """
         try:
             yield
         except DBAPIError as error:
-            lost = error.connection_invalidated
-            words = self._explained(error, lost)
+            words = self._explained(error, error.connection_invalidated)
             if uncertain:
                 words += ". Whether the last change was made is not known: open the ledger again to see"
             raise LedgerError(words, uncertain=uncertain) from None

@@ -21,15 +21,7 @@ _NAMES = re.compile(r'"(?:[^"]|"")*"|[^,\s"]+')
 
 
 class PostgreSQL(Database):
-    """A database of PostgreSQL.
-
-    Parameters
-    ----------
-    url : str
-    create : bool
-        The tables are not there yet.
-    patience : float
-    """
+    """A database of PostgreSQL. With `create`, the tables are not there yet."""
 
     is_ours_alone = False
     mark = "%s"

@@ -37,13 +37,8 @@ def in_file(path: Path) -> str:
 class SQLite(Database):
     """A file of SQLite, with a write-ahead log: readers and the writer do not wait for each other.
 
-    Parameters
-    ----------
-    url : str
-        ``sqlite:///`` and a path, which is taken as it is.
-    create : bool
-        Make the file, of mode 600. One that is there is opened; whether it is of use is for the caller to find out.
-    patience : float
+    The URL is ``sqlite:///`` and a path, which is taken as it is. With `create` the file is made, of mode 600. One that
+    is there is opened; whether it is of use is for the caller to find out.
     """
 
     is_ours_alone = True

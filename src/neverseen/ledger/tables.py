@@ -30,6 +30,8 @@ NAME_LIMIT = 2000
 """Bytes of a class's text: what the indexes of PostgreSQL take, with room to spare."""
 LASTING = 33
 """Bytes of a request's body that outlast a seal, if it has so many. A shorter one is cleared."""
+PAYLOAD_LIMIT = 2**29
+"""Bytes of a journal row, below what either database takes."""
 DIGEST_SIZE, COMMITMENT_SIZE, _SALT_SIZE = 16, 32, 16
 
 Number = TypeVar("Number")
@@ -216,15 +218,9 @@ def check_of(row: Sequence[Any]) -> int:
 
 
 def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
-    """Return a sample as the values of its columns, in order, or refuse it.
+    """Return a sample as the values of its columns, in order, or refuse it by its position in the request.
 
-    Parameters
-    ----------
-    row : SampleRow
-    position : int
-        Its place in the request, for the error.
-    version : int
-        Of the next certificate.
+    The version is that of the next certificate.
     """
     number, content, member, name, id_text, owner, commitment, salt, learned, state = row
     if not (
