@@ -131,7 +131,7 @@ def require_place(folder: Path) -> None:
 
 def keys_of(folder: Path, given: Path | None) -> Keyring:
     """Return the keys of a store: those of ``--keys``, or those in its folder."""
-    from neverseen.store.store import KEYS
+    from neverseen.store.parts import KEYS
 
     if given is None and not (folder / KEYS).is_file():
         raise KeyMissingError(f"the keys of {folder} are not in its folder: give their file with --keys FILE")
@@ -229,7 +229,7 @@ def opened(
         Whether a certificate will be signed. Without its key nothing is changed first that cannot be published then.
     """
     from neverseen import store
-    from neverseen.store.store import SIGNING_KEY
+    from neverseen.store.parts import SIGNING_KEY
 
     described(folder)
     if write and not os.access(folder, os.W_OK):

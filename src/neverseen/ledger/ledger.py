@@ -118,10 +118,7 @@ class Ledger:
     def migrate(self, number_of: Callable[[SampleRow], bytes]) -> None:
         """Bring a ledger of an older format up to date: all of it, or if that fails nothing.
 
-        Parameters
-        ----------
-        number_of : callable
-            Returns the number that a sample has in this format. In the older one it was a digest of the id alone.
+        `number_of` returns the number that a sample has in this format; in the older one, a digest of the id alone.
         """
         migrate_tables(self._database, number_of)
 
