@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib.util
 import inspect
 import pkgutil
@@ -82,6 +83,18 @@ def test_the_page_of_routes_is_up_to_date_and_says_what_each_field_is() -> None:
     assert re.findall(r"^\| .* \| +\|$", page, re.MULTILINE) == ["| takes | in | |"] * page.count("| takes |")
     for route in re.findall(r"^## \w+ (.*)$", page, re.MULTILINE):
         assert re.sub(r"/\{\w+\}$|/key$", "", route) in EXPLAINED, route
+
+
+def test_every_setting_of_the_service_is_described_with_its_default() -> None:
+    from neverseen.service.operations.settings import Settings
+
+    table = EXPLAINED.partition("| setting | default | |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (.+) \|$", table, re.MULTILINE)
+    known = {field.name: field.default for field in dataclasses.fields(Settings)}
+    told = {name: default.replace(",", "") for name, default, _ in rows}
+    assert sorted(told) == sorted(known)
+    for name, default in known.items():
+        assert told[name] == (f"{default:g}" if type(default) is float else str(default).lower()), name
 
 
 # -- the site ----------------------------------------------------------------------------------------

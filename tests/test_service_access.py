@@ -101,7 +101,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b'{"format": "x"}'])
 def test_a_file_that_is_being_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, content: bytes | None
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -127,11 +127,11 @@ def test_a_file_that_is_being_replaced(
     now[0] = 3.0
     assert keys.find(secret) is not None
     assert keys.fault() is None
-    assert capsys.readouterr().err.count("error: the API keys cannot be read") == 1
+    assert caplog.text.count("the API keys cannot be read: ") == 1
 
 
 def test_a_file_that_is_damaged_while_the_service_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "_GRACE", 0.0)
     place = service_folder(new_store(tmp_path / "model")) / "keys.json"
@@ -172,9 +172,8 @@ def test_a_file_that_is_damaged_while_the_service_runs(
         place.write_bytes(whole)
         place.chmod(0o600)
         until(200)
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert said.count("error: the API keys cannot be read") <= 5
+    assert "Traceback" not in caplog.text
+    assert 1 <= caplog.text.count("the API keys cannot be read: ") <= 5
 
 
 def test_keys_on_the_command_line(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_chain_that_was_altered_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "missing", "folder"])
-def test_a_certificate_that_cannot_be_read(tmp_path: Path, damage: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_certificate_that_cannot_be_read(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     with running(tmp_path / "s") as service:
         service.wait(service.forget(service.learn(range(10))[:1]).json()["request"]["id"])
         path = service.folder / "certificates" / "00000001.json"
@@ -255,7 +255,7 @@ def test_a_certificate_that_cannot_be_read(tmp_path: Path, damage: str, capfd: p
         said = service.client.post("/v1/verify", json={"certificate": 1, "checks": ["signature"]})
         for answer in (listed, one, said):
             assert str(tmp_path) not in answer.text
-    assert "Traceback" not in capfd.readouterr().err
+    assert "Traceback" not in caplog.text
 
 
 # -- the console, headers, counters ------------------------------------------------------------------

@@ -377,6 +377,35 @@ def test_settings(tmp_path: Path) -> None:
         path.write_text(words)
         with pytest.raises(ConfigurationError, match=said):
             Settings.load(tmp_path)
+    path.write_text("minbatch = 7")
+    with pytest.raises(ConfigurationError, match="Known are min_batch, max_delay, .*audit_files"):
+        Settings.load(tmp_path)
+
+
+def test_settings_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service" / "service.toml").write_text("min_batch = 7\nmax_delay = 3\n")
+    given = {"MIN_BATCH": "8", "QUIET": "2", "OUTPUT": "scores", "PUBLISH_BELOW_MIN_BATCH": "true"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"NEVERSEEN_SERVE_{name}", value)
+    monkeypatch.setenv("NEVERSEEN_CACHE", "elsewhere")  # no setting of the service
+    expected = Settings(min_batch=8, max_delay=3.0, quiet=2.0, output="scores", publish_below_min_batch=True)
+    assert Settings.load(tmp_path) == expected
+    assert Settings.load(tmp_path, min_batch=9).min_batch == 9
+    for name, value, said in (
+        ("MIN_BATCH", "ten", "min_batch must be a whole number; got 'ten' .*in the environment"),
+        ("MIN_BATCH", "", "min_batch must be a whole number; got ''"),
+        ("MIN_BATCH", "true", "whole number"),
+        ("MAX_DELAY", "NaN", "max_delay must be"),
+        ("PUBLISH_BELOW_MIN_BATCH", "yes", "true or false; got 'yes'"),
+        ("OUTPUT", "all", "one of labels"),
+        ("MINBATCH", "7", "the environment .* has unknown settings: minbatch. Known are min_batch"),
+        ("min_batch", "7", "unknown settings: MIN_BATCH"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setenv(f"NEVERSEEN_SERVE_{name}", value)
+            with pytest.raises(ConfigurationError, match=said):
+                Settings.load(tmp_path)
 
 
 def test_receipts_in_either_alphabet(tmp_path: Path) -> None:

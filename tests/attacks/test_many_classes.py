@@ -228,13 +228,13 @@ def test_a_small_service_still_learns(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("memory", "warned"), [(400 * 2**20, True), (2 * GIB, False)])
 def test_a_service_without_room_for_a_class_says_so_at_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], memory: int, warned: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, memory: int, warned: bool
 ) -> None:
     monkeypatch.setattr("neverseen.service.writer.room._container_limits", list)
     monkeypatch.setattr("neverseen.service.writer.room._used", lambda: {"VmRSS": 2**27})
     with running(tmp_path / "s", Settings(memory=memory)) as service:
         assert learn(service, 0, 1).status_code == (507 if warned else 201)
-    assert ("warning: new classes will be refused" in capsys.readouterr().err) is warned
+    assert ("new classes will be refused" in caplog.text) is warned
 
 
 def test_pixels_take_room_only_where_there_are_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

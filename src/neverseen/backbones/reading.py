@@ -45,7 +45,6 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
 
     Parameters
     ----------
-    backbone : Backbone
     samples : list, or Prepared, which is returned as it is
     remember : bool
         Whether a cache is to keep the features once the samples are learned. They are in memory until then.

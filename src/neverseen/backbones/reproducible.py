@@ -12,12 +12,7 @@ _settings = threading.RLock()  # they belong to the process: two threads must no
 
 @contextmanager
 def reproducible(device: Any) -> Iterator[None]:
-    """Run PyTorch in full float32, with deterministic cuDNN kernels and no autocast; restore all of it after.
-
-    Parameters
-    ----------
-    device : torch.device
-    """
+    """Run PyTorch in full float32, with deterministic cuDNN kernels and no autocast; restore all of it after."""
     import torch
 
     with ExitStack() as stack:

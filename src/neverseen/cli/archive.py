@@ -34,14 +34,7 @@ _NAME = re.compile(
 
 
 def write_archive(folder: Path, file: Path, keys: Path | None = None) -> str:
-    """Write a store to a new file of mode 600, and return the digest of its model.
-
-    Parameters
-    ----------
-    folder, file : Path
-    keys : Path, optional
-        The key file, where it is not in the folder. It is not archived.
-    """
+    """Write a store to a new file of mode 600, and return the digest of its model. `keys` is not archived."""
     if described(folder).ledger is not None:
         raise ConfigurationError(f"the ledger of {folder} is in a database of its own: use that database's tools")
     if not file.parent.is_dir():
@@ -87,7 +80,6 @@ def read_archive(
 
     Parameters
     ----------
-    folder, file : Path
     keys : Path, optional
         The key file, where it is not in the archive.
     skipped : callable, optional

@@ -152,14 +152,7 @@ def described(folder: Path) -> Description:
 
 
 def backbone_for(folder: Path, words: str | None) -> Backbone:
-    """Return the backbone of a store, or say at once that it cannot be made.
-
-    Parameters
-    ----------
-    folder : Path
-    words : str or None
-        Of ``--backbone``.
-    """
+    """Return the backbone of a store, given with ``--backbone`` or not, or say at once that it cannot be made."""
     from neverseen.backbones.recipes import backbone_of, takes
     from neverseen.store.absent import AbsentBackbone, checked
 
@@ -213,8 +206,6 @@ def opened(
 
     Parameters
     ----------
-    folder : Path
-    write : bool
     keys : Path or None
         The key file, where it is not in the folder.
     raw : bool

@@ -58,19 +58,23 @@ def serve(
         str | None, typer.Option(help="What predictions tell: labels, top-k or scores.", show_default="labels")
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Classes of a prediction with top-k.", show_default="3")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="Log from debug, info, warning or error on.", show_default="info")
+    ] = None,
     backbone: Backbone = None,
     keys: Keys = None,
 ) -> None:
     """Serve a store over HTTP, with a console for browsers.
 
-    Settings that are not given are those of `service/service.toml` in the store's folder, if it is there. Where the
-    folder does not say how to make the backbone, give it with --backbone, or serve features and receipts alone with
-    --backbone features.
+    Settings that are not given are those of the environment (`NEVERSEEN_SERVE_MIN_BATCH=10`), then those of
+    `service/service.toml` in the store's folder, if it is there. Where the folder does not say how to make the
+    backbone, give it with --backbone, or serve features and receipts alone with --backbone features.
 
     Example: `neverseen serve shop --port 8080`
     """
     from neverseen.service import KeyFile, Settings
     from neverseen.service import serve as run
+    from neverseen.service.operations.log import log_to_stderr
     from neverseen.service.operations.settings import service_folder
 
     chosen = Settings.load(
@@ -81,7 +85,9 @@ def serve(
         seal_after=seal_after,
         output=output,
         top_k=top_k,
+        log_level=log_level,
     )
+    log_to_stderr(chosen.log_level)
     known = None if keys is None else keys_of(folder, keys)
     network = backbone_for(folder, backbone)
     if not any(key.revoked is None for key in KeyFile(service_folder(folder)).all()):

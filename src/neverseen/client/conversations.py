@@ -39,22 +39,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Send:
-    """One HTTP exchange.
-
-    Attributes
-    ----------
-    body : dict or None
-        To be sent as JSON.
-    repeatable : bool
-        Whether sending it twice does what sending it once does.
-    """
+    """One HTTP exchange."""
 
     method: str
     path: str
-    body: dict[str, Any] | None = None
+    body: dict[str, Any] | None = None  # to be sent as JSON
     query: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
-    repeatable: bool = True
+    repeatable: bool = True  # whether sending it twice does what sending it once does
 
     @property
     def about(self) -> str:
@@ -84,16 +76,10 @@ class Retries:
     """How often to try again, and when.
 
     The wait doubles each time. Each wait is shortened by a random part, so that many clients do not come back at once.
-
-    Attributes
-    ----------
-    count : int
-        Tries after the first.
-    first, longest : float
-        Seconds: the first wait, and the longest, whatever the service asks for.
     """
 
-    count: int = 5
+    count: int = 5  # tries after the first
+    # seconds: the first wait, and the longest, whatever the service asks for
     first: float = 0.2
     longest: float = 20.0
 

@@ -29,7 +29,6 @@ def decide(holdings: Holdings, configuration: bytes, change: Change, *, seen: bo
 
     Parameters
     ----------
-    holdings : Holdings
     configuration : bytes
         Digest of the model's configuration.
     change : Change

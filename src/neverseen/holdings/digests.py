@@ -49,8 +49,7 @@ def member_digests(configuration: bytes, key: Key, quantised: np.ndarray, index:
     key : Key
         The membership key.
     """
-    begun = hashlib.blake2b(key=key.reveal(), digest_size=DIGEST_SIZE, person=b"neverseen:member")
-    begun.update(configuration)
+    begun = _keyed(configuration, key, b"neverseen:member")
     started = []
     for name in index.texts:
         hasher, encoded = begun.copy(), name.encode()
@@ -69,27 +68,12 @@ def tickets_of(
 ) -> list[Ticket]:
     """Return the ticket of each sample of a model in memory, where no two samples have the same id.
 
-    Parameters
-    ----------
-    configuration : bytes
-        Digest of the model's configuration.
-    key : Key
-        The membership key.
-    ids, names : iterables of str
-        Canonical texts of the samples' ids and classes.
-    prints : iterable of bytes
-        Fingerprints of the samples, 16 bytes each.
+    It takes the arguments of `member_digests`, the canonical texts of ids and classes, and fingerprints of 16 bytes.
     """
-
-    def digest(person: bytes, about: bytes) -> bytes:
-        hasher = hashlib.blake2b(key=key.reveal(), digest_size=DIGEST_SIZE, person=person)
-        hasher.update(configuration + about)
-        return hasher.digest()
-
     return [
         Ticket(
-            digest(b"neverseen:ticket", id_text.encode()),
-            digest(b"neverseen:raw", fingerprint + name.encode()),
+            _keyed(configuration, key, b"neverseen:ticket", id_text.encode()).digest(),
+            _keyed(configuration, key, b"neverseen:raw", fingerprint + name.encode()).digest(),
             id_text,
         )
         for id_text, name, fingerprint in zip(ids, names, prints, strict=True)
@@ -97,17 +81,10 @@ def tickets_of(
 
 
 def owned_number(configuration: bytes, key: Key, owner: str, id_text: str) -> bytes:
-    """Return the number of a ticket in a store, where ids are an owner's own: the same id of two owners has two.
+    """Return the number of a ticket in a store, where ids are an owner's own: the same id of two owners has two."""
+    about = struct.pack("<Q", len(owner)) + owner.encode() + id_text.encode()
+    return _keyed(configuration, key, b"neverseen:owned", about).digest()
 
-    Parameters
-    ----------
-    configuration : bytes
-        Digest of the model's configuration.
-    key : Key
-        The membership key.
-    owner, id_text : str
-        Canonical texts.
-    """
-    hasher = hashlib.blake2b(key=key.reveal(), digest_size=DIGEST_SIZE, person=b"neverseen:owned")
-    hasher.update(configuration + struct.pack("<Q", len(owner)) + owner.encode() + id_text.encode())
-    return hasher.digest()
+
+def _keyed(configuration: bytes, key: Key, person: bytes, about: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(configuration + about, key=key.reveal(), digest_size=DIGEST_SIZE, person=person)

@@ -32,10 +32,7 @@ class _Ticket(NamedTuple):
 class MemoryHoldings:
     """What a model in memory holds; see `neverseen.holdings.Holdings`.
 
-    Parameters
-    ----------
-    key : Key or None
-        Without it holdings can be kept, saved and lose classes, but no sample can be looked up.
+    Without a key holdings can be kept, saved and lose classes, but no sample can be looked up.
     """
 
     def __init__(self, key: Key | None) -> None:

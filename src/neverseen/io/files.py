@@ -16,14 +16,7 @@ from neverseen.errors import FileRejectedError
 
 
 def replace_file(path: Path, parts: Iterable[Any]) -> None:
-    """Write a file of mode 600 beside `path`, sync it, and rename it into place.
-
-    Parameters
-    ----------
-    path : Path
-    parts : iterable of bytes-like
-        The content, piece by piece.
-    """
+    """Write a file of mode 600 beside `path`, piece by piece, sync it, and rename it into place."""
     with _written_beside(path, parts) as partial:
         partial.replace(path)
     sync_folder(path.parent)
@@ -98,6 +91,24 @@ def sync_folder(folder: Path) -> None:
         error.filename = str(folder)
         raise
     finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Keep out other processes that lock the same folder (POSIX systems alone).
+
+    By hand, as filelock and portalocker would take the place of the two calls of ``flock``, and of nothing else.
+    """
+    import fcntl
+
+    handle, process = os.open(folder, os.O_RDONLY), os.getpid()
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        if os.getpid() == process:  # closing is not enough while one that was forked meanwhile has it open
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 

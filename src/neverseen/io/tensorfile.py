@@ -23,14 +23,7 @@ _WIDTHS = {name: np.dtype(kind).newbyteorder("<") for kind, name in _DTYPES.item
 
 
 def pack(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> list[Any]:
-    """Return the bytes of a file, in parts.
-
-    Parameters
-    ----------
-    about : dict
-        The description: JSON values, ``"format"`` among them.
-    tensors : dict of str to ndarray of integers
-    """
+    """Return the bytes of a file, in parts; `about` are JSON values, ``"format"`` among them, and tensors integers."""
     names = sorted(tensors)
     blobs = [np.ascontiguousarray(tensors[name], dtype=tensors[name].dtype.newbyteorder("<")) for name in names]
     header: dict[str, Any] = {}

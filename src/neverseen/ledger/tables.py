@@ -23,7 +23,11 @@ MIGRATIONS = (
     "the tables of neverseen-ledger-1",
     "samples: a salt, numbers of owner and id, a key of the owner; requests: who made them, without the name",
 )
-"""What each migration changed, the first one first. A new one gets a new line here and a new `FORMAT`."""
+"""What each migration changed, the first one first. A new one gets a new line here and a new `FORMAT`.
+
+The ledger records each with its time, in the transaction that makes it. By hand: Alembic's table has neither the time
+nor a description, and is one that `schema` would have to let in.
+"""
 CHUNK = 450
 """Values in one statement, at most. Some statements bind each twice, and the smallest limit about is 999."""
 NAME_LIMIT = 2000
@@ -218,9 +222,9 @@ def check_of(row: Sequence[Any]) -> int:
 
 
 def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
-    """Return a sample as the values of its columns, in order, or refuse it by its position in the request.
+    """Return a sample as the values of its columns, in order, or refuse it with its position in the request.
 
-    The version is that of the next certificate.
+    `version` is that of the next certificate.
     """
     number, content, member, name, id_text, owner, commitment, salt, learned, state = row
     if not (

@@ -54,22 +54,12 @@ _HEX_DIGEST = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Configuration:
-    """What shapes a model and is fixed before its first sample.
-
-    Attributes
-    ----------
-    encoder : Encoder
-    gamma : int
-        Ridge strength, a whole number from 1 to 2**40.
-    grid_bits : int
-        Weights are multiples of ``2**-grid_bits``; from 1 to 52.
-    backbone : str, optional
-        Digest of what makes the features: 64 hex digits. None if the features come from the caller.
-    """
+    """What shapes a model and is fixed before its first sample."""
 
     encoder: Encoder
-    gamma: int
-    grid_bits: int
+    gamma: int  # ridge strength, a whole number from 1 to 2**40
+    grid_bits: int  # weights are multiples of 2**-grid_bits; from 1 to 52
+    # digest of what makes the features, 64 hex digits; None if the features come from the caller
     backbone: str | None = None
 
     def __post_init__(self) -> None:

@@ -58,7 +58,6 @@ class Intake:
 
     Parameters
     ----------
-    backbone : Backbone
     configuration : bytes
         Digest of the model's configuration.
     keys : Keyring or None

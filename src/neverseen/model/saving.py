@@ -41,10 +41,7 @@ def write(
 ) -> None:
     """Write a model to a file of mode 600, replacing it as a whole or not at all.
 
-    Parameters
-    ----------
-    model : ExactModel or None
-        None for a model that holds no sample; then `track_classes` and `key` are what it was given.
+    Without a model there is no sample; then `track_classes` and `key` are what it was given.
     """
     if model is not None:
         track_classes, key = model.statistics.class_grams is not None, model.holdings.key

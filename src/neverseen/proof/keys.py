@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from neverseen.errors import ConfigurationError, FileRejectedError
-from neverseen.io.files import create_file, leftovers_of, read_secret, replace_file
+from neverseen.io.files import create_file, leftovers_of, locked_folder, read_secret, replace_file
 from neverseen.labels import canonical_json
 
 KEY_SIZE = 32
@@ -260,17 +260,11 @@ def _locked_folder(path: Path | None) -> Iterator[None]:
     if path is None or os.name != "posix" or not path.parent.is_dir():
         yield
         return
-    import fcntl
-
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with locked_folder(path.parent):
         for left in leftovers_of(path):
             with suppress(PermissionError, FileNotFoundError):  # somebody else's
                 left.unlink()
         yield
-    finally:
-        os.close(handle)
 
 
 def _key(digits: str) -> Key:

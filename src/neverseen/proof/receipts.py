@@ -43,25 +43,15 @@ _PAD = 32  # texts are filled up to a multiple of this, so that a receipt's leng
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a receipt says once it is opened.
+    """What a receipt says once it is opened."""
 
-    Attributes
-    ----------
-    id, owner, label : str
-        Canonical texts (`neverseen.labels`).
-    fingerprint : bytes
-        Of the raw sample's content (`neverseen.backbones.contents`).
-    quantised : int8 ndarray of shape (d0,)
-    salt : bytes
-        Empty, or `SALT_SIZE` random bytes.
-    """
-
+    # canonical texts (`neverseen.labels`)
     id: str
     owner: str
     label: str
-    fingerprint: bytes
-    quantised: np.ndarray
-    salt: bytes = b""
+    fingerprint: bytes  # of the raw sample's content (`neverseen.backbones.contents`)
+    quantised: np.ndarray  # int8, of shape (d0,)
+    salt: bytes = b""  # empty, or `SALT_SIZE` random bytes
 
 
 def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -44,6 +43,7 @@ from neverseen.service.edge.shares import Shares
 from neverseen.service.edge.threads import Threads
 from neverseen.service.operations.audit import AuditLog, audit_key
 from neverseen.service.operations.history import History, Probe
+from neverseen.service.operations.log import LOG
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
@@ -78,8 +78,6 @@ class Service:
     ----------
     folder : Path
         The store's folder.
-    settings : Settings
-    backbone : Backbone, optional
     keys : Keyring, optional
         The store's, where they are not in the folder.
     clock : callable
@@ -149,7 +147,7 @@ class Service:
                 self.room.reserve(PIXEL * self.settings.max_waiting_pixels)
             shortage = self.room.shortage(opened.statistics())
             if shortage is not None:
-                print(f"warning: {shortage}", file=sys.stderr)  # noqa: T201
+                LOG.warning("%s", shortage)
             self._start_apart(opened)
             undone.callback(self.readers.stop)
             undone.callback(self.checker.stop)
@@ -163,6 +161,7 @@ class Service:
             self.writer.start(self.audit)
             undone.pop_all()
         self.started = True
+        LOG.info("the service has started, with version %d", self.writer.published.number)
 
     def stop(self) -> bool:
         """Finish what is queued within a limit, and let go of the store; return whether all was done."""
@@ -176,6 +175,7 @@ class Service:
             threads.stop()
         self.readers.stop()
         self.checker.stop()
+        LOG.info("the service has stopped" if done else "the service has stopped before all was done")
         return done
 
     def _start_apart(self, opened: Store) -> None:
@@ -272,9 +272,7 @@ class Service:
 
         Parameters
         ----------
-        request : Request
         action : {"learn", "predict", "forget"}
-        key : ApiKey
         """
         kind = content_type(request, JSON, FORM)
         most = self.settings.max_json if kind == JSON else self.settings.max_body

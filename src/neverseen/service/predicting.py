@@ -25,6 +25,7 @@ from neverseen.service.edge.shares import Shares
 from neverseen.service.operations.history import History
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import Settings
+from neverseen.service.writer.jobs import settle
 from neverseen.service.writer.publishing import Published
 
 _TOGETHER = 128  # rows of features that are predicted at a time
@@ -59,16 +60,7 @@ class Predictor:
     """Threads that predict; what waits together goes through the network and the weights together.
 
     A request of many samples is done in parts. After each part it is put behind the others: nobody waits for all of it.
-    Keys take turns, and each has a share of what may wait.
-
-    Parameters
-    ----------
-    backbone : Backbone
-    published : callable
-        Returns what readers see now.
-    settings : Settings
-    metrics : Metrics
-    history : History
+    Keys take turns, and each has a share of what may wait. `published` returns what readers see now.
     """
 
     def __init__(
@@ -201,7 +193,7 @@ class Predictor:
             for job in jobs:
                 self._history.took(now - job.since)
             self._metrics.predictions.inc(count)
-            _settle(jobs, outcomes)
+            settle(zip(jobs, outcomes, strict=True))
 
     def _uncount(self, job: _Waiting, most: int) -> None:
         samples = min(job.counted, most)
@@ -294,19 +286,3 @@ def _names(labels: list[Any]) -> list[str]:
     """Return labels as keys of a JSON object; where two would be the same, their canonical texts."""
     names = [label if isinstance(label, str) else json.dumps(label) for label in labels]
     return names if len(set(names)) == len(names) else [json.dumps(label) for label in labels]
-
-
-def _settle(jobs: list[_Waiting], outcomes: list[dict[str, Any] | Exception]) -> None:
-    def resolve() -> None:
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            if job.future.done():
-                continue
-            if isinstance(outcome, Exception):
-                job.future.set_exception(outcome)
-            else:
-                job.future.set_result(outcome)
-
-    try:
-        jobs[0].future.get_loop().call_soon_threadsafe(resolve)
-    except RuntimeError:  # the loop has ended, and nobody waits
-        return

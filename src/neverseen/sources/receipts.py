@@ -26,10 +26,7 @@ COUNT_LIMIT = 10_000_000
 class ReceiptFile:
     """A new file of mode 600 for receipts that are about to be given. What is there already is never overwritten.
 
-    Parameters
-    ----------
-    place : Path
-        A name, or a folder, in which a name that is free is taken.
+    In a folder, a name that is free is taken.
     """
 
     def __init__(self, place: Path) -> None:

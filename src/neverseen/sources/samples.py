@@ -23,8 +23,6 @@ def read_source(
 
     Parameters
     ----------
-    source : Path
-    columns : Columns
     labelled : bool
         Whether labels are needed. Without them, a line of text is a text, and an image may lie anywhere.
     takes : Takes, optional

@@ -20,7 +20,7 @@ class AbsentBackbone:
     """Stands where a store was opened without its backbone: it makes it from the store's recipe once it is needed.
 
     Receipts need none. Where the store has no recipe, rows of the backbone's features can be given, which the same
-    network made elsewhere. With `features_only` it does as if there were no recipe.
+    network made elsewhere. With `features_only`, this is done as if there were no recipe.
     """
 
     def __init__(self, description: Description, folder: Path, *, features_only: bool = False) -> None:

@@ -49,7 +49,7 @@ class StoredArray:
     """An array in a file, mapped into memory while it is read. What is read from it was checked.
 
     Between reads it holds no file open: there is one for each class that is tracked, and a process may open only so
-    many. Its name is as `write_array` returned it: a digest of the header, and so of all the blocks' checksums.
+    many. Its name is what `write_array` returned: a digest of the header, and so of all the blocks' checksums.
     """
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -22,28 +22,15 @@ _PUBLIC_KEY = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Description:
-    """What a store is.
+    """What a store is."""
 
-    Attributes
-    ----------
-    configuration : Configuration
-        With the digest of the backbone.
-    n_features : int
-    track_classes : bool
-    backbone : dict
-        How to make the backbone again: a name and settings that `neverseen.backbones` knows, or its name alone.
-    ledger : str or None
-        URL of the ledger; None for a file in the store's folder.
-    public_key : str
-        Of the certificates, in hex.
-    """
-
-    configuration: Configuration
+    configuration: Configuration  # with the digest of the backbone
     n_features: int
     track_classes: bool
+    # how to make the backbone again: a name and settings that `neverseen.backbones` knows, or its name alone
     backbone: dict[str, Any]
-    ledger: str | None
-    public_key: str
+    ledger: str | None  # URL of the ledger; None for a file in the store's folder
+    public_key: str  # of the certificates, in hex
 
     def write(self, folder: Path) -> None:
         """Write the description into a store's folder."""

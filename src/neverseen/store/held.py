@@ -11,7 +11,7 @@ from neverseen.store.journal import class_record, samples_record
 
 
 class LedgerHoldings:
-    """What a store holds; see `neverseen.holdings.Holdings`.
+    """What a store holds; see `neverseen.holdings.Holdings`. The clock gives Unix time in seconds.
 
     Attributes
     ----------

@@ -1,4 +1,8 @@
-"""One writer at a time."""
+"""One writer at a time.
+
+By hand, as filelock would take the place of the two calls of ``flock`` alone. The rest is ours: who holds the lock, and
+what to do about it.
+"""
 
 from __future__ import annotations
 

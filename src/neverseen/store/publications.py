@@ -135,10 +135,10 @@ class Publications:
         return found
 
     def ahead(self, published: int) -> Certificate | None:
-        """Return the one certificate that a process which died may leave ahead of the ledger; None if there is none.
+        """Return the one certificate that a process which died may leave ahead of those that the ledger has, or None.
 
         Raises `StoreDamagedError` if a certificate is missing, if the newest cannot be relied on, or if there are
-        certificates that only a newer ledger can have led to. The ledger has as many as are `published`.
+        certificates that only a newer ledger can have led to.
         """
         folder = self._folder / CERTIFICATES
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import hmac
 import math
-import os
 import re
 import secrets
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from neverseen.errors import ConfigurationError, FileRejectedError, InputError, NeverseenError
-from neverseen.io.files import read_secret, replace_file
+from neverseen.io.files import locked_folder, read_secret, replace_file
 from neverseen.labels import canonical_json, parse_json
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.operations.log import LOG
 
 SCOPES = ("learn", "predict", "forget", "audit", "admin")
 NAME, FORMAT = "keys.json", "neverseen-service-keys-1"
@@ -67,15 +65,10 @@ class ApiKey:
 
 
 class KeyFile:
-    """The keys of a service. A change made by another process is seen a tenth of a second later.
+    """The keys of a service, in its own folder. A change of another process is seen a tenth of a second later.
 
     A file that is being replaced may be missing, or not whole, for a moment: for two seconds after it could be read,
     the keys of before are still good. Then none is, since one may have been revoked in it.
-
-    Parameters
-    ----------
-    folder : Path
-        The service's own folder.
 
     Examples
     --------
@@ -161,13 +154,9 @@ class KeyFile:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Keep other processes from changing the file meanwhile."""
-        handle = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with locked_folder(self.path.parent):
             self._refresh()
             yield
-        finally:
-            os.close(handle)
 
     def _write(self, keys: list[ApiKey]) -> None:
         listed = [asdict(key) for key in sorted(keys, key=lambda key: key.name)]
@@ -182,7 +171,7 @@ class KeyFile:
         except (NeverseenError, OSError) as error:
             self._fault = str(error)
             if self._fault != before:
-                print(f"error: the API keys cannot be read: {error}", file=sys.stderr)  # noqa: T201
+                LOG.error("the API keys cannot be read: %s", error)
 
     def _refresh(self) -> None:
         self._looked = time.monotonic()

@@ -41,7 +41,6 @@ class Apart:
     ----------
     about : dict
         What a process has to know, as JSON values: see `neverseen.service.edge.apart_process`.
-    processes : int
     waiting : int
         Requests that may wait; more are refused. Clients take turns: see `Turns`.
     """
@@ -66,15 +65,7 @@ class Apart:
     ) -> Answer:
         """Return what a process says to a question.
 
-        Parameters
-        ----------
-        client : str
-            Who wants to know.
-        question : dict
-            JSON values.
-        content : bytes
-        room : callable, optional
-            Asked in between, from a thread, whether there is room for so many pixels.
+        `room` is asked in between, from a thread, whether there is room for so many pixels.
         """
         async with self._turns.turn(client):
             loop = asyncio.get_running_loop()
@@ -118,7 +109,7 @@ class Apart:
         if "refusal" in about:
             raise Refusal(**about["refusal"])
         if "failed" in about:
-            raise RuntimeError("a process apart failed: see the lines above")
+            raise RuntimeError(f"a process apart failed: {about['failed']}")
         return about, parts
 
     def _asked(

@@ -21,6 +21,7 @@ from neverseen.service.edge.contents import READERS, Bounds, require_room
 from neverseen.service.edge.errors import Refusal, too_much
 
 _KEEP = 2**28  # bytes in memory after a request with which a process goes on; with more, a new one takes its place
+_TOLD = 10_000  # characters of what went wrong
 Answer = tuple[dict[str, Any], list[Any]]
 
 
@@ -64,8 +65,7 @@ class Process:
             except MemoryError:
                 answer = {"refusal": too_much().as_arguments()}, []
             except Exception as error:
-                traceback.print_exception(error)
-                answer = {"failed": True}, []
+                answer = {"failed": "".join(traceback.format_exception(error))[-_TOLD:]}, []
             signal.setitimer(signal.ITIMER_PROF, 0)
             messages.send(self._back, *answer)
             del asked, part, content, answer

@@ -20,12 +20,7 @@ _CONTENT_TYPE = 256  # characters
 
 
 class Bodies:
-    """Receives bodies within the limits of one, of one client's, and of all that are held at a time.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """Receives bodies within the limits of one, of one client's, and of all that are held at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -46,7 +41,6 @@ class Bodies:
 
         Parameters
         ----------
-        request : Request
         client : str
             Who sends it: nobody can take all the room there is.
         most : int
@@ -107,11 +101,7 @@ class Deadlines:
     def within(self, seconds: float, pause: float) -> Iterator[Callable[[], None]]:
         """Raise `TimeoutError` in the task that is inside for longer than this, or makes too long a pause.
 
-        Parameters
-        ----------
-        seconds : float
-        pause : float
-            Seconds until the first call of what is handed out, and from one call to the next.
+        A pause is until the first call of what is handed out, and from one call to the next.
         """
         task = asyncio.current_task()
         if task is None:

@@ -43,30 +43,19 @@ _IDS: TypeAdapter[Any] = TypeAdapter(list[Id])
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one body may hold.
+    """What one body may hold."""
 
-    Attributes
-    ----------
-    kind : {"features", "images", "texts"}
-        What the backbone takes.
-    n_features : int
-    max_batch, max_text, max_image_bytes, max_pixels, max_request_pixels : int
-        As in `Settings`.
-    images : dict, optional
-        Configuration of the `Images` that scales images for the backbone, where that may be done beforehand.
-    max_rows : int
-        Rows of features that fit the room of one key.
-    """
-
-    kind: str
+    kind: str  # what the backbone takes: "features", "images" or "texts"
     n_features: int
+    # as in `Settings`
     max_batch: int
     max_text: int
     max_image_bytes: int
     max_pixels: int
     max_request_pixels: int
+    # configuration of the `Images` that scales images for the backbone, where that may be done beforehand
     images: dict[str, Any] | None = None
-    max_rows: int = 2**53
+    max_rows: int = 2**53  # rows of features that fit the room of one key
 
     @property
     def row_bytes(self) -> int:
@@ -80,29 +69,17 @@ class Bounds:
 
 @dataclass
 class Given:
-    """What a body holds.
+    """What a body holds."""
 
-    Attributes
-    ----------
-    samples : list of ndarray, of Reduced or of str
-        Rows of features, images, or texts; empty where there are receipts.
-    receipts : list of bytes, or None
-    labels, ids : list
-        Of the samples, where they are given.
-    owner : str or None
-    spans : list of (int, int)
-        Where in a form its files are.
-    pixels : int
-        Of all images together.
-    """
-
+    # rows of features, images, or texts; empty where there are receipts
     samples: list[Any] = field(default_factory=list)
     receipts: list[bytes] | None = None
+    # of the samples, where they are given
     labels: list[Any] = field(default_factory=list)
     ids: list[str | None] = field(default_factory=list)
     owner: str | None = None
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    pixels: int = 0
+    spans: list[tuple[int, int]] = field(default_factory=list)  # where in a form its files are
+    pixels: int = 0  # of all images together
 
     def __len__(self) -> int:
         return len(self.samples) if self.receipts is None else len(self.receipts)
@@ -181,15 +158,7 @@ def _cut(content: bytes, spans: Sequence[tuple[int, int]]) -> list[bytes]:
 
 
 def parsed(model: type[Model], content: bytes, bounds: Bounds | None = None) -> Model:
-    """Return a JSON body, checked.
-
-    Parameters
-    ----------
-    model : type
-    content : bytes
-    bounds : Bounds, optional
-        A body with more samples, receipts or numbers than these allow is refused before it is parsed.
-    """
+    """Return a JSON body, checked; one with more samples, receipts or numbers than `bounds` allow is not parsed."""
     if bounds is not None:
         _require_few_values(content, bounds)
     try:

@@ -29,18 +29,12 @@ KEYED = ("unauthorized", "forbidden", "rate_limited")
 SENT = ("invalid_json", "timeout", "too_large", "wrong_content_type", "invalid_request", "busy")
 CHANGED = ("queue_full", "unavailable", "stopping", "idempotency_conflict", "idempotency_expired")
 SECURED: list[dict[str, list[str]]] = [{"key": []}]
-DRY_RUN = {
-    "name": "dry_run",
-    "in": "query",
-    "description": "Say what would go, and change nothing.",
-    "schema": {"type": "boolean", "default": False},
-}
+_SWITCH = {"in": "query", "schema": {"type": "boolean", "default": False}}
+DRY_RUN = {"name": "dry_run", "description": "Say what would go, and change nothing."} | _SWITCH
 BELOW_MIN_BATCH = {
     "name": "below_min_batch",
-    "in": "query",
     "description": "Publish even if fewer samples have changed than the policy publishes together.",
-    "schema": {"type": "boolean", "default": False},
-}
+} | _SWITCH
 IDEMPOTENCY = {
     "name": "Idempotency-Key",
     "in": "header",

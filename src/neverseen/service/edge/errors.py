@@ -69,7 +69,6 @@ class Refusal(Exception):  # noqa: N818
         One sentence that says what to do.
     row : int, optional
         Place in the request of the sample or receipt that it is about.
-    certificate : int, optional
     reason : str, optional
         Of a receipt that is rejected; see `ReceiptRejectedError`.
     wait : float, optional
@@ -133,10 +132,7 @@ def hidden(row: int | None) -> Refusal:
 def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
     """Return what a request is answered that the store has refused; None if it was not the request's fault.
 
-    Parameters
-    ----------
-    owner : str or None
-        Of the key: one that has an owner is told nothing that it may not know.
+    A key that has an owner is told nothing that it may not know.
     """
     match error:
         case Refusal():

@@ -22,17 +22,9 @@ class Form:
 
 
 def form_of(content: bytes, content_type: str, most: int, files: tuple[str, ...], texts: tuple[str, ...]) -> Form:
-    """Return the fields of a form. A field that is none of these, or a text that is given twice, is refused.
+    """Return the fields of a form, of at most so many files. A field that is none of these is refused.
 
-    Parameters
-    ----------
-    content : bytes
-    content_type : str
-        The header, with the boundary.
-    most : int
-        Files that are taken.
-    files, texts : tuple of str
-        Names of fields.
+    So is a text that is given twice. The content type is the header, with the boundary.
     """
     found = Form({}, {})
     for count, (name, is_file, start, end) in enumerate(_parts(content, _boundary(content_type)), 1):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -16,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from neverseen.service.core import ANSWERED, Service, new_id
 from neverseen.service.edge.connections import CUT, KEY
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.operations.log import LOG
 
 CSP = (
     "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
@@ -50,13 +49,8 @@ _QUERY = {
 class Frame:
     """The outermost layer of the application.
 
-    Parameters
-    ----------
-    app : ASGI application
-    service : Service
-    direct : dict
-        Handlers by path, of routes that are asked for most: POST goes there without the detour of the framework, which
-        takes longer than they do.
+    `direct` has handlers by path, of routes that are asked for most: POST goes there without the detour of the
+    framework, which takes longer than they do.
     """
 
     def __init__(self, app: ASGIApp, service: Service, direct: dict[str, Handler]) -> None:
@@ -101,8 +95,7 @@ class Frame:
         except Refusal as refusal:
             await self._refuse(scope, receive, framed, refusal)
         except Exception as error:
-            print(f"error: request {request_id} failed", file=sys.stderr)  # noqa: T201
-            traceback.print_exception(error)
+            LOG.error("request %s failed", request_id, exc_info=error)
             if status == 0:
                 failure = Refusal("internal", f"the service made a mistake; its log has it under {request_id}")
                 await self._refuse(scope, receive, framed, failure)

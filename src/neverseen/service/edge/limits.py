@@ -14,14 +14,7 @@ _STRANGER = "@"  # begins what a client without a key is called: no name of a ke
 
 
 class Buckets:
-    """One token bucket for each name. A bucket fills at a rate, up to a burst.
-
-    Parameters
-    ----------
-    rate, burst : float
-        Tokens a second, and the most that a bucket holds.
-    clock : callable
-        Seconds, from any start.
+    """One token bucket for each name. It fills at `rate` tokens a second, and holds `burst` at most.
 
     Examples
     --------

@@ -15,12 +15,8 @@ class Line(Generic[Item]):
     """What waits, by client. What one client has waiting stays in order.
 
     Next comes the client who had least lately (`neverseen.service.edge.usage`). So whoever has little to be done waits
-    for what is being done, and not for all that others have waiting. Threads that share a line need a lock.
-
-    Parameters
-    ----------
-    cost : callable, optional
-        How much something counts; all the same by default.
+    for what is being done, and not for all that others have waiting. Threads that share a line need a lock. `cost` says
+    how much something counts.
 
     Examples
     --------

@@ -25,15 +25,10 @@ def share_of(what: str, whole: int) -> int:
 
 
 class Made:
-    """Counts bytes of what is made of requests, by client.
+    """Counts bytes of what is made of requests, by client; all may hold `whole` together.
 
     Rows and answers have a half each, so that the rows of a request never take the room of its own answer. Of the half
     for answers, a quarter is for those without a key.
-
-    Parameters
-    ----------
-    whole : int
-        Bytes that all may hold.
     """
 
     def __init__(self, whole: int) -> None:

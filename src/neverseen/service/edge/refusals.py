@@ -14,14 +14,7 @@ class Refusals:
     """Hands refusals on to the audit log: the first of its kind as it comes, the others as one line with a count.
 
     Nobody waits for these lines, and there is never more than one line of a kind in an interval. Kinds are few: what a
-    client sends has no part in them.
-
-    Parameters
-    ----------
-    write : callable
-        Takes a line of the audit log; see `AuditLog.soon`.
-    seconds : float
-        The interval.
+    client sends has no part in them. `write` takes a line, as `AuditLog.soon` does.
 
     Examples
     --------
@@ -40,17 +33,7 @@ class Refusals:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, key: str | None, action: str, outcome: str, request: str) -> None:
-        """Note that a request was refused.
-
-        Parameters
-        ----------
-        key : str or None
-            Name of the API key.
-        action, outcome : str
-            What was asked for, and the code of the refusal.
-        request : str
-            Id of the request.
-        """
+        """Note that a request was refused: who asked (the name of a key), for what, the code, and the id."""
         kind = (key, action, outcome)
         if kind in self._counts:
             self._counts[kind] += 1

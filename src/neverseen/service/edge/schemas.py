@@ -125,6 +125,11 @@ class Answer(BaseModel):
     """What the service sends."""
 
 
+def _example(answer: dict[str, Any]) -> ConfigDict:
+    """Return the settings of an answer that show one in OpenAPI."""
+    return ConfigDict(json_schema_extra={"examples": [answer]})
+
+
 class Problem(Answer):
     """What was wrong."""
 
@@ -157,11 +162,7 @@ class RequestView(Answer):
 class LearnAnswer(Answer):
     """Receipts, in the order of the samples. They are kept nowhere else."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"request": EXAMPLE_REQUEST | {"kind": "learn"}, "receipts": [EXAMPLE_RECEIPT]}]
-        }
-    )
+    model_config = _example({"request": EXAMPLE_REQUEST | {"kind": "learn"}, "receipts": [EXAMPLE_RECEIPT]})
     request: RequestView
     receipts: list[str]
 
@@ -169,14 +170,14 @@ class LearnAnswer(Answer):
 class RequestAnswer(Answer):
     """A request."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"request": EXAMPLE_REQUEST}]})
+    model_config = _example({"request": EXAMPLE_REQUEST})
     request: RequestView
 
 
 class RequestsAnswer(Answer):
     """Requests, newest first."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"requests": [EXAMPLE_REQUEST]}]})
+    model_config = _example({"requests": [EXAMPLE_REQUEST]})
     requests: list[RequestView]
 
 
@@ -204,9 +205,7 @@ class Effect(Answer):
 class EffectAnswer(Answer):
     """What forgetting would do; nothing was changed."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"effect": {"samples": 1, "classes": [{"label": "cat", "samples": 1}]}}]}
-    )
+    model_config = _example({"effect": {"samples": 1, "classes": [{"label": "cat", "samples": 1}]}})
     effect: Effect
 
 
@@ -228,7 +227,7 @@ class Prediction(Answer):
 class PredictAnswer(Answer):
     """Predictions of one published version, in the order of the samples."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"version": 3, "predictions": [{"label": "cat"}]}]})
+    model_config = _example({"version": 3, "predictions": [{"label": "cat"}]})
     version: int
     predictions: list[Prediction]
 
@@ -253,28 +252,19 @@ class PolicyView(Answer):
 class ModelAnswer(Answer):
     """The published model at a glance."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "samples": 1200,
-                    "classes": 10,
-                    "version": 3,
-                    "digest": "ab" * 32,
-                    "certificate": 3,
-                    "backbone": "efficientnet-lite0",
-                    "kind": "images",
-                    "n_features": 1280,
-                    "output": "labels",
-                    "policy": {
-                        "min_batch": 1,
-                        "max_delay": 5.0,
-                        "publish_below_min_batch": False,
-                        "seal_after": 3600.0,
-                    },
-                    "key": {"name": "shop", "scopes": ["forget", "learn"], "owner": None},
-                }
-            ]
+    model_config = _example(
+        {
+            "samples": 1200,
+            "classes": 10,
+            "version": 3,
+            "digest": "ab" * 32,
+            "certificate": 3,
+            "backbone": "efficientnet-lite0",
+            "kind": "images",
+            "n_features": 1280,
+            "output": "labels",
+            "policy": {"min_batch": 1, "max_delay": 5.0, "publish_below_min_batch": False, "seal_after": 3600.0},
+            "key": {"name": "shop", "scopes": ["forget", "learn"], "owner": None},
         }
     )
     samples: int
@@ -316,23 +306,19 @@ class LatencyPoint(Answer):
 class HistoryAnswer(Answer):
     """What charts show."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = _example(
+        {
+            "points": [
                 {
-                    "points": [
-                        {
-                            "time": "2026-01-31T12:00:00Z",
-                            "version": 3,
-                            "samples": 1200,
-                            "accuracy": 0.97,
-                            "apply_seconds": 0.02,
-                            "solve_seconds": 0.4,
-                        }
-                    ],
-                    "latency": [{"time": "2026-01-31T12:00:00Z", "p50": 0.002, "p99": 0.009}],
+                    "time": "2026-01-31T12:00:00Z",
+                    "version": 3,
+                    "samples": 1200,
+                    "accuracy": 0.97,
+                    "apply_seconds": 0.02,
+                    "solve_seconds": 0.4,
                 }
-            ]
+            ],
+            "latency": [{"time": "2026-01-31T12:00:00Z", "p50": 0.002, "p99": 0.009}],
         }
     )
     points: list[HistoryPoint]
@@ -353,20 +339,16 @@ class CertificateSummary(Answer):
 class CertificatesAnswer(Answer):
     """Certificates, newest first."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = _example(
+        {
+            "certificates": [
                 {
-                    "certificates": [
-                        {
-                            "number": 1,
-                            "time": "2026-01-31T12:00:00Z",
-                            "learned": 1200,
-                            "forgotten": 0,
-                            "samples": 1200,
-                            "classes": 10,
-                        }
-                    ]
+                    "number": 1,
+                    "time": "2026-01-31T12:00:00Z",
+                    "learned": 1200,
+                    "forgotten": 0,
+                    "samples": 1200,
+                    "classes": 10,
                 }
             ]
         }
@@ -377,7 +359,7 @@ class CertificatesAnswer(Answer):
 class PublicKeyAnswer(Answer):
     """The key that certificates are signed with."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"key": "ab" * 32}]})
+    model_config = _example({"key": "ab" * 32})
     key: str
 
 
@@ -395,12 +377,8 @@ class CheckView(Answer):
 class VerifyAnswer(Answer):
     """Checks, in the order in which they were asked for."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"checks": [{"name": "signature", "passed": True, "message": "signed by the key", "seconds": 0.001}]}
-            ]
-        }
+    model_config = _example(
+        {"checks": [{"name": "signature", "passed": True, "message": "signed by the key", "seconds": 0.001}]}
     )
     checks: list[CheckView]
 
@@ -408,7 +386,7 @@ class VerifyAnswer(Answer):
 class CertificateAnswer(Answer):
     """The newest certificate after an act of an operator."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"certificate": 3, "sealed": False}]})
+    model_config = _example({"certificate": 3, "sealed": False})
     certificate: int
     sealed: bool
 
@@ -416,5 +394,5 @@ class CertificateAnswer(Answer):
 class StateAnswer(Answer):
     """Whether the service is well."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+    model_config = _example({"status": "ok"})
     status: str

@@ -10,12 +10,7 @@ _SHARE = 4
 class Shares:
     """Counts what is held. Nobody may hold more than a part of it, so that nobody can take all.
 
-    Parameters
-    ----------
-    whole : int
-        What all may hold together.
-    share : int
-        What one may hold; a quarter of the whole by default.
+    All may hold `whole` together, and one may hold `share`, a quarter by default.
 
     Examples
     --------

@@ -13,15 +13,7 @@ Result = TypeVar("Result")
 
 
 class Threads:
-    """Threads that do what takes long. Clients take turns: see `Turns`.
-
-    Parameters
-    ----------
-    name : str
-    count : int
-    waiting : int
-        Requests that may wait for a thread.
-    """
+    """Threads that do what takes long. Clients take turns, and so many requests may wait: see `Turns`."""
 
     def __init__(self, name: str, count: int, waiting: int) -> None:
         self._pool, self._turns = ThreadPoolExecutor(count, name), Turns(count, waiting)

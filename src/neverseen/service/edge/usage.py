@@ -17,11 +17,6 @@ class Usage:
     A newcomer is served at once, but saves nothing up: it counts as if it had had as much as the least of those who had
     something lately. Otherwise many new clients would come before whoever has asked for a little all the time.
 
-    Parameters
-    ----------
-    clock : callable
-        Seconds, from any start.
-
     Examples
     --------
     >>> usage = Usage(clock=lambda: 0.0)

@@ -19,7 +19,6 @@ import hmac
 import json
 import os
 import re
-import sys
 import threading
 import time
 from collections import deque
@@ -34,6 +33,7 @@ from neverseen.labels import canonical_json
 from neverseen.ledger import RequestRow
 from neverseen.proof.certificates import AuditHead
 from neverseen.proof.keys import Key, Keyring
+from neverseen.service.operations.log import LOG
 
 NAME = "audit.jsonl"
 START = AuditHead(0, "0" * 64)
@@ -116,7 +116,7 @@ class AuditLog:
                     written += os.pwrite(self._handle, content[written:], self._size + written)
                 os.fsync(self._handle)
             except (OSError, MemoryError) as error:
-                print(f"error: the audit log cannot be written: {error!r}", file=sys.stderr)  # noqa: T201
+                LOG.error("the audit log cannot be written: %r", error)
                 self.healthy = False
                 return False
             self._size, self._head = self._size + len(content), head
@@ -137,10 +137,7 @@ class AuditLog:
     def logged(self, requests: Sequence[str]) -> set[str]:
         """Return which of these requests have a line that says they were carried out, on disk or still to be written.
 
-        Parameters
-        ----------
-        requests : sequence of str
-            Oldest first: lines before that of the first are not looked for.
+        Requests come oldest first: lines before that of the first are not looked for.
         """
         wanted, found = set(requests), set[str]()
         with self._lock:  # no file is closed meanwhile
@@ -258,7 +255,7 @@ class AuditLog:
             said.append({"action": "audit_missing", "expected": expected.lines, "found": self._head.lines})
             self._head = AuditHead(max(expected.lines, self._head.lines), self._head.head)
             words = "the audit log does not have a line that the store names: it was cut, changed, or left behind"
-            print(f"error: {words}. The new lines say so", file=sys.stderr)  # noqa: T201
+            LOG.error("%s. The new lines say so", words)
         return sorted(said, key=lambda entry: entry["action"] != "audit_missing")  # this one may leave numbers out
 
     def _holds(self, head: AuditHead) -> bool:

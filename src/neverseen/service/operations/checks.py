@@ -25,15 +25,7 @@ _SUMMARIES = 100_000
 
 
 class Chain:
-    """The certificates of a store, as far as they were checked: a file that did not change is not checked again.
-
-    Parameters
-    ----------
-    folder : Path
-        The certificates' folder.
-    public_key : str
-        The store's.
-    """
+    """The certificates in a folder, as far as they were checked: a file that did not change is not checked again."""
 
     def __init__(self, folder: Path, public_key: str) -> None:
         self._folder, self._key = folder, public_key
@@ -163,13 +155,7 @@ def mine(certificate: Certificate, receipt: bytes | None) -> str:
 def weights(opened: Store, wanted: int, after: State) -> str:
     """Check that the published weights are the correctly rounded solution of the sums; for the writer's thread.
 
-    Parameters
-    ----------
-    opened : Store
-    wanted : int
-        Number of the certificate.
-    after : State
-        What it says of the model.
+    `wanted` is the number of a certificate, and `after` what it says of the model.
     """
     number = opened.published_number
     if wanted != number:
@@ -199,13 +185,7 @@ def timed(name: str, check: Callable[[], str]) -> dict[str, Any]:
 
 
 class Checker:
-    """Makes checks for whoever asks, in a process apart.
-
-    Parameters
-    ----------
-    folder, public_key
-        As for `Chain`.
-    """
+    """Makes checks for whoever asks, in a process apart."""
 
     def __init__(self, folder: Path, public_key: str) -> None:
         self._chain, self._key = Chain(folder, public_key), public_key

@@ -22,15 +22,7 @@ _MINUTES, _PER_MINUTE = 120, 1000
 
 
 class History:
-    """Points in a file that does not grow beyond twice the number kept.
-
-    Parameters
-    ----------
-    folder : Path
-        The service's own folder.
-    most : int
-        Points to keep.
-    """
+    """Points in a file of the service's own folder, which does not grow beyond twice the number kept."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self._path, self._most = folder / NAME, most
@@ -120,11 +112,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
 class Probe:
     """A held-out set of features and labels: what a new version gets right of it.
 
-    Parameters
-    ----------
-    folder : Path
-        The service's own folder. The set is ``probe.npz`` in it, with the arrays ``features`` (of the backbone, of
-        shape (n, d0)) and ``labels``.
+    It is ``probe.npz`` in the service's own folder, with the arrays ``features`` (of the backbone, of shape (n, d0))
+    and ``labels``.
     """
 
     def __init__(self, folder: Path, n_features: int) -> None:

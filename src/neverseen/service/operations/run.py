@@ -44,12 +44,7 @@ _FULL = Refusal(
 class Server(uvicorn.Server):
     """A server that takes only so many connections, and does not wait for clients to close their side in the end.
 
-    Parameters
-    ----------
-    config : uvicorn.Config
-    connections : Connections
-    ready : callable, optional
-        Called once connections are taken.
+    `ready` is called once connections are taken.
     """
 
     def __init__(
@@ -221,6 +216,7 @@ def serve(
         port=port,
         access_log=False,
         proxy_headers=False,  # who asks is who connects
+        log_config=None,  # its errors go where ours go
         log_level="error",  # below that there is a line for each client that does not speak HTTP
         server_header=False,
         date_header=True,

@@ -42,16 +42,8 @@ def apply(
 ) -> Iterator[Outcome]:
     """Carry out jobs of one kind, in order, and yield how each ended. What ends the writer is raised.
 
-    A job whose idempotency key is known is not carried out: it is answered, or refused, from what the ledger has.
-
-    Parameters
-    ----------
-    store : Store
-    jobs : sequence of Job
-    audit : AuditHead, optional
-        How far the audit log has come, for the ledger to note with each change.
-    room : Room, optional
-        What it refuses is not learned.
+    A job whose idempotency key is known is not carried out: it is answered, or refused, from what the ledger has. What
+    `room` refuses is not learned. The ledger notes with each change how far the audit log has come.
     """
     known = store.ledger.requests_by_tag(job.tag for job in jobs if job.tag is not None)
     taken: set[bytes] = set()

@@ -100,12 +100,7 @@ class Repetitions:
 def to_keep(body: bytes, receipts: Sequence[bytes]) -> bytes:
     """Return what the ledger keeps of a body: the lasting digest, if there is one, and the body's own.
 
-    Parameters
-    ----------
-    body : bytes
-        Of `Repetitions.body`.
-    receipts : sequence of bytes
-        Those that the request shows or is given; none if it has to do with none.
+    `body` is that of `Repetitions.body`. The receipts are those that the request shows or is given.
     """
     return _lasting(body, receipts) + body
 
@@ -114,16 +109,9 @@ def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -
     """Return the refusal of a request whose tag is known, unless it is a repetition that can be answered.
 
     A request that learned is answered with its receipts, made again of what is held now. Its samples may have been
-    forgotten since, and learned again by somebody else. So these must be the receipts that it was given.
-
-    Parameters
-    ----------
-    row : RequestRow
-        What the ledger has under the tag.
-    body : bytes
-        Of the request that came now.
-    receipts : sequence of bytes or None
-        Its receipts, as for `to_keep`; None if they are not known any more.
+    forgotten since, and learned again by somebody else. So these must be the receipts that it was given. The row is
+    what the ledger has under the tag, `body` that of the request that came now. Receipts are as for `to_keep`; None if
+    they are not known any more.
     """
     kept = row.body or b""
     lasting, own = (kept[:LASTING], kept[LASTING:]) if len(kept) >= LASTING else (b"", kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,56 +12,30 @@ from typing import Any
 from neverseen.backbones.reading import Prepared
 from neverseen.ledger import RequestRow
 from neverseen.service.writer.idempotency import to_keep
-from neverseen.store import Store
 
 LEARN, FORGET, FORGET_SAMPLES, FORGET_CLASS, ASK = "learn", "forget", "forget_samples", "forget_class", "ask"
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request that waits.
+    """One request that waits."""
 
-    Attributes
-    ----------
-    kind : str
-        Of the constants above.
-    id : str
-        Of the request.
-    client : str
-        Name of the API key.
-    owner : str or None
-        Of the API key.
-    samples : int
-        How much it counts against the queue's limit.
-    payload : LearnSamples, list of bytes, SampleList, label, or callable of a store
-    tag, body : bytes or None
-        Keyed digests of the idempotency key and of the request; see `neverseen.service.writer.idempotency`.
-    future : concurrent.futures.Future or asyncio.Future
-        Gets an `Applied`, what a question returned, or the error.
-    maker : bytes or None
-        Tells who made it once the client's name is gone; see `neverseen.service.edge.access.maker_of`.
-    """
-
-    kind: str
-    id: str
-    client: str
-    owner: str | None
-    samples: int
-    payload: Any
+    kind: str  # of the constants above
+    id: str  # of the request
+    client: str  # name of the API key
+    owner: str | None  # of the API key
+    samples: int  # how much it counts against the queue's limit
+    payload: Any  # `LearnSamples`, a list of bytes, `SampleList`, a label, or a callable of a store
+    # keyed digests of the idempotency key and of the request; see `neverseen.service.writer.idempotency`
     tag: bytes | None = None
     body: bytes | None = None
-    future: Any = field(default_factory=Future)
+    future: Any = field(default_factory=Future)  # gets an `Applied`, what a question returned, or the error
     queued: float = field(default_factory=time.monotonic)
+    # tells who made it once the client's name is gone; see `neverseen.service.edge.access.maker_of`
     maker: bytes | None = None
 
     def row(self, receipts: Sequence[bytes] | None = None) -> RequestRow:
-        """Return what the ledger notes of it.
-
-        Parameters
-        ----------
-        receipts : sequence of bytes, optional
-            That it shows or is given.
-        """
+        """Return what the ledger notes of it, and of the receipts that it shows or is given."""
         kind = FORGET if self.kind == FORGET_SAMPLES else self.kind
         body = None if self.body is None else to_keep(self.body, receipts or ())
         now = time.time_ns() // 1_000_000
@@ -104,9 +78,6 @@ class Applied:
     replayed: bool = False
 
 
-Question = Callable[[Store], Any]
-
-
 def new_future() -> Any:
     """Return a future of the running loop, or one for threads."""
     try:
@@ -115,9 +86,9 @@ def new_future() -> Any:
         return Future()
 
 
-def settle(outcomes: Sequence[tuple[Job, Any]]) -> None:
-    """Answer jobs, those of one event loop with one call into it."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, Any]]] = {}
+def settle(outcomes: Iterable[tuple[Any, Any]]) -> None:
+    """Answer jobs, or whatever else has a `future`; those of one event loop with one call into it."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
     for job, outcome in outcomes:
         if isinstance(job.future, asyncio.Future):
             by_loop.setdefault(job.future.get_loop(), []).append((job, outcome))
@@ -130,7 +101,7 @@ def settle(outcomes: Sequence[tuple[Job, Any]]) -> None:
             continue
 
 
-def _resolve(outcomes: list[tuple[Job, Any]]) -> None:
+def _resolve(outcomes: list[tuple[Any, Any]]) -> None:
     for job, outcome in outcomes:
         if job.future.done():
             continue

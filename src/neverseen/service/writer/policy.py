@@ -25,12 +25,6 @@ class Policy:
     Sealing is due `seal_after` seconds after the first forgetting that is not sealed. It comes with or after a
     publication, never before one.
 
-    Parameters
-    ----------
-    settings : Settings
-    clock : callable
-        Seconds, from any start.
-
     Examples
     --------
     >>> now = [0.0]
@@ -81,13 +75,7 @@ class Policy:
             self._changes = max(1, samples)
 
     def found(self, samples: int) -> None:
-        """Note how much a store that was opened has not published: what was counted before may be wrong.
-
-        Parameters
-        ----------
-        samples : int
-            0 if all is published.
-        """
+        """Note how many samples a store that was opened has not published: what was counted before may be wrong."""
         if samples and not self._changes:
             self._first = self._last = self._clock()
         self._changes = samples

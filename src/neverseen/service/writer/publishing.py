@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +14,7 @@ from neverseen.errors import HardwareError, IllConditionedError, LedgerError, Li
 from neverseen.model.versions import Version
 from neverseen.proof.certificates import AuditHead, Certificate
 from neverseen.service.operations.history import History, Probe
+from neverseen.service.operations.log import LOG
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
@@ -23,43 +22,22 @@ from neverseen.store import Store
 
 @dataclass(frozen=True)
 class Published:
-    """A version that answers, and what it is. Swapped as a whole, so that readers wait for nobody.
+    """A version that answers, and what it is. Swapped as a whole, so that readers wait for nobody."""
 
-    Attributes
-    ----------
-    number : int
-        0 if nothing is published yet; the version is empty then.
-    version : Version
-    names : frozenset of str
-        Canonical texts of its classes. The same object as long as the version is the same.
-    digest : str
-    certificate : Certificate or None
-    sealed : int
-        Number of the certificate up to which all is sealed.
-    clean : bool
-        Whether nothing is left to be sealed.
-    """
-
-    number: int
+    number: int  # 0 if nothing is published yet; the version is empty then
     version: Version
-    names: frozenset[str]
+    names: frozenset[str]  # canonical texts of its classes; the same object as long as the version is the same
     digest: str
     certificate: Certificate | None
-    sealed: int
-    clean: bool
+    sealed: int  # number of the certificate up to which all is sealed
+    clean: bool  # whether nothing is left to be sealed
 
 
 class Publisher:
     """Publishes and seals as a policy says; used by the writer's thread alone, but for `published`.
 
-    Parameters
-    ----------
-    history : History
-    metrics : Metrics
-    probe : callable
-        Returns the probe set for a number of features.
-    audit : callable
-        Returns how far the audit log has come, for certificates to say.
+    `probe` returns the probe set for a number of features, and `audit` how far the audit log has come, for certificates
+    to say.
     """
 
     def __init__(
@@ -121,6 +99,7 @@ class Publisher:
         if certificate.number > before:
             self._show(store)
             self._metrics.published(certificate.number, certificate.after.samples, seconds)
+            LOG.debug("version %d is published: %.3f seconds", certificate.number, seconds)
             self._history.add(
                 {
                     "accuracy": self._accuracy(),
@@ -144,7 +123,9 @@ class Publisher:
         else:
             policy.unsealed()
             policy.found(unpublished(store))  # which comes first
-        self._metrics.seal_seconds.observe(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        self._metrics.seal_seconds.observe(seconds)
+        LOG.debug("the store is sealed: %.3f seconds", seconds)
 
     def _seal_unless_read(self, store: Store, policy: Policy) -> None:
         try:
@@ -152,7 +133,7 @@ class Publisher:
         except LedgerError as error:
             if not error.being_read:
                 raise
-            print(f"warning: a seal has to wait, and will be tried again: {error}", file=sys.stderr)  # noqa: T201
+            LOG.warning("a seal has to wait, and will be tried again: %s", error)
             policy.put_off_seal()
 
     def _show(self, store: Store) -> None:
@@ -182,8 +163,7 @@ class Publisher:
         return float(right) / len(self._probe.labels)
 
     def _not_done(self, what: str, error: BaseException, policy: Policy) -> None:
-        print(f"error: a {what} failed, and will be tried again", file=sys.stderr)  # noqa: T201
-        traceback.print_exception(error)
+        LOG.error("a %s failed, and will be tried again", what, exc_info=error)
         self._metrics.publish_failures.inc()
         policy.failed()
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
@@ -17,6 +15,7 @@ from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.line import Line
 from neverseen.service.edge.shares import Shares
 from neverseen.service.operations.audit import TURN, AuditLog, without_line
+from neverseen.service.operations.log import LOG
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import Settings
 from neverseen.service.writer.applying import apply
@@ -46,10 +45,6 @@ class Writer:
     ----------
     open_store : callable
         Opens the store for writing.
-    settings : Settings
-    metrics : Metrics
-    publisher : Publisher
-    room : Room
     clock : callable
         Seconds, from any start: for the policy.
 
@@ -135,15 +130,8 @@ class Writer:
         """Publish or seal now, and return the number of the certificate; for the writer's thread, by way of `ask`.
 
         Fewer changes than a batch are published only if the operator says so. A line of the audit log comes before the
-        act, and one after it: nothing is done of which there is no line.
-
-        Parameters
-        ----------
-        store : Store
-        verb : {"publish", "seal"}
-        below_min_batch : bool
-        entry : dict
-            What the lines say, but for the outcome.
+        act, and one after it: nothing is done of which there is no line. `entry` is what the lines say, but for the
+        outcome.
         """
         if self.policy.counts_batches:
             self.policy.recount(store.unpublished())
@@ -330,13 +318,12 @@ class Writer:
             self._audit.append(lines_to_make_up(self._opened(), self._audit))
         except Exception as error:
             self._close()
-            print(f"error: the store cannot be opened: {error}", file=sys.stderr)  # noqa: T201
+            LOG.error("the store cannot be opened: %s", error)
 
     def _failed(self, error: BaseException) -> None:
         """Give up the store, and all that was being done: what became of it shows when it is opened again."""
         if self.store is not None:
-            print("error: the writer failed", file=sys.stderr)  # noqa: T201
-            traceback.print_exception(error)
+            LOG.error("the writer failed", exc_info=error)
             self._metrics.writer_failures.inc()
             self._close()
         words = "the store failed meanwhile, and the request may have been carried out or not: send it again with the "
@@ -350,7 +337,7 @@ class Writer:
             try:
                 store.close()
             except Exception as error:
-                print(f"error: the store was not closed: {error}", file=sys.stderr)  # noqa: T201
+                LOG.error("the store was not closed: %s", error)
 
 
 def audited(rows: Iterable[RequestRow]) -> list[dict[str, Any]]:
@@ -380,7 +367,7 @@ def _answered(store: Store, job: Job) -> Any:
             return refusal
         if not passes(error):
             raise
-        traceback.print_exception(error)
+        LOG.error("a request was refused, as there is no room for it now", exc_info=error)
         return Refusal("unavailable", "the service has no room for this now: try again in a moment", wait=5)
 
 

@@ -55,16 +55,7 @@ def texts_of(labels: Sequence[Any]) -> set[str]:
 
 
 class Room:
-    """What a service may hold.
-
-    Parameters
-    ----------
-    settings : Settings
-    memory : int
-        Bytes that there are for the store.
-    published : callable
-        Returns the canonical texts of the classes that are published, as `Brought` needs it.
-    """
+    """What a service may hold: `memory` are the bytes for the store, and `published` is as for `Brought`."""
 
     def __init__(
         self, settings: Settings, memory: int, published: Callable[[], frozenset[str]] = lambda: NOTHING
@@ -93,15 +84,7 @@ class Room:
     def require_few(self, statistics: Statistics, client: str, names: set[str]) -> set[str]:
         """Return which of these classes are new, as far as the client can know, or refuse them.
 
-        What was published counts, and what the client itself has asked for since.
-
-        Parameters
-        ----------
-        statistics : Statistics
-            Of the store.
-        client : str
-        names : set of str
-            Canonical texts of labels that are to be learned.
+        What was published counts, and what the client itself has asked for since. Names are canonical texts of labels.
         """
         published, most = self._published(), self._settings.max_new_classes
         new = names - published - self._asked.of(client)
@@ -122,14 +105,8 @@ class Room:
         """Refuse classes after which the model could not be published, or would have too many; for the writer's thread.
 
         Only how many classes are held counts, and never which: a class that others have brought since the last
-        publication counts as new, and one that they have forgotten since counts as held.
-
-        Parameters
-        ----------
-        statistics : Statistics
-            Of what is held.
-        brought : sequence of (str, set of str)
-            Clients, and the canonical texts of labels that they are to learn.
+        publication counts as new, and one that they have forgotten since counts as held. What is brought are clients,
+        and the canonical texts of labels that they are to learn.
         """
         published = self._published()
         held = {*statistics.counts, *published}.union(*(self._learned.of(client) for client, _ in brought))
@@ -158,10 +135,7 @@ class Room:
 class Brought:
     """The classes that each client has brought since the last publication. Nothing shows in it that others do.
 
-    Parameters
-    ----------
-    published : callable
-        Returns the classes that are published: the same object until there is another publication.
+    `published` returns the classes that are published: the same object until there is another publication.
     """
 
     def __init__(self, published: Callable[[], frozenset[str]]) -> None:
@@ -207,12 +181,8 @@ def memory_for_store(settings: Settings) -> int:
 def memory_left(setting: int, apart: int = 0) -> int:
     """Return how many bytes of memory this process may take, beyond those it has.
 
-    Parameters
-    ----------
-    setting : int
-        Bytes that the service may have in all; 0 for what machine, container and limits of the process allow.
-    apart : int
-        Bytes that other processes of the service may take.
+    All processes of the service may have `setting` together, or if it is 0 what machine, container and limits of the
+    process allow. The others may take `apart` of it.
     """
     used = _used()
     resident = used.get("VmRSS", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

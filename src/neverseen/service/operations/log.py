@@ -1,0 +1,33 @@
+"""The service's log: what its operator should know, as lines on stderr.
+
+Who runs the service in a program of their own sets up the logger `neverseen.service` as they like. Without that, Python
+prints warnings and errors, without a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+
+LOG = logging.getLogger("neverseen.service")
+LEVELS = ("debug", "info", "warning", "error")
+_TOKEN = re.compile(r"nsk_[\w-]+")
+
+
+class _Lines(logging.Formatter):
+    """Time in UTC, level and message. Only the first line of an entry begins with a time, whatever a message holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        lines = _TOKEN.sub("nsk_...", super().format(record)).splitlines()
+        return "\n    ".join("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in s) for s in lines)
+
+
+def log_to_stderr(level: str) -> None:
+    """Print the log of the service from a level on, and warnings of the libraries that it uses."""
+    lines = _Lines("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    lines.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(lines)
+    logging.basicConfig(handlers=[handler])
+    LOG.setLevel(level.upper())
