@@ -144,8 +144,8 @@ def test_the_walks_go_from_every_way_in_down_to_sums_and_ledger() -> None:
         ("service/edge/routes_changing.py", "Changing.forget"),
         ("engine/statistics.py", "Statistics.merge"),
         ("engine/statistics.py", "Statistics.subtract"),
-        ("ledger/ledger.py", "Writing.add"),
-        ("ledger/ledger.py", "Writing.remove"),
+        ("ledger/writing.py", "Writing.add"),
+        ("ledger/writing.py", "Writing.remove"),
     ):
         assert wanted in steps
 

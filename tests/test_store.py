@@ -39,7 +39,7 @@ from neverseen.encoding import quantise
 from neverseen.ledger import ledger as ledger_module
 from neverseen.proof.certificates import check_chain, is_mine
 from neverseen.store import Store
-from neverseen.store import store as store_module
+from neverseen.store import sums as sums_module
 from tests import oracle
 from tests.samples import clustered
 
@@ -325,7 +325,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 
 def test_folding_keeps_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "FOLD_BYTES", 100)
+    monkeypatch.setattr(sums_module, "FOLD_BYTES", 100)
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:20], LABELS[:20])
         assert list(made.ledger.journal()) == []  # 20 rows are more than 100 bytes

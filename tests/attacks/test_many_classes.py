@@ -344,7 +344,7 @@ def test_readyz_says_that_publications_fail(tmp_path: Path, monkeypatch: pytest.
     now = [100.0]
     with running(tmp_path / "s", Settings(quiet=0, max_delay=30), clock=lambda: now[0]) as service:
         with monkeypatch.context() as patched:
-            patched.setattr("neverseen.store.store.Version.of", _no_memory)
+            patched.setattr("neverseen.model.versions.Version.of", _no_memory)
             service.learn(range(10))
             failures = service.service.metrics.publish_failures
             eventually(lambda: failures._value.get() > 0)

@@ -38,7 +38,7 @@ def require_place(folder: Path) -> None:
 
 def keys_of(folder: Path, given: Path | None) -> Keyring:
     """Return the keys of a store: those of ``--keys``, or those in its folder."""
-    from neverseen.store.store import KEYS
+    from neverseen.store.parts import KEYS
 
     if given is None and not (folder / KEYS).is_file():
         raise KeyMissingError(f"the keys of {folder} are not in its folder: give their file with --keys FILE")
@@ -138,7 +138,7 @@ def opened(
     If a certificate will be signed, its key must be there: nothing is changed first that cannot be published then.
     """
     from neverseen import store
-    from neverseen.store.store import SIGNING_KEY
+    from neverseen.store.parts import SIGNING_KEY
 
     if write:
         require_writable(folder)

@@ -26,10 +26,7 @@ _WORD = re.compile(r'"(\w+)"|(\w+|[^\w\s])', re.ASCII)
 
 
 def require_sqlite(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
-    """Raise `LedgerError` unless a SQLite database is just what one of these would be made into.
-
-    The newest of these comes first.
-    """
+    """Raise `LedgerError` unless a SQLite database is just what one of these, the newest first, would be made into."""
     _require(_parts_of_sqlite(ask), [_expected_of_sqlite(tables)[0] for tables in allowed], name)
     # Every part has the right name and text, so its columns can be asked for: none of them is computed by others' code.
     _require(_columns_of_sqlite(ask), [_expected_of_sqlite(tables)[1] for tables in allowed], name)
