@@ -19,7 +19,7 @@ import itertools
 import json
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -256,7 +256,7 @@ def _a_cache_loses_what_it_must(backbone: Backbone, samples: list[Any]) -> None:
         wanted, prints = _extracted(backbone, samples), [fingerprint(sample) for sample in samples]
         false = np.where(wanted == 0, 1, 0).astype(np.float32)  # tells what is remembered from what is extracted
         _demand(
-            not hasattr(backbone, "__len__") or len(backbone) == 0,
+            not isinstance(backbone, Sized) or len(backbone) == 0,
             "it holds features: give these checks an empty cache, which they fill and empty. If it was empty, extract "
             "must keep nothing with remember=False",
         )

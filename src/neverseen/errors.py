@@ -30,6 +30,20 @@ An error raised by any verb of a model means that the model was left exactly as 
 
 from __future__ import annotations
 
+import logging
+import warnings
+
+
+def warn_of(message: str) -> None:
+    """Warn of what failed after a change was made, and raise nothing, under ``-W error`` either.
+
+    The change stands, and whoever made it must hear that it was made.
+    """
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
+    except RuntimeWarning:
+        logging.getLogger("neverseen").warning(message)
+
 
 class NeverseenError(Exception):
     """Base of every error raised on purpose by this package."""

@@ -32,10 +32,27 @@ def test_a_rotation_while_the_store_is_open(path: Path, keep: int | None) -> Non
     with store.open(path.parent, backbone=BACKBONE) as again:
         again.forget(receipts)
         if keep == 0:
-            with pytest.raises(ReceiptRejectedError, match="of a key since dropped"):
+            with pytest.raises(ReceiptRejectedError, match="or the key was dropped"):
                 again.forget(before)
         else:
             again.forget(before)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_rotation_between_the_seal_and_the_commit(path: Path, keep: int) -> None:
+    """The change was made, under receipts that no key on disk opens."""
+    with store.open(path.parent, backbone=BACKBONE) as made:
+        change = made.learning(ROWS[4:6], LABELS[4:6], IDS[4:6])
+        Keyring.load(path).rotate(keep=keep)
+        if keep == 0:
+            with pytest.raises(ConfigurationError, match="has been dropped meanwhile, .* Nothing was changed"):
+                made.commit(change)
+            assert made.ledger.total() == 4
+            change = made.learning(ROWS[4:6], LABELS[4:6], IDS[4:6])  # what to do
+        made.commit(change)
+    with store.open(path.parent, backbone=BACKBONE) as again:
+        again.forget(list(change.receipts))
+        assert again.ledger.total() == 4
 
 
 def test_a_key_file_that_is_gone_or_older(path: Path) -> None:

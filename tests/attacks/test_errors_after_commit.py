@@ -6,17 +6,31 @@ them forgotten. So the receipts must reach whoever learned.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from neverseen import AnalyticClassifier, HardwareError, LedgerError, RandomProjection, store
-from neverseen.backbones import Precomputed
+from neverseen import (
+    AnalyticClassifier,
+    ConfigurationError,
+    FileRejectedError,
+    ForgettingModel,
+    HardwareError,
+    IdTakenError,
+    LedgerError,
+    RandomProjection,
+    store,
+)
+from neverseen.backbones import Cached, Precomputed
 from neverseen.cli import app
 from neverseen.engine.statistics import Statistics
+from neverseen.holdings import Change
 from neverseen.ledger import Ledger
+from neverseen.model.exact import ExactModel
 from neverseen.model.intake import Intake
 from neverseen.sources.receipts import read_receipts
 from neverseen.store import Store
@@ -123,6 +137,149 @@ def test_an_interrupt_has_the_receipts(folder: Path, where: str, monkeypatch: py
     with store.open(folder) as made:
         assert made.ledger.total() == len(receipts) == 6
         made.forget(receipts)
+
+
+class Refusing(Cached):
+    """A cache that cannot keep anything."""
+
+    error: BaseException = FileRejectedError("no room for features")
+
+    def remember(self, fingerprints: object, features: object) -> NoReturn:
+        raise self.error
+
+
+def models(folder: Path) -> Iterator[tuple[Store | ForgettingModel, Refusing]]:
+    """Yield a store and a model in memory, with such a cache."""
+    cache = Refusing(Precomputed(4), folder.parent / "cache")
+    with store.open(folder, backbone=cache) as made:
+        yield made, cache
+    model = ForgettingModel(cache, AnalyticClassifier(RandomProjection(16), gamma=64))
+    model.learn(ROWS[:1], NAMES[:1])
+    yield model, cache
+
+
+def held(model: Store | ForgettingModel) -> int:
+    return model.ledger.total() if isinstance(model, Store) else len(model)
+
+
+def test_a_cache_that_cannot_keep_features_is_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its error passed for a refusal, and the receipts were gone."""
+    for model, _ in models(folder):
+        before = held(model)
+        with pytest.warns(RuntimeWarning, match="could not keep features: no room for features"):
+            receipts = model.learn(ROWS, NAMES)
+        assert held(model) == before + len(receipts)
+        model.forget(receipts)
+        caplog.clear()
+        receipts = model.learn(ROWS, NAMES)  # warnings are errors here, unless they are asked for
+        assert "could not keep features" in caplog.text
+        model.forget(receipts)
+
+
+def test_an_interrupt_in_a_cache_has_the_receipts(folder: Path) -> None:
+    for model, cache in models(folder):
+        cache.error = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt) as caught:
+            model.learn(ROWS, NAMES, list("abcdef"))
+        receipts: list[bytes] = vars(caught.value)["receipts"]
+        with pytest.raises(IdTakenError) as refused:
+            model.learn(ROWS[:1], NAMES[:1], ["a"])
+        assert "receipts" not in vars(refused.value)
+        model.forget(receipts)
+        cache.error = Refusing.error
+
+
+@pytest.mark.parametrize("error", [OSError("disk"), FileRejectedError("no room")], ids=repr)
+def test_the_command_asks_the_ledger_whatever_the_error(
+    folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of ours counted as a refusal, whenever it came."""
+    mine, real = folder.parent / "mine.jsonl", Intake.commit
+
+    def fails(self: Intake, model: ExactModel, change: Change) -> None:
+        real(self, model, change)
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Intake, "commit", fails)
+        assert invoked("learn", folder, folder.parent / "one.csv", "--receipts", mine).exit_code == 1
+    with store.open(folder) as made:
+        made.forget(read_receipts([mine]))
+        assert made.ledger.total() == 0
+
+
+def test_close_waits_for_all_of_a_change(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It came between the change and the fold: the change was made, and the call that made it raised."""
+    made, real = store.open(folder), Intake.commit
+    closing = threading.Thread(target=made.close)
+
+    def then_closes(self: Intake, model: ExactModel, change: Change) -> None:
+        real(self, model, change)
+        closing.start()
+        closing.join(0.2)  # it does not end, and need not have begun
+
+    monkeypatch.setattr(module, "FOLD_BYTES", 0)
+    monkeypatch.setattr(Intake, "commit", then_closes)
+    receipts = made.learn(ROWS, NAMES)
+    closing.join()
+    assert caplog.text == ""
+    monkeypatch.undo()
+    with store.open(folder) as again:
+        assert list(again.ledger.journal()) == []
+        again.forget(receipts)
+
+
+def test_a_store_that_is_closed_before_the_commit_refuses(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = store.open(folder)
+    exact = made._exact()
+    made.learning(ROWS, NAMES)
+    monkeypatch.setattr(made, "_exact", lambda: exact)
+    real = made.learning
+
+    def then_closed(*given: Any) -> Change:
+        change = real(*given)
+        made.close()
+        return change
+
+    monkeypatch.setattr(made, "learning", then_closed)
+    with pytest.raises(ConfigurationError, match="this store is closed") as caught:
+        made.learn(ROWS, NAMES)
+    assert "receipts" not in vars(caught.value)
+    with store.open(folder) as again:
+        assert again.ledger.total() == 0
+
+
+def unremovable(patched: pytest.MonkeyPatch) -> None:
+    """Keep versions from being removed."""
+    real = Path.unlink
+
+    def unlink(self: Path, missing_ok: bool = False) -> None:
+        if self.parent.name == "versions" and not self.name.startswith("."):
+            raise OSError(5, "Input/output error", str(self))
+        real(self, missing_ok)
+
+    patched.setattr(Path, "unlink", unlink)
+
+
+def test_a_file_that_stays_does_not_deny_the_publication(
+    folder: Path, learned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command said that nothing was published; readers saw the new version."""
+    with monkeypatch.context() as patched:
+        unremovable(patched)
+        with pytest.warns(RuntimeWarning, match="not needed any more could not be removed"):
+            forgot = invoked("forget", folder, "--receipts", learned)
+        assert (forgot.exit_code, "not published" in forgot.output) == (0, False)
+        with pytest.warns(RuntimeWarning, match="not needed any more could not be removed"):
+            sealed = invoked("seal", folder)  # which opens the store all the same
+        assert sealed.exit_code == 1  # and must not pass for done while the old version is there
+        assert f"not sealed yet: run neverseen seal {folder}" in sealed.stderr
+    assert invoked("seal", folder).exit_code == 0
+    with store.open(folder, write=False) as made:
+        assert made.status()["sealed"]
+        assert made.certificate(2).forgotten == 6
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), LedgerError("full")], ids=repr)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -184,6 +185,39 @@ def test_a_forked_process_writes_nothing(tmp_path: Path, url: str) -> None:
         made.forget(receipts[:1])
         assert made.publish().forgotten == 1
         made.check()
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_that_is_not_there(tmp_path: Path) -> None:
+    """A thread was changing the store when the process was forked, and holds its lock for ever in the other."""
+    with new(tmp_path / "s") as made:
+        receipts, inside, done = filled(made), threading.Event(), threading.Event()
+
+        def change() -> None:
+            with made._exact().locked():
+                inside.set()
+                done.wait()
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        inside.wait()
+        steps: list[Callable[[], object]] = [
+            lambda: made.learn(ROWS[COUNT:], LABELS[COUNT:], IDS[COUNT:]),
+            lambda: made.forget(receipts[:1]),
+            lambda: made.forget_class(LABELS[0]),
+            lambda: made.verdicts(receipts),
+            made.publish,
+            made.scrub,
+            made.digest,
+            made.statistics,
+            made.check,
+        ]
+        try:
+            found = forked(lambda: signal.alarm(20), *steps)
+        finally:
+            done.set()
+            thread.join()
+        assert found[0] == "done"
+        assert ["Open the store after the fork" in each for each in found[1:]] == [True] * len(steps)
 
 
 def test_a_forked_process_that_closes_leaves_the_lock(tmp_path: Path, url: str) -> None:

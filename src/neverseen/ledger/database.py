@@ -136,7 +136,7 @@ class Database(ABC):
         if self._process == os.getpid():
             self._engine.dispose()
 
-    def _require_own(self) -> None:
+    def require_own_process(self) -> None:
         """Raise `LedgerError` in a process that was forked from the one that opened the database.
 
         The connections are not its own, nor is the right to write. What one of the two wrote, the other would not know.
@@ -175,7 +175,7 @@ class Database(ABC):
 
     @contextmanager
     def _transaction(self, purpose: str) -> Iterator[Transaction]:
-        self._require_own()
+        self.require_own_process()
         with self.clear_errors():
             connection = self._engine.connect()
         try:
@@ -193,7 +193,7 @@ class Database(ABC):
 
     def _commit(self, connection: sa.Connection, purpose: str) -> None:
         """Commit. One that fails may have been made: what a disk did before it failed shows when it is read again."""
-        self._require_own()
+        self.require_own_process()
         with self.clear_errors(uncertain=purpose != "read"):
             try:
                 connection.commit()

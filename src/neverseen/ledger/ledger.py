@@ -379,6 +379,10 @@ class Ledger:
         if token is not None:
             self._writer = token
 
+    def require_own_process(self) -> None:
+        """Raise `LedgerError` in a process that was forked from the one that opened the ledger."""
+        self._database.require_own_process()
+
     def require_claim(self) -> None:
         """Raise `LedgerError` if another has claimed the ledger since, or it was closed."""
         with self._reading() as transaction:

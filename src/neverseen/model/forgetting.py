@@ -13,7 +13,7 @@ from sklearn.base import clone
 from neverseen.backbones import Backbone, efficientnet_lite0
 from neverseen.backbones.protocol import require_backbone
 from neverseen.backbones.reading import Prepared, features_of
-from neverseen.errors import ConfigurationError, NotLearnedError
+from neverseen.errors import ConfigurationError, IdTakenError, NotLearnedError
 from neverseen.holdings import FORGET, Change
 from neverseen.labels import normalise, text
 from neverseen.model.classifier import AnalyticClassifier
@@ -109,6 +109,9 @@ class ForgettingModel:
     ) -> list[bytes]:
         """Learn samples and return a receipt for each, in order. Give them to their owners; the model keeps none.
 
+        If this is cut off, by Ctrl-C for example, when the samples are held already, what it raises has their receipts
+        as the attribute ``receipts``.
+
         Parameters
         ----------
         samples : sequence of n samples
@@ -127,8 +130,14 @@ class ForgettingModel:
             About 115 bytes more than the backbone has features; 130 in a store.
         """
         change = self._intake.learning(self._exact(), samples, labels, ids, owners)
-        self._commit(change)
-        return list(change.receipts)
+        try:
+            self._commit(change)
+            return list(change.receipts)
+        except BaseException as error:
+            held = None if isinstance(error, IdTakenError) else self.classifier.exact
+            if held is not None and held.holdings.by_numbers([ticket.number for ticket in change.tickets or ()]):
+                error.receipts = list(change.receipts)  # type: ignore[attr-defined]
+            raise
 
     # -- forgetting --------------------------------------------------------------------------------
 

@@ -16,19 +16,30 @@ from neverseen.backbones import Backbone, FeatureCache
 from neverseen.backbones.contents import as_list
 from neverseen.backbones.reading import Prepared, lose, prepare
 from neverseen.errors import (
+    ConfigurationError,
     FeaturesMovedError,
     InputError,
     KeyMissingError,
     LabelError,
     NotLearnedError,
     ReceiptRejectedError,
+    warn_of,
 )
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change, Ticket, owned_number, tickets_of
 from neverseen.labels import LabelIndex, from_text, normalise, text
 from neverseen.model.exact import Checked, ExactModel
 from neverseen.model.targets import label_list
 from neverseen.proof.keys import Keyring
-from neverseen.proof.receipts import SALT_SIZE, TEXT_LIMIT, Receipt, commitment, require_cipher, seal, unseal
+from neverseen.proof.receipts import (
+    SALT_SIZE,
+    TEXT_LIMIT,
+    Receipt,
+    commitment,
+    key_check_of,
+    require_cipher,
+    seal,
+    unseal,
+)
 
 
 class Shown(NamedTuple):
@@ -286,11 +297,25 @@ class Intake:
         """Check a change and make it. A cache of features loses what goes before, and keeps what came after."""
         with model.locked():
             checked = self.check(model, change)
-            if change.kind != LEARN:
+            if change.kind == LEARN:
+                self._require_current_key(change)
+            else:
                 lose(self.backbone, self._prints_that_go(model, checked))
             model.commit(checked)
             if change.features is not None and isinstance(self.backbone, FeatureCache):  # as `prepare` found
-                self.backbone.remember(change.prints, change.features)
+                try:
+                    self.backbone.remember(change.prints, change.features)
+                except Exception as error:  # the samples are learned
+                    warn_of(f"{self.backbone.name} could not keep features: {str(error) or type(error).__name__}")
+
+    def _require_current_key(self, change: Change) -> None:
+        """Raise unless the receipts can still be opened: their key may have been dropped since they were sealed."""
+        sealed = {key_check_of(token) for token in change.receipts}
+        if sealed and not sealed <= {key.check() for key in self.require_keys().current()}:
+            raise ConfigurationError(
+                "the key that sealed these receipts has been dropped meanwhile, so that nobody could open them: learn "
+                "the samples again. Nothing was changed"
+            )
 
     def _prints_that_go(self, model: ExactModel, checked: Checked) -> Sequence[bytes] | None:
         """Return the fingerprints that a cache must lose as samples go; None for all, where they cannot be known.

@@ -116,6 +116,12 @@ def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
     return _parsed(content, SALT_SIZE if prefix == _SALTED else 0)
 
 
+def key_check_of(token: bytes) -> str:
+    """Return which key sealed a receipt of ours, as `Key.check` says it."""
+    check: bytes = _HEADER.unpack_from(token)[2]
+    return check.hex()
+
+
 def is_salted(token: bytes) -> bool:
     """Return whether a receipt carries a random salt."""
     return token.startswith(PREFIXES[1:])

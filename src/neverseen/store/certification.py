@@ -37,7 +37,7 @@ def certify(parts: Parts, model: ExactModel, always: bool, audit: AuditHead | No
         )
         publications.write_version(number + 1, version)
         _commit(parts, certificate)
-        parts.tidy()
+        parts.tidy_or_warn()
         return certificate
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neverseen.errors import ConfigurationError
+from neverseen.errors import ConfigurationError, warn_of
 from neverseen.hardware import Hardware
 from neverseen.ledger import Ledger, in_file
 from neverseen.proof.keys import Keyring
@@ -62,6 +62,14 @@ class Parts(NamedTuple):
             for path in files_in(self.folder / name):
                 if path.name not in keep:
                     path.unlink()
+
+    def tidy_or_warn(self) -> None:
+        """Do the same; if a file stays, warn: what came before is done, and `Store.scrub` will insist."""
+        try:
+            self.tidy()
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            warn_of(f"files in {self.folder} that are not needed any more could not be removed: {why}")
 
     def status(self) -> dict[str, Any]:
         """Return how the store stands, as JSON values."""

@@ -85,7 +85,7 @@ def recover(
             writing.set_meta(NEWEST, note_of(publications.checked(number)))
     publications.remove_unnamed()
     tidy(parts.folder / KEYS)
-    parts.tidy()
+    parts.tidy_or_warn()
     return model
 
 

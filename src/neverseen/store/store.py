@@ -166,12 +166,12 @@ class Store:
 
     def may_be_held(self, change: Change, error: BaseException) -> bool:
         """Return whether samples are held that were to be learned when an error came, or nobody can tell."""
-        if getattr(error, "uncertain", False) or isinstance(error, NeverseenError):
-            return getattr(error, "uncertain", False)  # if not, it is a refusal
+        if getattr(error, "uncertain", False):
+            return True
         try:
             return bool(self.ledger.knows_commitments(map(commitment, change.receipts)))
         except Exception:
-            return True
+            return not isinstance(error, NeverseenError)  # which is a refusal
 
     def forget(
         self,
@@ -233,10 +233,12 @@ class Store:
 
     def commit(self, change: Change) -> None:
         """Make a change; it is on disk when this returns. What it has to note goes into the same transaction."""
-        model, parts = self._exact(), self._open_parts()
-        with self._answering(change):
-            self._intake.commit(model, change)
-        fold_if_due(parts, model)
+        model = self._exact()
+        with model.locked():  # for which `close` waits
+            parts = self._open_parts()
+            with self._answering(change):
+                self._intake.commit(model, change)
+            fold_if_due(parts, model)
 
     def rehearse(self, change: Change) -> None:
         """Raise what `commit` would raise; change nothing."""
@@ -361,14 +363,14 @@ class Store:
 
     def digest(self) -> str:
         """Return the digest of all that is held, published or not; for readers, of the published version."""
-        return self.version().digest() if self._model is None else self._model.digest()
+        return self.version().digest() if self._model is None else self._exact().digest()
 
     def statistics(self) -> Statistics:
         """Return the sums that are held. Look, and do not change them; to check a version, publish first.
 
         Readers get them too, read anew: another process may be ahead of what it published.
         """
-        return read_sums(self._open_parts()) if self._model is None else self._model.statistics
+        return read_sums(self._open_parts()) if self._model is None else self._exact().statistics
 
     def check(self) -> None:
         """Raise unless ledger, sums and certificates are whole, and fit each other. It reads everything.
@@ -424,6 +426,7 @@ class Store:
     def _exact(self) -> ExactModel:
         if self._model is None:
             raise ConfigurationError("this store is closed, or open for reading: open it with write=True to change it")
+        self.ledger.require_own_process()  # before a lock is waited for whose holder is not here
         return self._model
 
     def required_keys(self) -> Keyring:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 
 from neverseen.engine.definiteness import why_impossible
 from neverseen.engine.packing import pack_triangle
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import ConfigurationError, LimitError, NotLearnedError, StoreDamagedError
+from neverseen.errors import ConfigurationError, LimitError, NotLearnedError, StoreDamagedError, warn_of
 from neverseen.holdings import LEARN
 from neverseen.ledger import JournalRow
 from neverseen.model.exact import ExactModel
@@ -91,11 +90,7 @@ def fold_if_due(parts: Parts, model: ExactModel) -> None:
             fold(parts, model)
         except Exception as error:  # what led here is on disk and stands: who made it must hear that it was made
             why = str(error) or type(error).__name__
-            warnings.warn(
-                f"the journal of {parts.folder} was not folded, and will be with a later change: {why}",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            warn_of(f"the journal of {parts.folder} was not folded, and will be with a later change: {why}")
 
 
 def fold(parts: Parts, model: ExactModel) -> None:
