@@ -455,10 +455,55 @@ def test_a_small_file_of_many_repetitions_is_not_read_to_its_end(typed: bool, mo
             yield batch
 
     monkeypatch.setattr(file, "iter_batches", counted)
-    monkeypatch.setattr(tables, "BYTE_LIMIT", limit)
+    monkeypatch.setattr(tables, "TEXTS_LIMIT", limit)
     with pytest.raises(InputError, match="bomb.parquet holds too much to be read at once: split it"):
         read_source(Path("bomb.parquet"), tables.Columns(), takes=TEXTS)
     assert limit <= sum(parts) * size < 2 * limit
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_repeated_text_costs_as_much_as_one(typed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 700 bytes took half a minute and gigabytes."""
+    looked: list[str] = []
+
+    def counted(text: str) -> bool:
+        looked.append(text)
+        return has_surrogates(text)
+
+    monkeypatch.setattr(tables, "has_surrogates", counted)
+    repeated("same.parquet", "x" * 2**10, 3 * 4096, typed=typed)
+    found = read_source(Path("same.parquet"), tables.Columns(), takes=TEXTS)
+    assert (len(found), set(found.samples), set(found.labels or ())) == (3 * 4096, {"x" * 2**10}, {"a"})
+    assert len(looked) == len({id(text) for text in found.samples}) == 1
+
+
+def test_a_cell_of_a_parquet_file_is_no_longer_than_one_of_a_csv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "LINE_LIMIT", 100)
+    for typed in (False, True):
+        repeated("long.parquet", "x" * 100, 2, typed=typed)
+        assert len(read_source(Path("long.parquet"), tables.Columns(), takes=TEXTS)) == 2
+        repeated("long.parquet", "x" * 101, 2, typed=typed)
+        with pytest.raises(InputError, match="row 1: the cell of the column 'text' is longer than 100 bytes"):
+            read_source(Path("long.parquet"), tables.Columns(), takes=TEXTS)
+
+
+def test_whole_rows_that_are_too_long_are_not_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of equal numbers takes no room in the file, however long it is."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = arrow.array([[1.0] * 5000] * 300)
+    parquet.write_table(arrow.table({"label": ["a"] * 300, "row": rows}), "rows.parquet")
+    parts, batches = [], parquet.ParquetFile.iter_batches
+
+    def counted(*given: Any, **named: Any) -> Iterator[Any]:
+        for batch in batches(*given, **named):
+            parts.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    features = tables.Takes("features", 4, "shop", "precomputed")
+    with pytest.raises(InputError, match="rows.parquet has rows of 5000 features, and shop takes rows of 4 features"):
+        read_source(Path("rows.parquet"), tables.Columns(), takes=features)
+    assert sum(parts) <= 64
 
 
 def test_texts_are_looked_through_at_once() -> None:

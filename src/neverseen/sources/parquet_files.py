@@ -13,6 +13,7 @@ from neverseen.sources import tables
 from neverseen.sources.tables import Columns, Samples, Takes
 
 _BATCH = 4096  # rows that are read at a time
+_WHOLE_ROWS = 64  # or so many, of lists: each may be long
 
 
 def read_parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
@@ -35,16 +36,23 @@ def read_parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples
             ):
                 raise _too_much(source)
             read = columns.read(heads.special)
-            batches = list(_batches(source, file, [*read.values(), *heads.features], arrow))
+        beside: dict[str, list[Any]] = {name: [] for name in read.values()}
+        # A text that is repeated is in the file once, and so it is in memory.
+        with parquet.ParquetFile(source, read_dictionary=list(beside)) as file:
+            rows = _WHOLE_ROWS if whole_rows else _BATCH
+            batches = []
+            for batch in _batches(source, file, rows, beside, heads.features, arrow):
+                if whole_rows:
+                    _require_short(source, batch.column(0), takes, arrow)
+                batches.append(batch)
             table = arrow.Table.from_batches(batches) if batches else schema.empty_table()
     except InputError:
         raise
     except (arrow.ArrowException, OSError) as error:
         raise FileRejectedError(f"{source} is not a readable Parquet file: {error}") from error
-    lists = {
-        what: tables.cells(what, table.column(name).to_pylist(), source, name, columns) for what, name in read.items()
-    }
-    where = [f"row {row}" for row in range(1, table.num_rows + 1)]
+    lists = {what: tables.cells(what, beside[name], source, name, columns) for what, name in read.items()}
+    count = len(lists["texts"]) if heads.has_texts else table.num_rows
+    where = [f"row {row}" for row in range(1, count + 1)]
     if heads.has_texts:
         return tables.samples_of(lists["texts"], lists, where)
     if whole_rows:
@@ -87,21 +95,66 @@ def _require_numbers(source: Path, schema: Any, heads: tables.Heads, takes: Take
     return False
 
 
-def _batches(source: Path, file: Any, names: list[str], arrow: Any) -> Iterator[Any]:
-    """Yield columns of a Parquet file, some rows at a time, until they come to too much.
+def _batches(
+    source: Path, file: Any, rows: int, beside: dict[str, list[Any]], features: list[str], arrow: Any
+) -> Iterator[Any]:
+    """Yield the features of a Parquet file, some rows at a time, until they come to too much; add what is `beside`.
 
     A value that is repeated is there once, so the file does not say how much there is to read.
     """
-    size = 0
-    for batch in file.iter_batches(_BATCH, columns=names):
-        whole = [
-            column.dictionary_decode() if isinstance(column, arrow.DictionaryArray) else column
-            for column in batch.columns
-        ]
+    size, texts = 0, 0
+    for batch in file.iter_batches(rows, columns=[*beside, *features]):
+        for name, values in beside.items():
+            column, start = batch.column(name), len(values)
+            texts += _size(source, column, start, name, arrow)
+            if texts > tables.TEXTS_LIMIT:
+                raise _too_much(source)
+            values.extend(_values(column, arrow))
+        whole = [_decoded(batch.column(name), arrow) for name in features]
         size += sum(column.nbytes for column in whole)
         if size > tables.BYTE_LIMIT:
             raise _too_much(source)
-        yield arrow.RecordBatch.from_arrays(whole, names=batch.schema.names)
+        if whole:
+            yield arrow.RecordBatch.from_arrays(whole, names=features)
+
+
+def _require_short(source: Path, lists: Any, takes: Takes | None, arrow: Any) -> None:
+    """Raise if a list has more features than are taken: it need not be long in the file."""
+    longest = arrow.compute.max(arrow.compute.list_value_length(lists)).as_py() or 0
+    if longest > (tables.COLUMN_LIMIT if takes is None else takes.n_features):
+        most = f"; at most {tables.COLUMN_LIMIT:,} are read" if takes is None else f", and {takes}"
+        raise InputError(f"{source} has rows of {longest} features{most}")
+
+
+def _decoded(column: Any, arrow: Any) -> Any:
+    return column.dictionary_decode() if isinstance(column, arrow.DictionaryArray) else column
+
+
+def _size(source: Path, column: Any, start: int, name: str, arrow: Any) -> int:
+    """Return the bytes that a column comes to once it is spelled out; raise for a cell above the limit."""
+    values = column.dictionary if isinstance(column, arrow.DictionaryArray) else column
+    if values.type not in (arrow.string(), arrow.large_string(), arrow.binary(), arrow.large_binary()):
+        return 8 * len(column) if values is not column else int(column.nbytes)
+    lengths = arrow.compute.binary_length(values)
+    if values is not column:
+        lengths = lengths.take(column.indices)
+    sizes = lengths.fill_null(0).to_numpy(zero_copy_only=False)
+    if len(sizes) and sizes.max() > tables.LINE_LIMIT:
+        row = start + 1 + int(sizes.argmax())
+        raise InputError(
+            f"{source}, row {row}: the cell of the column {name!r} is longer than {tables.LINE_LIMIT:,} bytes"
+        )
+    return int(sizes.sum(dtype=np.int64))
+
+
+def _values(column: Any, arrow: Any) -> list[Any]:
+    """Return the cells of a column; those that are equal are one object, if the column is of categories."""
+    if not isinstance(column, arrow.DictionaryArray):
+        return list(column.to_pylist())
+    places = column.indices.to_pylist()
+    used = sorted({place for place in places if place is not None})
+    value = dict(zip(used, column.dictionary.take(arrow.array(used, arrow.int64())).to_pylist(), strict=True))
+    return [None if place is None else value[place] for place in places]
 
 
 def _too_much(source: Path) -> InputError:

@@ -20,8 +20,10 @@ ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
 BYTE_LIMIT = 2**36
 """Bytes of a decompressed file."""
+TEXTS_LIMIT = 2**30
+"""Bytes of all texts, labels, ids and owners of a Parquet file, counted as often as they come."""
 LINE_LIMIT = 2**24
-"""Letters of a line, and of a cell of a CSV, which may span several lines."""
+"""Letters of a line, and of a cell, which may span several lines."""
 _GREATEST = float(np.finfo(np.float32).max)
 
 
@@ -203,8 +205,17 @@ def cell(what: str, value: Any, where: str, name: str, columns: Columns) -> Any:
 
 
 def cells(what: str, values: Sequence[Any], source: Path, name: str, columns: Columns) -> list[Any]:
-    """Return a column of labels, ids, owners or texts, if all can be one."""
-    return [cell(what, value, f"{source}, row {row}", name, columns) for row, value in enumerate(values, 1)]
+    """Return a column of labels, ids, owners or texts, if all can be one. A text that is repeated is looked at once."""
+    known: dict[str, Any] = {}
+    found = []
+    for row, value in enumerate(values, 1):
+        if not isinstance(value, str):
+            found.append(cell(what, value, f"{source}, row {row}", name, columns))
+            continue
+        if value not in known:
+            known[value] = cell(what, value, f"{source}, row {row}", name, columns)
+        found.append(known[value])
+    return found
 
 
 def empty_cell(where: str, name: str) -> InputError:
