@@ -10,6 +10,8 @@ import io
 import json
 import os
 import struct
+import subprocess
+import sys
 import tarfile
 import time
 import timeit
@@ -475,6 +477,20 @@ def test_a_repeated_text_costs_as_much_as_one(typed: bool, monkeypatch: pytest.M
     found = read_source(Path("same.parquet"), tables.Columns(), takes=TEXTS)
     assert (len(found), set(found.samples), set(found.labels or ())) == (3 * 4096, {"x" * 2**10}, {"a"})
     assert len(looked) == len({id(text) for text in found.samples}) == 1
+
+
+def test_a_parquet_file_is_read_in_a_new_process() -> None:
+    """Parts of pyarrow that others have imported are not there."""
+    repeated("same.parquet", "x", 3, typed=False)
+    script = """
+from pathlib import Path
+from neverseen.sources.samples import read_source
+from neverseen.sources.tables import Columns
+print(len(read_source(Path("same.parquet"), Columns())))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
+    assert (done.stderr, done.stdout) == ("", "3\n")
 
 
 def test_a_cell_of_a_parquet_file_is_no_longer_than_one_of_a_csv(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ def read_parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples
     from neverseen.backbones.packages import imported
 
     parquet = imported("pyarrow.parquet", "reading .parquet", "pip install pyarrow")
+    imported("pyarrow.compute", "reading .parquet", "pip install pyarrow")
     arrow = imported("pyarrow", "reading .parquet", "pip install pyarrow")
     try:
         with parquet.ParquetFile(source) as file:
