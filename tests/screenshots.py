@@ -68,7 +68,7 @@ def pictures(service: Running, browser: Browser, sample: np.ndarray, receipts: l
         shot(page, "overview", whole=True)
         go(page, "/#/forget")
         page.get_by_label("Receipts", exact=True).fill("\n".join(receipts[:3]))
-        page.get_by_role("button", name="Show what would go").click()
+        page.get_by_role("button", name="Show the effect").click()
         page.get_by_role("dialog").wait_for()
         shot(page, "forget")
         page.get_by_role("button", name="Forget 3 samples").click()

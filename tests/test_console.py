@@ -242,7 +242,7 @@ def test_learn_predict_forget_verify(page: Page, service: Running) -> None:
     second = page.get_by_label("Receipts", exact=True).input_value()
     assert second not in ("", receipt)
     page.get_by_label("Receipts", exact=True).fill(f"{receipt}\n{second}")
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     dialog = page.get_by_role("dialog")
     assert "2 samples will be forgotten" in dialog.inner_text()
     assert "heron" in dialog.inner_text()
@@ -282,7 +282,7 @@ def test_a_class_is_forgotten(page: Page, service: Running) -> None:
     page.get_by_label("A whole class").check()
     page.get_by_label("Label", exact=True).fill("41")
     assert page.get_by_label("Kind").input_value() == "number"
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.get_by_role("button", name="Forget 2 samples").click()
     page.locator(".steps li.done", has_text="published").wait_for()
     go(page, "/#/requests")
@@ -295,12 +295,12 @@ def test_receipts_of_a_file_are_forgotten(page: Page, service: Running) -> None:
     page.get_by_label("Or a file of receipts").set_input_files(
         {"name": "receipts.jsonl", "mimeType": "application/jsonl", "buffer": lines.encode()}
     )
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.get_by_role("button", name="Cancel").click()
     go(page, "/#/forget")
     drop(page, ".drop", "receipts.jsonl", lines)
     page.locator("main").get_by_text("receipts.jsonl will be read").wait_for()
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.get_by_role("button", name="Forget 2 samples").click()
     page.locator(".steps li.done", has_text="published").wait_for()
 
@@ -313,7 +313,7 @@ def test_a_forged_receipt_is_refused(page: Page, service: Running) -> None:
     token[40] ^= 1
     go(page, "/#/forget")
     page.get_by_label("Receipts", exact=True).fill(base64.urlsafe_b64encode(token).decode())
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     refused = page.locator(".notice.bad")
     assert "Refused." in refused.inner_text()
     assert "altered" in refused.inner_text()
@@ -326,7 +326,7 @@ def test_what_was_forgotten_is_not_forgotten_twice(page: Page, service: Running)
     number = forgotten(service, receipt)
     go(page, "/#/forget")
     page.get_by_label("Receipts", exact=True).fill(receipt)
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.locator("main").get_by_text("no sample is held under this receipt").wait_for()
     assert page.locator(".notice").get_by_role("link").get_attribute("href") == f"/certificates/{number}"
 
@@ -340,7 +340,7 @@ def test_what_is_no_receipt_is_not_sent(page: Page, text: str, words: str) -> No
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.method))
     page.get_by_label("Receipts", exact=True).fill(text)
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.locator("main").get_by_text(words).wait_for()
     assert "POST" not in sent
 
@@ -370,10 +370,10 @@ def test_keys(browser: Browser, service: Running) -> None:
         assert tab.evaluate("sessionStorage.length") == 0
     with opened(browser, service, service.learner) as tab:
         go(tab, "/#/")
-        tab.locator("main").get_by_text("Charts are for keys with the scope audit.").wait_for()
+        tab.locator("main").get_by_text("Only keys with the scope audit see charts.").wait_for()
         go(tab, "/#/forget")
         tab.get_by_label("Receipts", exact=True).fill(learned(service))
-        tab.get_by_role("button", name="Show what would go").click()
+        tab.get_by_role("button", name="Show the effect").click()
         tab.locator("main").get_by_text("This key may not do that.").wait_for()
 
 
@@ -392,7 +392,7 @@ def test_a_confirmed_request_is_sent_once(page: Page, service: Running) -> None:
     page.route("**/v1/forget*", slow)
     go(page, "/#/forget")
     page.get_by_label("Receipts", exact=True).fill(learned(service))
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.get_by_role("button", name="Forget 1 sample").dblclick()
     page.get_by_role("dialog").get_by_text("Confirming again is safe: it counts once.").wait_for()
     assert len(keys) == 1
@@ -564,7 +564,7 @@ def test_labels_are_text(page: Page) -> None:
     go(page, "/#/forget")
     page.get_by_label("A whole class").check()
     page.get_by_label("Label", exact=True).fill(BAD_LABEL)
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.get_by_role("dialog").get_by_text(BAD_LABEL).wait_for()
     page.keyboard.press("Escape")
     assert page.title() == "Forget · neverseen"
@@ -752,14 +752,14 @@ def test_forgetting_by_keyboard_alone(page: Page, service: Running) -> None:
     page.keyboard.press("Tab")  # the file
     page.keyboard.press("Tab")
     focused = "document.activeElement.textContent"
-    assert page.evaluate(focused) == "Show what would go"
+    assert page.evaluate(focused) == "Show the effect"
     page.keyboard.press("Enter")
     page.get_by_role("dialog").wait_for()
     assert page.evaluate(focused) == "Cancel"  # the harmless one
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="detached")
     page.wait_for_timeout(100)
-    assert page.evaluate(focused) == "Show what would go"
+    assert page.evaluate(focused) == "Show the effect"
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     page.get_by_role("dialog").wait_for()
@@ -792,7 +792,7 @@ def test_on_a_phone_nothing_is_cut_off(browser: Browser, service: Running) -> No
             assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
         go(page, "/#/forget")
         page.get_by_label("Receipts", exact=True).fill(learned(service, LONG_LABEL))
-        page.get_by_role("button", name="Show what would go").click()
+        page.get_by_role("button", name="Show the effect").click()
         box = page.get_by_role("dialog").bounding_box()
         assert box is not None
         assert box["x"] >= 0

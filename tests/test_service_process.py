@@ -146,10 +146,10 @@ def test_bad_files_for_tls_are_named(tmp_path: Path) -> None:
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     sealed.write_bytes(loaded.private_bytes(*form, serialization.BestAvailableEncryption(b"secret")))
     for files, words in (
-        ((odd, key), f"--tls-cert {odd} is no certificate in PEM: give"),
-        ((key, key), f"--tls-cert {key} is no certificate in PEM: give"),
-        ((cert, odd), f"--tls-key {odd} is no private key in PEM"),
-        ((cert, cert), f"--tls-key {cert} is no private key in PEM"),
+        ((odd, key), f"--tls-cert {odd} is not a certificate in PEM: give"),
+        ((key, key), f"--tls-cert {key} is not a certificate in PEM: give"),
+        ((cert, odd), f"--tls-key {odd} is not a private key in PEM"),
+        ((cert, cert), f"--tls-key {cert} is not a private key in PEM"),
         ((cert, another), f"--tls-key {another} is not the key of {cert}: give"),
         ((cert, sealed), f"--tls-key {sealed} is protected by a passphrase: write it without one"),
     ):

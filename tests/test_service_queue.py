@@ -335,7 +335,7 @@ def test_a_seal_waits_for_somebody_who_reads_and_the_writer_does_not(
             published_alone(service.forget(receipts[1:2]).json()["request"]["id"])
             asked = service.client.post("/v1/seal", headers=service.admin)
             assert asked.status_code == 503
-            assert "certificate 4 is published, and not sealed" in asked.json()["error"]["message"]
+            assert "certificate 4 is published but not sealed" in asked.json()["error"]["message"]
             assert not writer.published.clean
             now[0] = 1000.0  # and one that waits for so long is late
             service.digest()
@@ -353,7 +353,7 @@ def test_the_queue_refuses_when_it_stops(tmp_path: Path) -> None:
     with running(tmp_path / "s") as service:
         writer = service.service.writer
         assert writer.stop(10)
-        with pytest.raises(Refusal, match="about to stop"):
+        with pytest.raises(Refusal, match="is stopping"):
             writer.submit(Job(FORGET, "r", "key", None, 1, [b""]))
         assert service.client.get("/readyz").status_code == 503
         assert service.client.get("/healthz").status_code == 200
@@ -378,7 +378,7 @@ def test_settings(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=said):
             Settings.load(tmp_path)
     path.write_text("minbatch = 7")
-    with pytest.raises(ConfigurationError, match="Known are min_batch, max_delay, .*audit_files"):
+    with pytest.raises(ConfigurationError, match="Known settings: min_batch, max_delay, .*audit_files"):
         Settings.load(tmp_path)
 
 
@@ -399,7 +399,7 @@ def test_settings_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("MAX_DELAY", "NaN", "max_delay must be"),
         ("PUBLISH_BELOW_MIN_BATCH", "yes", "true or false; got 'yes'"),
         ("OUTPUT", "all", "one of labels"),
-        ("MINBATCH", "7", "the environment .* has unknown settings: minbatch. Known are min_batch"),
+        ("MINBATCH", "7", "the environment .* has unknown settings: minbatch. Known settings: min_batch"),
         ("min_batch", "7", "unknown settings: MIN_BATCH"),
     ):
         with monkeypatch.context() as patched:

@@ -130,7 +130,7 @@ def test_readyz_names_predictions_that_do_not_come(tmp_path: Path, monkeypatch: 
             eventually(lambda: bool(predictor._begun))
             assert ready(service) == ""
             monkeypatch.setattr(predicting, "_LATE", 0.0)
-            assert ready(service) == "predictions do not come"
+            assert ready(service) == "predictions get no answer"
             gate.set()
             assert asked.result().status_code == 200
         eventually(lambda: not predictor._begun)

@@ -412,7 +412,7 @@ def test_a_learn_whose_receipt_key_was_dropped(tmp_path: Path) -> None:
     with running(folder, STILL, keyring=Keyring(KEYS.membership, [Key(bytes([9] * 32))])) as service:
         error = service.client.post("/v1/samples", json=body, headers=secret).json()["error"]
         assert (error["code"], error["request"]) == ("receipts_gone", first["request"]["id"])
-        assert "or the receipt key was dropped" in error["message"]
+        assert "or their receipt key was dropped" in error["message"]
         assert service.digest() == never([1])
 
 

@@ -51,7 +51,7 @@ ONCE: list[tuple[type[Body], Any]] = [
 
 @pytest.mark.parametrize(("model", "words"), TWICE)
 def test_a_body_with_a_name_twice_is_refused(model: type[Body], words: str) -> None:
-    with pytest.raises(Refusal, match="has a name twice") as caught:
+    with pytest.raises(Refusal, match="a name appears twice") as caught:
         parsed(model, words.encode())
     assert caught.value.code == "invalid_request"
 

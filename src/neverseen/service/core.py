@@ -175,7 +175,7 @@ class Service:
             threads.stop()
         self.readers.stop()
         self.checker.stop()
-        LOG.info("the service has stopped" if done else "the service has stopped before all was done")
+        LOG.info("the service has stopped" if done else "the service has stopped before the queue was finished")
         return done
 
     def _start_apart(self, opened: Store) -> None:
@@ -215,7 +215,7 @@ class Service:
             ),
             (self.readers.stalled(), "a process that reads bodies does not answer"),
             (self.checker.stalled(), "the process that checks certificates does not answer"),
-            (self.predictor.stalled(), "predictions do not come"),
+            (self.predictor.stalled(), "predictions get no answer"),
         ):
             found += [words] if stalled else []
         return found
@@ -320,7 +320,11 @@ class Service:
             raise too_large(most)  # waiting would not help
         if wait:
             limit = f"bytes_per_second = {self.settings.bytes_per_second}"
-            words = "this address sends too much without a key" if key is None else f"this key sends too much ({limit})"
+            words = (
+                "too many bytes from this address without a key"
+                if key is None
+                else f"too many bytes from this key ({limit})"
+            )
             raise Refusal("rate_limited", f"{words}: wait as long as Retry-After says", wait=wait)
         async with self.bodies.receiving(request, client_of(request), most, key is None, count) as content:
             yield content
@@ -371,7 +375,7 @@ class Service:
         """
         key = self.key_of(request)
         if key is None:
-            raise Refusal("unauthorized", "send an API key that is good: Authorization: Bearer nsk_...")
+            raise Refusal("unauthorized", "API key missing or invalid: send Authorization: Bearer nsk_...")
         self._count_key(key)
         if scopes and not any(map(key.may, scopes)):
             raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
@@ -409,14 +413,14 @@ class Service:
         wait = buckets.take(address_of(request))
         if wait:
             limit = f"{setting} = {getattr(self.settings, setting):g}"
-            words = f"this address asks too often ({limit}): wait as long as Retry-After says"
+            words = f"too many requests from this address ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
     def _count_key(self, key: ApiKey) -> None:
         wait = self.buckets.take(key.name)
         if wait:
             limit = f"requests_per_second = {self.settings.requests_per_second:g}"
-            words = f"this key asks too often ({limit}): wait as long as Retry-After says"
+            words = f"too many requests from this key ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
     def may_see(self, request: Request, key: ApiKey, row: RequestRow) -> bool:
@@ -433,7 +437,7 @@ class Service:
     def _limit_samples(self, wait: float) -> None:
         if wait:
             limit = f"samples_per_second = {self.settings.samples_per_second:g}"
-            words = f"this key sends too many samples ({limit}): wait as long as Retry-After says"
+            words = f"too many samples from this key ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
     async def require_room(self, key: ApiKey, labels: list[Any]) -> None:
@@ -449,7 +453,7 @@ class Service:
         wait = self.class_buckets.take(key.name, len(new)) if new else 0.0
         if wait:
             limit = f"classes_per_second = {self.settings.classes_per_second:g}"
-            words = f"this key brings too many new classes ({limit}): wait as long as Retry-After says"
+            words = f"too many new classes from this key ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
         self.room.asked(key.name, new)
 
@@ -572,7 +576,7 @@ def flag(request: Request, name: str) -> bool:
     if not given:
         return False
     if len(given) > 1 or given[0] not in ("true", "false"):
-        raise Refusal("invalid_request", f"the query parameter {name} is true or false")
+        raise Refusal("invalid_request", f"the query parameter {name} must be true or false")
     return given[0] == "true"
 
 
@@ -583,5 +587,5 @@ def number(request: Request, name: str, default: int | None, least: int, most: i
         return default
     word = given[0]
     if len(given) > 1 or not re.fullmatch(r"[0-9]{1,16}", word, re.ASCII) or not least <= int(word) <= most:
-        raise Refusal("invalid_request", f"the query parameter {name} is a whole number from {least} to {most}")
+        raise Refusal("invalid_request", f"the query parameter {name} must be a whole number from {least} to {most}")
     return int(word)

@@ -1,4 +1,4 @@
-"""Predictions: from the last published version, without waiting for whoever changes the model."""
+"""Predictions from the last published version, which never wait for changes to the model."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ class Predictor:
         job = _Waiting(samples, asyncio.get_running_loop().create_future(), time.monotonic(), client, counted)
         with self._wake:
             if self._stopping:
-                raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
+                raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
             if not self._room.take(client, counted):
-                words = "too many predictions wait already, of this key or of all (predict_waiting)"
+                words = "too many predictions are waiting, for this key or in total (predict_waiting)"
                 raise Refusal("busy", f"{words}: try again in a moment", wait=1)
             self._jobs.put(client, job)
             self._wake.notify()
@@ -133,7 +133,11 @@ class Predictor:
             each = _ENTRY * (classes + 1) + together
         if samples * each > most:
             words = f"the answer for {samples} samples has up to {samples * each} bytes; at most {most} are allowed "
-            less = f"send at most {most // each} at a time" if most >= each else "choose another output, or raise it"
+            less = (
+                f"send at most {most // each} at a time"
+                if most >= each
+                else "choose another output, or raise the limit"
+            )
             raise Refusal("too_large", f"{words}(max_json, and an eighth of max_waiting_bytes): {less}")
         return samples * each
 
@@ -232,7 +236,7 @@ class Predictor:
     def _predicted(self, published: Published, samples: list[Any]) -> list[dict[str, Any]]:
         version = published.version
         if not version.classes:
-            raise Refusal("nothing_published", "nothing is published that could be predicted: learn something first")
+            raise Refusal("nothing_published", "no version is published yet: learn something first")
         quantised = quantise(features_of(self._backbone, samples))
         scores = version.scores(quantised)  # (n, C)
         labels = labels_of(tuple(version.classes))

@@ -1,9 +1,9 @@
-"""Connections: how many there may be, and which has to go for another.
+"""Connections: how many may be open, and which one is closed to make room for another.
 
 A process may hold only so many files and sockets open. If clients could take them all, the store could not open its own
-files. So a part is kept for the store, and connections share the rest: when it is used up, a new connection takes the
-place of one on which nothing is being done. One on which a body is still coming gives way too, unless its request has
-shown a key: strangers could promise bodies for ever.
+files. So a part is kept for the store, and connections share the rest. When all are in use, a new connection replaces
+an idle one. A connection that is still sending a body is replaced too, unless its request has a key: otherwise
+strangers could keep connections busy forever.
 """
 
 from __future__ import annotations

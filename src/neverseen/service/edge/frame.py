@@ -1,4 +1,4 @@
-"""What every answer has: an id, safe headers, one shape of errors, a count."""
+"""The parts that every answer has: an id, safe headers, one form of errors, a count."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Frame:
         except Exception as error:
             LOG.error("request %s failed", request_id, exc_info=error)
             if status == 0:
-                failure = Refusal("internal", f"the service made a mistake; its log has it under {request_id}")
+                failure = Refusal("internal", f"the service failed: its log has the details under {request_id}")
                 await self._refuse(scope, receive, framed, failure)
         finally:
             self._service.made.give(scope)

@@ -1,4 +1,4 @@
-"""`Gate`: in which order requests get the event loop.
+"""`Gate`: the order in which requests get the event loop.
 
 The loop does one thing at a time, and every open connection may bring it work. How many connections somebody has must
 not decide how long others wait.

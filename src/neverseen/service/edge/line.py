@@ -1,4 +1,4 @@
-"""A line of what waits: next comes the client who had least lately."""
+"""A queue in which the client that had the least lately comes next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP as it comes in, with limits on what comes before a body: the server itself has none."""
+"""The HTTP parser, with limits on everything before a body: the server itself has none."""
 
 from __future__ import annotations
 

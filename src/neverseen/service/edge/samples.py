@@ -1,4 +1,4 @@
-"""What a service takes: the kind of sample that its backbone sees, within the operator's limits."""
+"""The samples that a service accepts: the kind that its backbone takes, within the operator's limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: who is next where only a few can be served at a time."""
+"""Turns: which client is next when only a few can be served at a time."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ class Turns:
         turn = self._waiting[most][-1]
         self._leave(most, turn)
         if not turn.done():
-            words = "too many requests of this kind wait already: try again in a moment"
+            words = "too many requests of this kind are waiting: try again in a moment"
             turn.set_exception(Refusal("busy", words, wait=1))

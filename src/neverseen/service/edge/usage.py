@@ -1,4 +1,4 @@
-"""Who had how much lately: what decides whose turn it is."""
+"""How much each client had lately, which decides whose turn it is."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ class AuditLog:
         if not self._holds(expected):
             said.append({"action": "audit_missing", "expected": expected.lines, "found": self._head.lines})
             self._head = AuditHead(max(expected.lines, self._head.lines), self._head.head)
-            words = "the audit log does not have a line that the store names: it was cut, changed, or left behind"
+            words = "the audit log lacks a line that the store names: it was cut off, changed or left behind"
             LOG.error("%s. The new lines say so", words)
         return sorted(said, key=lambda entry: entry["action"] != "audit_missing")  # this one may leave numbers out
 

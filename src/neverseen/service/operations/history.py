@@ -1,4 +1,4 @@
-"""What charts show: a point for each publication, and how long predictions took."""
+"""The data of the charts: a point for each publication, and the time that predictions took."""
 
 from __future__ import annotations
 
@@ -130,4 +130,4 @@ class Probe:
             self.features = np.asarray(features, np.float32)
             self.labels = [text(normalise(label)) for label in labels.tolist()]
         except (ValueError, KeyError, OSError, TypeError) as error:
-            raise FileRejectedError(f"{path} is not a probe set that can be used: {error}") from error
+            raise FileRejectedError(f"{path} is not a valid probe set: {error}") from error

@@ -1,4 +1,4 @@
-"""What waits for the writer, and what it answers."""
+"""Jobs for the writer, and its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers see, and how it gets there."""
+"""Publishing: the version that readers see, and how it gets there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forgetting would do: asked of the store, and nothing changed."""
+"""Rehearsals: the store says what forgetting would do, and nothing changes."""
 
 from __future__ import annotations
 
