@@ -164,7 +164,7 @@ class Service:
         LOG.info("the service has started, with version %d", self.writer.published.number)
 
     def stop(self) -> bool:
-        """Finish what is queued within a limit, and let go of the store; return whether all was done."""
+        """Finish the queue within `stop_timeout` and close the store; return whether the queue was finished."""
         self.started = False
         self.predictor.stop()
         done = self.writer.stop(self.settings.stop_timeout)
@@ -194,7 +194,7 @@ class Service:
         return found
 
     def wrong(self) -> list[str]:
-        """Return what keeps the service from its work, or from its promises; nothing if all is well."""
+        """Return the reasons why the service cannot work or keep its promises; none if all is well."""
         if not self.started:
             return ["the service is not running"]
         found = []
@@ -224,7 +224,7 @@ class Service:
         return store.open(self.folder, backbone=self._backbone, keys=self._keys, hardware=self._hardware)
 
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Do what takes long, or reads a file, beside the event loop; those who ask take turns."""
+        """Do long work, or read a file, beside the event loop; clients take turns."""
         return await self._threads.do(_client(), work, *arguments)
 
     async def from_ledger(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -236,7 +236,7 @@ class Service:
         return work(*arguments) if count <= _FEW else await self.in_thread(work, *arguments)
 
     async def prepared(self, samples: list[Any]) -> Prepared:
-        """Return the features of samples and what goes with them.
+        """Return samples with their features, ready for the writer.
 
         A network takes long, and has threads of its own. Many samples go through it in parts, and after each part
         others have their turn.
@@ -303,7 +303,7 @@ class Service:
 
     @asynccontextmanager
     async def body(self, request: Request, key: ApiKey | None, most: int) -> AsyncIterator[bytearray]:
-        """Hand out a body whose bytes count against the key, or the address.
+        """Yield a body, and count its bytes against the key or the address.
 
         They count before they are received, which takes time and room too. Where a request does not say how many they
         are, or says too many, they count as they come, whatever becomes of it. Who has none left is refused before.
@@ -340,7 +340,7 @@ class Service:
         return await self.in_thread(messages.unpacked, about, parts)
 
     async def digest_of(self, action: str, content: bytearray, given: Given) -> bytes:
-        """Return what stands for the content of a request, for whoever sends it again."""
+        """Return a keyed digest of a request's content, by which a repetition is recognised."""
         if len(content) <= _SMALL:
             return await self.for_many(len(given), self._digest, action, content, given)
         return await self.in_thread(self._digest, action, content, given)
@@ -518,7 +518,7 @@ def _joined(parts: list[Prepared], order: list[int]) -> Prepared:
 
 
 def _client() -> str:
-    """Return whom the request counts as that is being answered."""
+    """Return the client that the current request counts against."""
     request = ANSWERED.get()
     return "" if request is None else client_of(request)
 
@@ -561,12 +561,12 @@ def new_id() -> str:
 
 
 def address_of(request: Request) -> str:
-    """Return what a request without a key is counted against: the address, or network, that it comes from."""
+    """Return the client that a request without a key counts against: its address or network."""
     return stranger(request.client.host if request.client else "")
 
 
 def client_of(request: Request) -> str:
-    """Return whom a request counts as that was counted: the name of its key, or its address."""
+    """Return the client that a request was counted against: the name of its key, or its address."""
     return str(request.scope.get(KEY) or address_of(request))
 
 

@@ -252,7 +252,7 @@ def order_of(samples: list[Any]) -> list[int]:
 
 
 def _blamed(error: Exception, where: str = "") -> Exception:
-    """Return what a request is answered whose samples cannot be predicted."""
+    """Return the answer to a request whose samples cannot be predicted."""
     refusal = refusal_of(error, None) if isinstance(error, NeverseenError) else None
     if refusal is None:
         return error

@@ -187,7 +187,7 @@ class KeyFile:
 
 
 def maker_of(token: str, request_id: str) -> bytes:
-    """Return what tells who made a request once the name of the key is gone: whoever has the token, and nobody else.
+    """Return a digest that identifies a request's sender after a seal: only the same token produces it.
 
     It is a digest of the token itself, of which the file of keys has another digest. So whoever has all files can
     neither tell which key made a request, nor that two were made with one.

@@ -63,7 +63,7 @@ class Apart:
         content: bytes | bytearray = b"",
         room: Callable[[int], bool] | None = None,
     ) -> Answer:
-        """Return what a process says to a question.
+        """Return a process's answer to a question.
 
         `room` is asked in between, from a thread, whether there is room for so many pixels.
         """
@@ -119,7 +119,7 @@ class Apart:
         content: bytes | bytearray,
         room: Callable[[int], bool] | None,
     ) -> Answer | None:
-        """Return what a process answers, or None if it has ended by itself; refuse if it was ended."""
+        """Return a process's answer, or None if the process ended by itself; refuse if the service ended it."""
         there, back = process.stdin, process.stdout
         if not isinstance(there, io.RawIOBase) or not isinstance(back, io.RawIOBase):
             raise TypeError("the process has no pipes")

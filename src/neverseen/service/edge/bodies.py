@@ -139,7 +139,7 @@ class Deadlines:
 
 
 async def _drain(request: Request, count: Callable[[int], None] | None) -> None:
-    """Read a little more, and let it go."""
+    """Read a little more, and drop it."""
     size = 0
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):

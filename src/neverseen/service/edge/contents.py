@@ -131,7 +131,7 @@ def predicted(content: bytes, content_type: str, bounds: Bounds, room: Room) -> 
 
 
 def forgotten(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
-    """Return what a body says is to be forgotten: receipts, or samples."""
+    """Return the receipts or samples that a body asks to forget."""
     if _is_json(content_type):
         body = parsed(ForgetBody, content, bounds)
         if body.receipts is None:
@@ -263,7 +263,7 @@ def _sized(receipt: bytes, row: int, bounds: Bounds) -> bytes:
 
 
 def from_base64(word: str, what: str, row: int) -> bytes:
-    """Return what base64 stands for, in either alphabet, with or without its padding."""
+    """Decode base64, in either alphabet, with or without padding."""
     try:
         raw = word.encode("ascii").translate(_STANDARD)
         content = base64.b64decode(raw + b"=" * (-len(raw) % 4), validate=True)

@@ -134,7 +134,7 @@ def document(app: FastAPI, kind: str, n_features: int, max_batch: int) -> dict[s
 
 
 def _describe(fields: dict[str, dict[str, Any]]) -> None:
-    """Say what each field is for, where it does not say so itself."""
+    """Describe each field that has no description."""
     for name, field in fields.items():
         if name in _WORDS:
             field.setdefault("description", _WORDS[name])

@@ -123,7 +123,7 @@ NOT_FOUND = "no such sample, or this key may not forget it"
 
 
 def too_much() -> Refusal:
-    """Return the answer to what cannot be read within the memory and the time that there are for it."""
+    """Return the answer to a request that takes too much memory or time to read."""
     return Refusal("too_large", "the request takes too much memory or time to read: send less at a time")
 
 
@@ -133,7 +133,7 @@ def hidden(row: int | None) -> Refusal:
 
 
 def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
-    """Return what a request is answered that the store has refused; None if it was not the request's fault.
+    """Return the answer to a request that the store refused; None if the request was not at fault.
 
     A key that has an owner is told nothing that it may not know.
     """

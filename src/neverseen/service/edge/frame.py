@@ -43,7 +43,7 @@ _QUERY = {
     "/v1/seal": {"below_min_batch"},
     "/v1/requests": {"before", "limit"},
 }
-"""Query parameters by path. Another is refused: who writes ``dryrun`` must not find out that it was none."""
+"""Query parameters by path. Others are refused: a misspelt ``dryrun`` must not make a real change."""
 
 
 class Frame:
@@ -105,7 +105,7 @@ class Frame:
         self._service.metrics.answered(name, status, took)
 
     def _steady(self, scope: Scope, receive: Receive, send: Send) -> Send:
-        """Return what sends an answer in pieces, and cuts a client that takes it too slowly on the whole."""
+        """Return a function that sends an answer in pieces, and disconnects a client that reads too slowly."""
         settings, sent, waited = self._service.settings, 0, 0.0
 
         async def steady(message: Message) -> None:

@@ -25,7 +25,7 @@ def share_of(what: str, whole: int) -> int:
 
 
 class Made:
-    """Counts bytes of what is made of requests, by client; all may hold `whole` together.
+    """Counts the bytes of requests' results, by client; all together may hold `whole`.
 
     Rows and answers have a half each, so that the rows of a request never take the room of its own answer. Of the half
     for answers, a quarter is for those without a key.

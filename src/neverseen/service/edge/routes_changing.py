@@ -239,7 +239,7 @@ class Changing:
         return answer({"request": service.view(done.row, key)}, 202)
 
     async def _rehearse(self, job: Job, question: Callable[[Store], Any]) -> Response:
-        """Say what a job would do. An idempotency key that it cannot be done under is refused now, too."""
+        """Rehearse a job. An idempotency key that the job could not use is refused now, too."""
 
         def asked(opened: Store) -> Any:
             refusal = reused(opened, job)
@@ -291,7 +291,7 @@ def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, t
 
 
 def _learned(request: dict[str, Any], receipts: list[bytes]) -> bytes:
-    """Return the answer to who has had samples learned."""
+    """Return the answer to a request to learn."""
     return written({"request": request, "receipts": [base64.urlsafe_b64encode(token).decode() for token in receipts]})
 
 

@@ -10,7 +10,7 @@ from neverseen.service.operations.settings import Settings
 
 
 def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
-    """Return what one body may hold."""
+    """Return the limits for one body."""
     reduction = reduction_of(backbone)
     return Bounds(
         kind_of(backbone),

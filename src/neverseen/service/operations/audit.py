@@ -161,7 +161,7 @@ class AuditLog:
             return begins and sum(path.stat().st_size for path in paths) <= _BACK
 
     def close(self) -> None:
-        """Write what waits, and let go of the file. Nothing is written afterwards, whoever tries."""
+        """Write the waiting lines and close the file. Nothing is written after that."""
         self._closed = True
         self._wake.set()
         self._thread.join()
@@ -185,7 +185,7 @@ class AuditLog:
         self._unwritten += [{"time": now} | entry for entry in entries]
 
     def _sealed(self) -> tuple[bytes, AuditHead]:
-        """Return what is to be written, as lines, and the head after it."""
+        """Return the lines to write, and the head after them."""
         lines, head = [], self._head
         for entry in self._unwritten:
             numbered = entry | {"line": head.lines + 1, "previous": head.head}

@@ -87,7 +87,7 @@ class History:
 
 
 def _latency(minute: int, taken: list[float]) -> list[dict[str, Any]]:
-    """Return what charts show of a minute; nothing if nothing was predicted in it."""
+    """Return the point of a minute for the charts; none if nothing was predicted in it."""
     if not taken:
         return []
     median, most = np.percentile(taken, (50, 99)).tolist()

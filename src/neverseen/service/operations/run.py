@@ -144,7 +144,7 @@ class Server(uvicorn.Server):
 
 
 def connections_of(settings: Settings) -> Connections:
-    """Return what counts the connections of a service, within its settings and what the process may open."""
+    """Return the connections of a service, limited by its settings and by the files that the process may open."""
     most = allowed(settings.max_connections)
     unsent = settings.max_waiting_bytes // _UNSENT_PART
     return Connections(most, settings.connections_per_address, settings.idle_timeout, most_unsent=unsent)

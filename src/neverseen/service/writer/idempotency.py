@@ -49,11 +49,11 @@ class Repetitions:
         self._running: dict[bytes, tuple[bytes, asyncio.Future[Any]]] = {}
 
     def tag(self, client: str, key: str) -> bytes:
-        """Return what stands for an idempotency key of a client."""
+        """Return the tag of a client's idempotency key."""
         return self._digest(b"neverseen:idem", client.encode() + b"\0" + key.encode())
 
     def body(self, action: str, *parts: bytes | bytearray | memoryview) -> bytes:
-        """Return what stands for the content of a request, given in parts."""
+        """Return the keyed digest of a request's content, given in parts."""
         return self._digest(b"neverseen:body", action.encode() + b"\0", *parts)
 
     async def once(self, tag: bytes | None, body: bytes, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -98,7 +98,7 @@ class Repetitions:
 
 
 def to_keep(body: bytes, receipts: Sequence[bytes]) -> bytes:
-    """Return what the ledger keeps of a body: the lasting digest, if there is one, and the body's own.
+    """Return the digests of a body that the ledger keeps: the lasting one, if there is one, and the body's own.
 
     `body` is that of `Repetitions.body`. The receipts are those that the request shows or is given.
     """

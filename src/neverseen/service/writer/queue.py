@@ -175,7 +175,7 @@ class Writer:
         samples.give(job.client, min(job.samples, samples.share))
 
     def waiting(self, client: str | None = None) -> list[Job]:
-        """Return what is not applied yet, of a client or of all, newest first."""
+        """Return the requests that are not applied yet, of one client or of all, newest first."""
         with self._wake:
             jobs = [job for job in self._running if client in (None, job.client)]
             jobs += self._jobs if client is None else self._jobs.of(client)

@@ -95,7 +95,7 @@ class Room:
         return new
 
     def asked(self, client: str, names: set[str]) -> None:
-        """Note what `require_few` has returned, once it counts against the client."""
+        """Note the classes that `require_few` returned, once they count against the client."""
         known = self._asked.of(client)
         if len(known) > self._settings.max_classes:
             known.clear()
@@ -173,7 +173,7 @@ def fitted(settings: Settings) -> Settings:
 
 
 def memory_for_store(settings: Settings) -> int:
-    """Return the bytes that are left for the store, beside what bodies, what is made of them and processes may take."""
+    """Return the bytes that bodies, their results and other processes leave for the store."""
     apart = (settings.reading_processes + 1) * settings.reading_memory  # and one that checks certificates
     return max(0, memory_left(settings.memory, apart) - 2 * settings.max_waiting_bytes)
 
@@ -196,7 +196,7 @@ def memory_left(setting: int, apart: int = 0) -> int:
 
 
 def _used() -> dict[str, int]:
-    """Return what this process uses, in bytes, where the system tells."""
+    """Return the memory that this process uses, in bytes, if the system reports it."""
     try:
         lines = Path("/proc/self/status").read_text("ascii", "replace").splitlines()
     except OSError:
