@@ -467,7 +467,7 @@ def test_a_long_chain_is_checked_in_parts(page: Page, service: Running) -> None:
     page.route("**/v1/certificates/1", hasty)
     hurried(page)
     go(page, "/certificates/4")
-    check(page, "chain").get_by_text("Unbroken back to certificate 2. It stopped there, after 2.").wait_for()
+    check(page, "chain").get_by_text("Unbroken back to certificate 2. Stopped there, after 2.").wait_for()
     page.get_by_role("heading", name="Checked in part").wait_for()
     page.get_by_role("button", name="Check further back").click()
     page.get_by_role("heading", name="Signed, and part of an unbroken chain").wait_for()

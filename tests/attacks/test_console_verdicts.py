@@ -416,18 +416,18 @@ def test_five_of_four_thousand(page: Page, service: Running) -> None:
 
 WRONG_ROWS = {
     "1,5;2,5;3,5;4,5": "Row 1 has commas and semicolons",
-    "1,,2,3,4,5,6,7,8": "Row 1 has nothing in place 2",
-    "1;;2;3;4;5;6;7;8": "Row 1 has nothing in place 2",
-    "1\t\t2\t3\t4\t5\t6\t7\t8": "Row 1 has nothing in place 2",
-    "\t1\t2\t3\t4\t5\t6\t7\t8": "Row 1 has nothing in place 1",
-    "1,2,3,4,5,6,7,8,": "Row 1 has nothing in place 9",
+    "1,,2,3,4,5,6,7,8": "Row 1 has no value in place 2",
+    "1;;2;3;4;5;6;7;8": "Row 1 has no value in place 2",
+    "1\t\t2\t3\t4\t5\t6\t7\t8": "Row 1 has no value in place 2",
+    "\t1\t2\t3\t4\t5\t6\t7\t8": "Row 1 has no value in place 1",
+    "1,2,3,4,5,6,7,8,": "Row 1 has no value in place 9",
     "1,5 2,5 3,5 4,5": "Row 1 has something that is not a finite number",
     "1,5\t2,5\t3,5\t4,5": "Row 1 has something that is not a finite number",
     "1 2 3 4 5 6 7 0x10": "Row 1 has something that is not a finite number",
     "1 2 3 4 5 6 7 0b11": "Row 1 has something that is not a finite number",
     "1 2 3 4 5 6 7 Infinity": "Row 1 has something that is not a finite number",
     "1 2 3 4 5 6 7 1e999": "Row 1 has something that is not a finite number",
-    "1 2 3 4 5 6 7 8\n1;2;3;4;5;6;7;": "Row 2 has nothing in place 8",
+    "1 2 3 4 5 6 7 8\n1;2;3;4;5;6;7;": "Row 2 has no value in place 8",
 }
 """Rows that were taken for others, or could be, and what is said of them."""
 
