@@ -255,8 +255,8 @@ FORGERIES: list[tuple[Callable[[dict[str, Any], dict[str, Any]], Any], str]] = [
     (tensor("weights", data_offsets=[0, 144]), "tensors are misplaced"),
     (tensor("weights", note=1), "tensors are misplaced"),
     (tensor("zeros", dtype="I8", shape=[0], data_offsets=[216, 216]), "a tensor too many"),
-    (without("weights"), "behind its tensors"),
-    (lambda about, header: bytes(400), "behind its tensors"),
+    (without("weights"), "extra bytes after its tensors"),
+    (lambda about, header: bytes(400), "extra bytes after its tensors"),
     (lambda about, header: bytes(216), "not of the shape of its settings"),  # zeros have a narrower type
 ]
 

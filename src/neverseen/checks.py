@@ -32,7 +32,7 @@ from neverseen.backbones.recipes import TAKES, takes
 from neverseen.encoding import Encoder, encoder_of, require_storable
 from neverseen.engine.arithmetic import CodeMatrix, IntegerSystem, class_sums, gram
 from neverseen.engine.solver import solve
-from neverseen.errors import CheckFailedError, ConfigurationError, LedgerError, NeverseenError
+from neverseen.errors import CheckFailedError, ConfigurationError, InputError, LedgerError, NeverseenError
 from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.labels import canonical_json
 
@@ -77,6 +77,8 @@ def yield_checks(thing: Encoder | Backbone | HardwareOf[Any] | str, samples: Any
         yield from (Check(run, (thing, made)) for run in _BACKBONE)
     else:
         runs = _DATABASE if isinstance(thing, str) else _ENCODER if isinstance(thing, Encoder) else _HARDWARE
+        if runs is _HARDWARE and not hasattr(thing, "name"):
+            raise InputError(f"there are no checks for {thing!r}: give an encoder, a backbone, a hardware or a URL")
         yield from (Check(run, (thing,)) for run in runs)
 
 

@@ -185,7 +185,7 @@ def test_a_forget_that_fails_after_the_commit_is_told(
         fail(patched, error, Statistics, "remove_class" if way == "class" else "subtract")
         failed = invoked(*given[way])
     assert failed.exit_code != 0
-    assert f"may have been forgotten, and not published yet: run neverseen publish {folder}" in failed.stderr
+    assert f"may have been forgotten, but not published yet: run neverseen publish {folder}" in failed.stderr
     again = invoked(*given[way])
     assert again.exit_code == 1
     assert f"in no certificate yet: run neverseen publish {folder}" in again.stderr
@@ -231,7 +231,7 @@ def test_a_publication_that_fails_before_a_seal(folder: Path, learned: Path, mon
         fail(patched, OSError("disk"), Store, "publish")
         forgot = invoked("forget", folder, "--receipts", learned, "--seal")
     assert forgot.exit_code == 1
-    assert f"6 samples forgotten, and not published yet: run neverseen seal {folder} later" in forgot.stderr
+    assert f"6 samples forgotten, but not published yet: run neverseen seal {folder} later" in forgot.stderr
     assert "not sealed" not in forgot.stderr
 
 

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from neverseen.proof.certificates import Certificate
     from neverseen.store import Store
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]
-Seal = Annotated[bool, typer.Option("--seal", help="Then clear the disk of what was forgotten.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Rehearse: say what would be forgotten, and change nothing.")]
+Seal = Annotated[bool, typer.Option("--seal", help="Then clear forgotten samples off the disk.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -74,19 +74,20 @@ def init(
     backbone: Annotated[
         str,
         typer.Option(
-            help="What makes features of samples: features:NUMBER if they are there already (or features:NUMBER:NAME, "
-            "with the name of what made them), efficientnet_lite0 for images, minilm for texts, onnx:FILE for a "
-            "network of yours on images, or MODULE:FUNCTION, of a module in this folder or installed, for any other.",
+            help="The backbone, which turns samples into features: features:NUMBER if you have features already (or "
+            "features:NUMBER:NAME, where NAME says what produced them), efficientnet_lite0 for images, minilm for "
+            "texts, onnx:FILE for your own network on images, or MODULE:FUNCTION, from an installed module or one in "
+            "this folder, for any other.",
             show_default=False,
         ),
     ],
     codes: Annotated[
-        int, typer.Option(help="Size of the random projection: more is more accurate, and slower.", min=1, max=2**20)
+        int, typer.Option(help="Size of the random projection: larger is more accurate and slower.", min=1, max=2**20)
     ] = 2048,
-    seed: Annotated[int, typer.Option(help="Of the random projection.", min=0, max=2**64 - 1)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random projection.", min=0, max=2**64 - 1)] = 0,
     gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.", min=1, max=2**40)] = 2**16,
     track_classes: Annotated[
-        bool, typer.Option("--track-classes", help="Keep each class's own sums, for forget-class.")
+        bool, typer.Option("--track-classes", help="Keep separate sums for each class, which forget-class needs.")
     ] = False,
     ledger: Annotated[
         str | None,
@@ -99,7 +100,7 @@ def init(
     keys: Annotated[
         Path | None,
         typer.Option(
-            help="A key file outside of the folder, made if it is not there. Every change needs it then.",
+            help="A key file outside the folder, created if missing. Every later change needs it.",
             show_default="a file in the folder",
         ),
     ] = None,
@@ -135,7 +136,7 @@ def init(
     typer.echo(f"made {folder}, for {made.n_features} features of {made.name}")
     typer.echo(f"its certificates are signed with the key {description.public_key}")
     if description.backbone["recipe"] is None:
-        typer.echo(f"its folder does not say how to make the backbone: give --backbone {backbone} with each command")
+        typer.echo(f"the store has no recipe for its backbone: give --backbone {backbone} with each command")
 
 
 def learn(
@@ -152,7 +153,7 @@ def learn(
     random_ids: Annotated[bool, typer.Option("--random-ids", help="Do not use the source's ids or paths.")] = False,
     skip_bad: SkipBad = False,
     skip_held: Annotated[
-        bool, typer.Option("--skip-held", help="Leave out samples that are held already, or come twice.")
+        bool, typer.Option("--skip-held", help="Leave out samples that are already held, or that occur twice.")
     ] = False,
     publish: Publish = True,
     backbone: Backbone = None,
@@ -161,7 +162,7 @@ def learn(
 ) -> None:
     """Learn samples, all or none, and write a receipt for each.
 
-    Receipts are what samples are forgotten by: give them to those whose samples they are. The store keeps none.
+    A receipt is the means to forget its sample: give each to the sample's owner. The store keeps none.
 
     Example: `neverseen learn shop monday.csv --receipts monday.jsonl`
     """
@@ -189,7 +190,7 @@ def learn(
                 again = model.held_already(
                     Prepared(change.quantised, list(change.prints)), found.labels or [], found.owners
                 )
-            file.write(change.receipts, change.facts())  # before the change: whoever holds receipts can forget
+            file.write(change.receipts, change.facts())  # before the change: with the receipts it can be undone
             model.commit(change)
             if not change.receipts:
                 file.discard()
@@ -215,8 +216,8 @@ def learn(
         )
         return
     if any(again):
-        ending = "left out" if skip_held else "learned again, and counted again (--skip-held leaves them out)"
-        typer.echo(f"held already, or given twice: {sum(again):,} of {counted(len(again), 'sample')}, {ending}")
+        ending = "left out" if skip_held else "learned again and counted again (--skip-held leaves them out)"
+        typer.echo(f"already held, or given twice: {sum(again):,} of {counted(len(again), 'sample')}, {ending}")
     if not change.receipts:
         typer.echo("nothing was new: no sample was learned, and no receipts were written")
         return
@@ -230,9 +231,9 @@ def forget(
         Path | None, typer.Argument(help="Samples, as for learn, instead of receipts.", show_default=False)
     ] = None,
     receipts: Receipts = None,
-    only_id: Annotated[list[str] | None, typer.Option("--id", help="Of the receipts, only those of this id.")] = None,
+    only_id: Annotated[list[str] | None, typer.Option("--id", help="Use only the receipts of this id.")] = None,
     only_owner: Annotated[
-        list[str] | None, typer.Option("--owner", help="Of the receipts, only those of this owner.")
+        list[str] | None, typer.Option("--owner", help="Use only the receipts of this owner.")
     ] = None,
     labels: Labels = None,
     label: Label = None,
@@ -240,7 +241,7 @@ def forget(
     owners: Owners = None,
     texts: Texts = None,
     by_content: Annotated[
-        bool, typer.Option("--by-content", help="Do not use the source's ids. Its owners count all the same.")
+        bool, typer.Option("--by-content", help="Ignore the source's ids. Its owners still count.")
     ] = False,
     skip_bad: SkipBad = False,
     dry_run: DryRun = False,
@@ -252,13 +253,13 @@ def forget(
 ) -> None:
     """Forget samples, all or none, by their receipts or by the samples themselves.
 
-    Images are found by their content, whatever their names are now. Where a source has owners, only their own samples
-    go.
+    Images are found by their content, whatever their names are now. If a source has owners, only their own samples
+    are forgotten.
 
     Example: `neverseen forget shop --receipts monday.jsonl --owner ada`
     """
     if (source is None) == (not receipts):
-        raise typer.BadParameter("give receipts with --receipts, or a source of samples, and not both")
+        raise typer.BadParameter("give either receipts with --receipts or a source of samples, not both")
     of_sources: dict[str, Any] = {
         "--labels": labels,
         "--label": label,
@@ -270,9 +271,9 @@ def forget(
     named = [option for option, value in of_sources.items() if value is not None]
     if source is None and named:
         hint = "; --id and --owner choose among receipts" if {"--ids", "--owners"} & set(named) else ""
-        raise typer.BadParameter(f"{named[0]} is for a source of samples, and receipts are given: leave it out{hint}")
+        raise typer.BadParameter(f"{named[0]} applies to a source of samples, not to receipts: leave it out{hint}")
     if source is not None and (only_id or only_owner):
-        raise typer.BadParameter("--id and --owner choose among receipts: give these with --receipts")
+        raise typer.BadParameter("--id and --owner choose among receipts: give the receipts with --receipts")
     found = made = None
     if source is not None:
         takes, made = taken_by(folder, backbone)
@@ -306,8 +307,8 @@ def forget(
             raise NotLearnedError(_missed(error, places, request)) from error
         except AmbiguousError as error:
             raise InputError(
-                f"{places[error.row]}: {folder} holds several such samples. Say which with a column of ids (--ids) and "
-                "one of owners (--owners), or give their receipts with --receipts. Nothing was changed"
+                f"{places[error.row]}: {folder} holds several such samples. Identify it by a column of ids (--ids) and "
+                "one of owners (--owners), or give the receipts with --receipts. Nothing was changed"
             ) from error
         skipped = [] if found is None else skipped_view(found)
         classes = Counter(text(normalise(name)) for name in names)
@@ -318,7 +319,7 @@ def forget_class(
     folder: Folder,
     label: Annotated[str, typer.Argument(help="The class.", show_default=False)],
     kind: Annotated[
-        str | None, typer.Option(help="text or number, where there are classes of both that are written alike.")
+        str | None, typer.Option(help="text or number, if the store has a class of each with this name.")
     ] = None,
     dry_run: DryRun = False,
     seal: Seal = False,
@@ -335,8 +336,8 @@ def forget_class(
         raise typer.BadParameter("--kind is text or number")
     if not described(folder).track_classes:
         raise ConfigurationError(
-            f"{folder} does not keep each class's own sums, which forget-class needs: that is chosen when a store is "
-            f"made, with --track-classes. Forget the samples with neverseen forget {folder}"
+            f"{folder} was made without --track-classes, so it has no separate sums for each class, which forget-class "
+            f"needs. Forget the samples with neverseen forget {folder}"
         )
     signs = (publish or seal) and not dry_run
     with opened(folder, write=True, keys=keys, signs=signs, words=backbone) as model:
@@ -346,9 +347,10 @@ def forget_class(
             held = [name for name in held if isinstance(from_text(name), str) == (kind == "text")]
         if not held:
             _tell_waiting(model)
-            raise NotLearnedError(f"the store holds no sample of class {label!r}: never learned, or forgotten already")
+            raise NotLearnedError(f"the store holds no sample of class {label!r}: never learned, or already forgotten")
         if len(held) > 1:
-            raise InputError(f"classes that are written {label!r}: {', '.join(held)}; say --kind text or --kind number")
+            names = ", ".join(held)
+            raise InputError(f"several classes are called {label!r}: {names}; add --kind text or --kind number")
         with _told_if_made(model, counted(counts[held[0]], "sample")):
             model.forget_class(from_text(held[0]), dry_run=dry_run)
         _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json, {})
@@ -368,7 +370,7 @@ def publish(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
 
 
 def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
-    """Publish, and clear the disk of what was forgotten.
+    """Publish, and clear forgotten samples off the disk.
 
     Example: `neverseen seal shop`
     """
@@ -388,8 +390,8 @@ def _taken(error: IdTakenError, folder: Path, source: Path, found: Samples) -> I
     whose = "" if found.owners is None or found.owners[row] is None else " of this owner"
     if first is None:
         return InputError(
-            f"{source}, {place}: {folder} holds a sample{whose} under the id {name} already. If it is the same "
-            "sample, leave it out (--skip-held); else give it another id, or use --random-ids"
+            f"{source}, {place}: {folder} already holds a sample{whose} under the id {name}. If it is the same "
+            "sample, leave it out (--skip-held); otherwise give it another id, or use --random-ids"
         )
     return InputError(
         f"{source}, {found.places[first]} and {place}: two samples{whose} have the id {name}. Give one of them another "
@@ -400,7 +402,7 @@ def _taken(error: IdTakenError, folder: Path, source: Path, found: Samples) -> I
 def _chosen(
     model: Store, given: list[tuple[str, bytes]], ids: list[str] | None, owners: list[str] | None
 ) -> list[tuple[str, Shown]]:
-    """Return the receipts of these ids and owners, going by what is sealed in them."""
+    """Return the receipts of these ids and owners, as sealed in them."""
     chosen = []
     for where, token in given:
         try:
@@ -411,7 +413,7 @@ def _chosen(
         if (not ids or known.get("id") in ids) and (not owners or known.get("owner") in owners):
             chosen.append((where, shown))
     if not chosen:
-        raise InputError(f"of {counted(len(given), 'receipt')}, none is of that id and owner")
+        raise InputError(f"none of {counted(len(given), 'receipt')} has that id and owner")
     return chosen
 
 
@@ -422,32 +424,32 @@ def _placed(error: ReceiptRejectedError, where: str) -> ReceiptRejectedError:
 
 
 def _missed(error: NotLearnedError, places: list[str], request: dict[str, Any]) -> str:
-    """Return which samples of a source are not held, in words of the command line."""
+    """Return which samples of a source are not held, as a message for the command line."""
     first = places[error.rows[0]]
     count = f" ({len(error.rows):,} of {counted(len(places), 'sample')} in all)" if len(places) > 1 else ""
     if isinstance(error, FeaturesMovedError):
         return (
-            f"{first}: this very sample was learned, but its features come out differently here{count}: another "
+            f"{first}: this sample was learned, but its features come out differently here{count}: another "
             "machine, library or setting rounds differently. Forget it with --receipts. Nothing was changed"
         )
     known = ["label", *(what.removesuffix("s") for what in ("ids", "owners") if request.get(what) is not None)]
     return (
-        f"{first}: no such sample is held with this {', '.join(known)}{count}: never learned, forgotten already, "
-        "somebody else's, or listed more often than learned. Nothing was changed"
+        f"{first}: no such sample is held with this {', '.join(known)}{count}: it was never learned, is already "
+        "forgotten, has another owner, or is listed more often than it was learned. Nothing was changed"
     )
 
 
 @contextmanager
 def _told_if_made(model: Store, what: str) -> Iterator[None]:
-    """If a forget fails that is on disk, or may be, say so: it is neither undone nor published."""
+    """If a forget fails but may be on disk, say so: it is neither undone nor published."""
     before = model.ledger.meta("sequence")  # goes up with every change
     try:
         yield
     except BaseException as error:
         if getattr(error, "uncertain", False) or _has_changed(model, before):
             typer.echo(
-                f"{what} may have been forgotten, and not published yet: run neverseen publish {model.folder} later, "
-                "which makes up for it. If they were not, the same command can be repeated after that",
+                f"{what} may have been forgotten, but not published yet: run neverseen publish {model.folder} later. "
+                "If they were not forgotten, repeat this command after that",
                 err=True,
             )
         raise
@@ -461,10 +463,10 @@ def _has_changed(model: Store, before: str | None) -> bool:
 
 
 def _tell_waiting(model: Store) -> None:
-    """Tell whoever asks for something that is not held that it may have been forgotten, and not published yet."""
+    """After a request for a sample that is not held, say that forgotten samples may wait to be published."""
     if waiting := len(model.ledger.pending()):
         typer.echo(
-            f"{counted(waiting, 'sample')} forgotten before, and in no certificate yet: run neverseen publish "
+            f"{counted(waiting, 'sample')} forgotten earlier, but in no certificate yet: run neverseen publish "
             f"{model.folder}",
             err=True,
         )
@@ -472,7 +474,7 @@ def _tell_waiting(model: Store) -> None:
 
 @contextmanager
 def _done_before(what: str) -> Iterator[None]:
-    """If what follows a change fails, say what was done: it must not be done again."""
+    """If a step after a change fails, say what was done, so that nobody repeats it."""
     try:
         yield
     except BaseException:
@@ -482,11 +484,11 @@ def _done_before(what: str) -> Iterator[None]:
 
 
 def _ended(model: Store, done: str, publish: bool, *, seal: bool = False) -> Certificate | None:
-    """Publish and seal, as wanted; if one fails, say what was `done` before it, if anything, and what to run later."""
+    """Publish and seal, as wanted. If one fails, say what was `done` before it, and what to run later."""
     certificate = None
     if publish:
         command = f"neverseen {'seal' if seal else 'publish'} {model.folder}"
-        with _done_before(done and f"{done}, and not published yet: run {command} later, and do not repeat it"):
+        with _done_before(done and f"{done}, but not published yet: run {command} later, and do not repeat this"):
             certificate = model.publish()
             done = f"{done}; {published_words(certificate)}"
     if seal:
@@ -522,7 +524,7 @@ def _finish(
         )
         return
     if dry_run:
-        print_table(("class", "samples to go"), class_rows(classes))
+        print_table(("class", "samples to forget"), class_rows(classes))
         typer.echo(f"would forget {counted(count, 'sample')}; nothing was changed")
         return
     ending = "; sealed" if seal else ""

@@ -1,7 +1,7 @@
-"""Stores as commands open them: the backbone made again from its recipe or by the operator, the keys from their file.
+"""Opens stores for commands: the backbone from its recipe or from the operator, the keys from their file.
 
-Here as in all of the command line, what stores and models need is imported where it is used: it takes a second, which
-those who ask for help should not wait.
+As everywhere in the command line, modules for stores and models are imported where they are used. Importing them takes
+a second, and --help should not take that long.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ KINDS = (
     "MODULE:FUNCTION"
 )
 NAMED = ("features", "efficientnet_lite0", "minilm", "onnx")
-"""What comes before a colon in these; a module must have another name."""
+"""The words before a colon in these. A module must have another name."""
 FEATURES = "features"
-"""As ``--backbone`` of a store that is there: samples are rows of its backbone's features."""
+"""As ``--backbone`` of an existing store: samples are rows of its backbone's features."""
 
 
 def recipe_of(words: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def recipe_of(words: str) -> dict[str, Any]:
 
 
 def new_backbone(words: str) -> Backbone:
-    """Return the backbone that ``--backbone`` asks for. Only words of the command line come here."""
+    """Return the backbone that ``--backbone`` asks for. Only call it with words from the command line."""
     from neverseen.backbones import OnnxBackbone
     from neverseen.backbones.recipes import backbone_of
 
@@ -76,8 +76,8 @@ def new_backbone(words: str) -> Backbone:
 def operators_backbone(words: str) -> Backbone:
     """Return what a function of the operator's makes, given as ``module:function``.
 
-    Only words of the command line come here, never those of a store's folder. The current folder is looked into for a
-    module that is not installed, and for no other: it may be full of files from strangers.
+    Only call it with words from the command line, never from a store's folder. The current folder may be full of files
+    from strangers, so it is searched only for a module that is not installed.
     """
     from neverseen.backbones import Backbone
     from neverseen.backbones.recipes import kind_of
@@ -91,7 +91,7 @@ def operators_backbone(words: str) -> Backbone:
         loaded = importlib.import_module(module)
     except Exception as error:  # whatever the operator's module raises
         raise ConfigurationError(
-            f"--backbone {words}: it cannot be imported ({_cause(error)}). Write MODULE:FUNCTION, of a module that is "
+            f"--backbone {words}: it cannot be imported ({_cause(error)}). Give MODULE:FUNCTION, from a module that is "
             f"installed or in this folder. A backbone is one of {KINDS}"
         ) from error
     found: Any = getattr(loaded, name, None)
@@ -106,12 +106,12 @@ def operators_backbone(words: str) -> Backbone:
         raise ConfigurationError(
             f"--backbone {words} gave a {type(made).__name__}: a backbone has a name, n_features, extract and digest"
         )
-    kind_of(made)  # or say that it does not tell
+    kind_of(made)  # or raise: it does not say
     return made
 
 
 def _cause(error: Exception) -> str:
-    """Return an error of the operator's code in one line, with the place it comes from."""
+    """Return an error of the operator's code in one line, with its place."""
     frames = traceback.extract_tb(error.__traceback__)
     skipped = (__file__, importlib.__file__)
     own = [frame for frame in frames if frame.filename not in skipped and Path(frame.filename).is_file()]
@@ -122,11 +122,11 @@ def _cause(error: Exception) -> str:
 def require_place(folder: Path) -> None:
     """Raise unless a folder can be made."""
     if folder.exists() or folder.is_symlink():
-        raise FileExistsError(f"{folder} is there already: choose another folder")
+        raise FileExistsError(f"{folder} already exists: choose another folder")
     if not folder.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder.parent} to make {folder.name} in: make it first")
+        raise FileNotFoundError(f"the folder {folder.parent} for {folder.name} does not exist: make it first")
     if not os.access(folder.parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"{folder} cannot be made: {folder.parent} may not be written. Choose another place")
+        raise PermissionError(f"{folder} cannot be made: {folder.parent} is not writable. Choose another place")
 
 
 def keys_of(folder: Path, given: Path | None) -> Keyring:
@@ -141,7 +141,7 @@ def keys_of(folder: Path, given: Path | None) -> Keyring:
 
 
 def described(folder: Path) -> Description:
-    """Return what a store is, as the file in its folder says."""
+    """Return the description of a store."""
     from neverseen.store.description import NAME, Description
 
     if folder.exists() and not folder.is_dir():
@@ -152,7 +152,7 @@ def described(folder: Path) -> Description:
 
 
 def backbone_for(folder: Path, words: str | None) -> Backbone:
-    """Return the backbone of a store, given with ``--backbone`` or not, or say at once that it cannot be made."""
+    """Return the backbone of a store, with or without ``--backbone``; raise at once if it cannot be made."""
     from neverseen.backbones.recipes import backbone_of, takes
     from neverseen.store.absent import AbsentBackbone, checked
 
@@ -164,15 +164,15 @@ def backbone_for(folder: Path, words: str | None) -> Backbone:
     recipe = about.get("recipe")
     if takes(recipe) is None:
         raise ConfigurationError(
-            f"{folder} was made with the backbone {about['name']}, and its folder does not say how to make it. Give it "
-            "with --backbone MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
+            f"{folder} was made with the backbone {about['name']}, and has no recipe for it. Give the backbone with "
+            "--backbone MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
             "status and verify need no backbone"
         )
     return backbone_of(recipe, folder)
 
 
 def taken_by(folder: Path, words: str | None) -> tuple[Takes, Backbone | None]:
-    """Return what a store takes, and its backbone if it had to be made to know: before anything else takes time."""
+    """Return what a store takes, and its backbone if that had to be made to find out. Call this before slow work."""
     from neverseen.backbones.recipes import kind_of, takes
 
     description = described(folder)
@@ -186,7 +186,7 @@ def taken_by(folder: Path, words: str | None) -> tuple[Takes, Backbone | None]:
 
 
 def require_published(model: Store) -> None:
-    """Raise `NotPublishedError`, with what to do, unless readers see anything."""
+    """Raise `NotPublishedError`, with the remedy, unless a version is published."""
     if model.published_number == 0:
         raise NotPublishedError(f"nothing is published in {model.folder} yet: run neverseen publish {model.folder}")
 
@@ -207,17 +207,17 @@ def opened(
     Parameters
     ----------
     keys : Path or None
-        The key file, where it is not in the folder.
+        The key file, if it is not in the folder.
     raw : bool
         Whether raw samples will be given, for which the backbone is made.
     words : str or None
         Of ``--backbone``.
     made : Backbone, optional
-        The backbone, if it is there already.
+        The backbone, if it is already made.
     needs_keys : bool
-        Whether nothing can be done without the keys.
+        Whether the command needs the keys.
     signs : bool
-        Whether a certificate will be signed. Without its key nothing is changed first that cannot be published then.
+        Whether a certificate will be signed. If the signing key is missing, the store is refused before any change.
     """
     from neverseen import store
     from neverseen.store.parts import SIGNING_KEY
@@ -237,11 +237,11 @@ def opened(
     backbone = made
     if made is None and (raw or words is not None):  # a cache that is given must lose what is forgotten by receipt too
         backbone = backbone_for(folder, words)
-    hardware = "auto" if write or raw else "numpy"  # what only reads is done before PyTorch would be there
+    hardware = "auto" if write or raw else "numpy"  # a reader is done before PyTorch would be imported
     try:
         return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)
     except KeyMissingError:
         raise KeyMissingError(
-            "this store was written by version 0.1.0. To bring it up to date takes its keys, which are not in its "
-            "folder: give their file with --keys FILE"
+            "version 0.1.0 wrote this store. Bringing it up to date needs its keys, which are not in its folder: give "
+            "their file with --keys FILE"
         ) from None

@@ -372,10 +372,18 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, *, reset: bool, least: int = 1, any_label: bool = False
     ) -> tuple[np.ndarray, LabelIndex]:
         plain = not reset and self._is_plain(X, least)
-        features = X if plain else validate_data(self, X, reset=reset, ensure_min_samples=least)
+        features = X if plain else self._validated(X, reset=reset, ensure_min_samples=least)
         index = LabelIndex(label_list(y, any_label))
         check_consistent_length(features, index.positions)
         return features, index
+
+    def _validated(self, X: Any, **ways: Any) -> np.ndarray:
+        """Return X as scikit-learn's validation does; what it refuses is an error of ours."""
+        try:
+            features: np.ndarray = validate_data(self, X, **ways)
+        except ValueError as error:
+            raise InputError(_unfit(X) or str(error)) from error
+        return features
 
     def _is_plain(self, X: Any, least: int) -> bool:
         """Return whether scikit-learn's validation, slow beside a small request, would hand X back as it is."""
@@ -391,9 +399,23 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> tuple[np.ndarray, list[str]]:
         model = self._require()
-        features = X if self._is_plain(X, 1) else validate_data(self, X, reset=False)
+        features = X if self._is_plain(X, 1) else self._validated(X, reset=False)
         scores, names = model.scores(quantise(features))
         if not names:  # another thread had the last sample forgotten
             self._require()
             raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
         return scores, names
+
+
+def _unfit(X: Any) -> str:
+    """Return what is wrong with the first row that is not finite, if that is what is wrong.
+
+    scikit-learn would advise to fit something that fills gaps. Nothing may be fitted on samples that may be forgotten.
+    """
+    try:
+        bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)
+    except (TypeError, ValueError):
+        return ""
+    if not bad.any():
+        return ""
+    return f"row {int(bad.argmax())} of X has NaN or infinity among its features: leave the sample out, or fill the gap"

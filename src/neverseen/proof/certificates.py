@@ -1,15 +1,15 @@
-"""Certificates: what a published version says of itself to people who need not trust who published it.
+"""Certificates: signed statements about published versions, for people who need not trust the publisher.
 
-Each version of a model has one: a small JSON file with digests of the sums and of the weights before and after, what
-was forgotten in between, the proven error bound, the time, the head of the service's audit log, and the SHA-256 of the
-certificate before it, signed with Ed25519. So the certificates form a chain. Nobody can change, drop or swap one
-without breaking it; and who remembers the newest one's digest also sees if the end was cut off.
+Each version of a model has a certificate: a small JSON file, signed with Ed25519. It holds digests of the sums and of
+the weights before and after, the commitments of the samples forgotten in between, the proven error bound, the time, the
+head of the service's audit log, and the SHA-256 of the previous certificate. So the certificates form a chain. Nobody
+can change, drop or swap one without breaking it. Anyone who knows the digest of the newest one also notices if the end
+is cut off.
 
-What was forgotten is listed as *commitments*: a hash of each sample's receipt (`neverseen.proof.receipts`). A receipt
-is sealed under a secret key, so whoever has it recognises its commitment, and to everybody else the commitment is 32
-random bytes.
+A *commitment* is a hash of a sample's receipt (`neverseen.proof.receipts`). A receipt is sealed under a secret key, so
+its holder recognises the commitment, and to everybody else the commitment is 32 random bytes.
 
-Nothing here needs a secret but `issue`. A check that fails raises `CertificateRejectedError` with the reason.
+Only `issue` needs a secret. A failed check raises `CertificateRejectedError` with the reason.
 ``docs/certificate.schema.json`` is the schema of the file.
 """
 
@@ -34,9 +34,9 @@ from neverseen.proof.receipts import commitment
 from neverseen.proof.signing import SigningKey, ed25519_keys
 
 FORMATS = ("neverseen-certificate-1", "neverseen-certificate-2")
-"""What is read, the oldest first. Along a chain the format never goes back."""
+"""Formats that are read, the oldest first. Along a chain the format never goes back."""
 FORMAT = FORMATS[-1]
-"""What is issued."""
+"""The format of new certificates."""
 SIZE_LIMIT = 2**30
 """Bytes of a certificate: room for some sixteen million commitments."""
 _CONTEXTS = {
@@ -53,7 +53,7 @@ _BOUNDS = {(2.0 ** -(bits + 1)).hex(): bits for bits in range(1, 53)}  # error b
 
 @dataclass(frozen=True)
 class State:
-    """What a model was at one moment.
+    """The state of a model at one moment.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class State:
 
 @dataclass(frozen=True)
 class AuditHead:
-    """How far an audit log had come at one moment.
+    """The head of an audit log at one moment.
 
     Attributes
     ----------
@@ -115,24 +115,24 @@ class Certificate:
     configuration : str
         Digest of the model's configuration.
     before, after : State
-        The version published before (for the first: the empty model), and this one.
+        The previous version (for the first certificate: the empty model), and this one.
     learned, forgotten : int
-        Samples that came and went in between.
+        Samples learned and forgotten since the previous certificate.
     commitments : tuple of str
-        One for each sample forgotten, in hex, sorted.
+        One for each forgotten sample, in hex, sorted.
     error_bound : str
         ``float.hex()`` of half a grid step: no weight is further than this from the exact solution.
     previous : str or None
-        SHA-256 of the file of the certificate before; None for the first.
+        SHA-256 of the previous certificate's file; None for the first.
     key : str
         Ed25519 public key, in hex.
     signature : str
         Of everything else, in hex.
     audit : AuditHead or None
-        Of the service's audit log, which must hold this line ever after; None where no service published it, and in
+        The head of the service's audit log, which must keep this line; None if no service published the version, and in
         format 1.
     format : str
-        Of `FORMATS`.
+        One of `FORMATS`.
     """
 
     number: int
@@ -160,21 +160,21 @@ class Certificate:
         return canonical_json(self._fields()).encode() + b"\n"
 
     def digest(self) -> str:
-        """Return the SHA-256 of the certificate's file, by which the next one names it."""
+        """Return the SHA-256 of the certificate's file, which the next certificate states."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
     @classmethod
     def from_json(cls, raw: bytes, source: str = "the certificate") -> Certificate:
         """Return the certificate that a file holds, or raise `CertificateRejectedError`.
 
-        The form alone is checked, and strictly: there is one text for each certificate. Whether it is signed, and by
-        whom, is for `check_signature` to say.
+        Only the form is checked, strictly: each certificate has exactly one text. `check_signature` checks the
+        signature.
 
         Parameters
         ----------
         raw : bytes
         source : str
-            What to call it in an error, such as its path.
+            Its name in errors, such as its path.
         """
         if len(raw) > SIZE_LIMIT:
             raise CertificateRejectedError(f"{source} is too large: {len(raw)} bytes; at most {SIZE_LIMIT} are read")
@@ -182,7 +182,7 @@ class Certificate:
             fields = json.loads(raw.decode("ascii"))
             canonical = canonical_json(fields).encode() + b"\n" == raw
         except (ValueError, RecursionError) as error:
-            raise CertificateRejectedError(f"{source} is not JSON: it is damaged, or something else") from error
+            raise CertificateRejectedError(f"{source} is not JSON: it is damaged, or not a certificate") from error
         if not isinstance(fields, dict) or fields.get("format") not in FORMATS:
             raise CertificateRejectedError(f"{source} is not a certificate of format {' or '.join(FORMATS)}")
         if not canonical:
@@ -221,7 +221,7 @@ class Certificate:
         return fields
 
     def _signed(self) -> bytes:
-        """Return what is signed: all but the signature."""
+        """Return the signed bytes: everything but the signature."""
         fields = self._fields()
         del fields["signature"]
         return _CONTEXTS[self.format] + canonical_json(fields).encode()
@@ -230,9 +230,9 @@ class Certificate:
 def is_mine(certificate: Certificate, receipt: bytes) -> bool:
     """Return whether a certificate lists this receipt.
 
-    True proves that the version of this certificate was published as one from which the sample of this receipt had
-    gone. It does not prove that the sample is gone now: it may have been learned again since, under the same id or
-    another, and no certificate tells. Whoever has the store can look (`neverseen.store.Store.holds`).
+    True proves that the publisher stated, with this version, that the sample of this receipt was forgotten. It does not
+    prove that the sample is not held now: it may have been learned again since, under the same id or another, and no
+    certificate shows that. The store can tell (`neverseen.store.Store.holds`).
 
     False proves nothing about the sample: it may be held, never learned, or listed by another certificate.
     """
@@ -260,8 +260,8 @@ def issue(
     Parameters
     ----------
     time : str or None
-        None stands for now. If the clock has been set back, the time of the previous certificate is repeated: times
-        in a chain never decrease.
+        None stands for now. If the clock was set back, the time of the previous certificate is repeated: times in a
+        chain never decrease.
     configuration : str
         Configuration digest, in hex.
     commitments : iterable of bytes
@@ -303,7 +303,7 @@ def issue(
     _require_link(previous, unsigned)
     certificate = replace(unsigned, signature=signing_key.sign(unsigned._signed()).hex())
     if (size := len(certificate.to_json())) > SIZE_LIMIT:
-        raise LimitError(f"the certificate would have {size} bytes, more than {SIZE_LIMIT}: forget less at a time")
+        raise LimitError(f"the certificate would have {size} bytes, more than {SIZE_LIMIT}: forget fewer at a time")
     return certificate
 
 
@@ -313,8 +313,8 @@ def check_signature(certificate: Certificate, public_key: str | None = None) -> 
     Parameters
     ----------
     public_key : str, optional
-        The publisher's key, 64 hex digits. **Without it, any key will do**: the signature then says that the
-        certificate is as its signer left it, not who that was.
+        The publisher's key, 64 hex digits. **Without it, any key is accepted**: the signature then shows that the
+        certificate is unaltered, not who signed it.
     """
     if public_key is not None and certificate.key != public_key:
         raise _rejected(certificate, f"signed with the key {certificate.key}, not with the key given, {public_key}")
@@ -330,12 +330,12 @@ def check_signature(certificate: Certificate, public_key: str | None = None) -> 
 
 
 def check_next(certificate: Certificate, previous: Certificate | None, public_key: str | None = None) -> None:
-    """Raise `CertificateRejectedError` unless a certificate is signed and follows directly on another.
+    """Raise `CertificateRejectedError` unless a certificate is signed and directly follows another.
 
     Parameters
     ----------
     previous : Certificate or None
-        None stands for the beginning. That it is signed itself is not checked: if this one is, its digest is.
+        None stands for the beginning. Its own signature is not checked: `certificate` signs its digest.
     public_key : str, optional
         As for `check_signature`.
     """
@@ -344,17 +344,17 @@ def check_next(certificate: Certificate, previous: Certificate | None, public_ke
 
 
 def check_chain(certificates: Sequence[Certificate], public_key: str | None = None, newest: str | None = None) -> None:
-    """Raise `CertificateRejectedError` unless certificates are all there from the first, in order, signed by one key.
+    """Raise `CertificateRejectedError` unless certificates are complete from the first, in order, signed by one key.
 
     Parameters
     ----------
     certificates : sequence of Certificate
         Oldest first.
     public_key : str, optional
-        The publisher's key. Without it, that of the first certificate must have signed them all.
+        The publisher's key. Without it, the key of the first certificate must have signed them all.
     newest : str, optional
-        Digest of the newest certificate, if it is known from elsewhere: a chain cannot tell by itself that its end
-        was cut off.
+        Digest of the newest certificate, if you know it from elsewhere: a chain alone cannot show that its end was cut
+        off.
     """
     if not certificates:
         raise CertificateRejectedError("there is no certificate to check")
@@ -364,13 +364,13 @@ def check_chain(certificates: Sequence[Certificate], public_key: str | None = No
     for certificate in certificates:
         check_signature(certificate, certificates[0].key if public_key is None else public_key)
     if newest is not None and certificates[-1].digest() != newest:
-        raise _rejected(certificates[-1], f"it is not the newest, whose digest is {newest}: the end was cut off")
+        raise _rejected(certificates[-1], f"it is not the newest (digest {newest}): the end was cut off")
 
 
 def check_state(certificate: Certificate, state: State) -> None:
     """Raise `CertificateRejectedError` unless a certificate is about this state.
 
-    The state may be that of a published file, or of a model learned from scratch from what is retained.
+    The state may be that of a published file, or of a model that learned the retained samples from scratch.
     """
     for name, words in (
         ("samples", "the number of samples"),
@@ -380,7 +380,7 @@ def check_state(certificate: Certificate, state: State) -> None:
     ):
         stated, found = getattr(certificate.after, name), getattr(state, name)
         if stated != found:
-            raise _rejected(certificate, f"it states another state: {words} is {stated} there, and here {found}")
+            raise _rejected(certificate, f"it states another state: {words} is {stated} there and {found} here")
 
 
 def _require_sound(certificate: Certificate) -> None:
@@ -399,7 +399,7 @@ def _require_sound(certificate: Certificate) -> None:
     demand(_matches(_SIGNATURE, certificate.signature), "its signature is not 128 hex digits in lower case")
     demand(
         certificate.previous is None if number == 1 else _matches(_DIGEST, certificate.previous),
-        "previous must be 64 hex digits in lower case, and null in certificate 1 alone",
+        "previous must be null in certificate 1, and 64 hex digits in lower case in any other",
     )
     demand(
         isinstance(certificate.error_bound, str) and certificate.error_bound in _BOUNDS,
@@ -408,7 +408,7 @@ def _require_sound(certificate: Certificate) -> None:
     audit = certificate.audit
     demand(
         audit is None or audit.is_sound(),
-        "audit is not a number of lines, and 64 hex digits in lower case",
+        "audit is not a number of lines with 64 hex digits in lower case",
     )
     for side in ("before", "after"):
         state: State = getattr(certificate, side)
@@ -422,7 +422,7 @@ def _require_sound(certificate: Certificate) -> None:
         )
         demand(
             state == State.empty(certificate.configuration) if state.samples == 0 else state.classes > 0,
-            f"{side} holds no sample or no class, and is not the empty model",
+            f"{side} has no sample or no class, but is not the empty model",
         )
     learned, forgotten, before, after = (
         certificate.learned,
@@ -436,32 +436,32 @@ def _require_sound(certificate: Certificate) -> None:
         f"{before.samples} samples before, {learned} learned and {forgotten} forgotten do not make {after.samples}",
     )
     demand(before == after or (learned or forgotten) > 0, "nothing was learned or forgotten, yet the state changed")
-    demand(before == after or before.statistics != after.statistics, "before and after have the same sums, and differ")
+    demand(before == after or before.statistics != after.statistics, "before and after have the same sums, but differ")
     commitments = certificate.commitments
     demand(all(_matches(_DIGEST, entry) for entry in commitments), "a commitment is not 64 hex digits in lower case")
-    demand(all(a < b for a, b in pairwise(commitments)), "its commitments are not sorted, or one is there twice")
-    demand(len(commitments) == forgotten, f"it has {len(commitments)} commitments for {forgotten} samples forgotten")
+    demand(all(a < b for a, b in pairwise(commitments)), "its commitments are not sorted, or one is repeated")
+    demand(len(commitments) == forgotten, f"it has {len(commitments)} commitments for {forgotten} forgotten samples")
 
 
 def _require_link(previous: Certificate | None, certificate: Certificate) -> None:
-    """Raise unless a certificate follows directly on another; None stands for the beginning."""
+    """Raise unless a certificate directly follows another; None stands for the beginning."""
     expected = 1 if previous is None else previous.number + 1
     if certificate.number != expected:
-        raise _rejected(certificate, f"certificate {expected} was expected here: one is missing, twice or out of order")
+        raise _rejected(certificate, f"certificate {expected} was expected here: one is missing, repeated or misplaced")
     if previous is None:
         if certificate.before != State.empty(certificate.configuration):
-            raise _rejected(certificate, "it is the first, and does not begin with the empty model")
+            raise _rejected(certificate, "it is the first, but does not begin with the empty model")
         return
     if certificate.previous != previous.digest():
-        raise _rejected(certificate, f"it follows on another certificate {previous.number} than the one given")
+        raise _rejected(certificate, f"it follows a different certificate {previous.number}, not the one given")
     if certificate.configuration != previous.configuration or certificate.error_bound != previous.error_bound:
-        raise _rejected(certificate, f"its configuration is another than in certificate {previous.number}")
+        raise _rejected(certificate, f"its configuration differs from certificate {previous.number}")
     if certificate.before != previous.after:
         raise _rejected(certificate, f"it does not begin where certificate {previous.number} ended")
     if certificate.time < previous.time:
         raise _rejected(certificate, f"its time {certificate.time} is before that of certificate {previous.number}")
     if certificate.key != previous.key:
-        raise _rejected(certificate, f"it is signed with another key than certificate {previous.number}")
+        raise _rejected(certificate, f"it is not signed with the key of certificate {previous.number}")
     if FORMATS.index(certificate.format) < FORMATS.index(previous.format):
         raise _rejected(
             certificate, f"its format {certificate.format} is older than that of certificate {previous.number}"

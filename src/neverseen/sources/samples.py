@@ -24,11 +24,11 @@ def read_source(
     Parameters
     ----------
     labelled : bool
-        Whether labels are needed. Without them, a line of text is a text, and an image may lie anywhere.
+        Whether labels are needed. If not, a whole line is a text, and an image may lie in any folder.
     takes : Takes, optional
-        What the samples are for. What does not fit is refused, and images are decoded once to see that they can be.
+        What the store takes. Other samples are refused, and images are decoded once to check them.
     skip_bad : bool
-        Leave images out that cannot be used, and note them in ``skipped``.
+        Leave out unusable images, and list them in ``skipped``.
     """
     ending = source.suffix.lower()
     given = [name for name in ("labels", "ids", "owners", "texts") if getattr(columns, name) is not None]
@@ -53,7 +53,7 @@ def read_source(
             found = _usable(source, found, skip_bad=False)
     else:
         raise InputError(
-            f"{source}: what it holds is not known by its name; use a folder of images, or a file that ends in .csv, "
+            f"{source}: the ending of its name is unknown; use a folder of images, or a file that ends in .csv, "
             ".jsonl, .parquet, .npz, .txt or .tsv"
         )
     if not len(found):
@@ -82,8 +82,8 @@ def _images(source: Path, columns: Columns, labelled: bool, takes: Takes | None,
         loose = next((name for name in names if "/" not in name), None)
         if loose is not None:
             raise InputError(
-                f"the image {source / loose} is in no subfolder: its subfolder would be its class. Give one label for "
-                "all images with --label"
+                f"the image {source / loose} is in no subfolder, so it has no class. Put it in a subfolder named after "
+                "its class, or give one label for all images with --label"
             )
         labels = [name.partition("/")[0] for name in names]
     found = Samples(paths, labels, list(names), None, names, names)
@@ -93,13 +93,13 @@ def _images(source: Path, columns: Columns, labelled: bool, takes: Takes | None,
 def _image_paths(source: Path) -> Iterator[Path]:
     for count, path in enumerate(source.rglob("*")):
         if count > ROW_LIMIT:
-            raise InputError(f"{source} has more than {ROW_LIMIT:,} files: work on less at a time")
+            raise InputError(f"{source} has more than {ROW_LIMIT:,} files: use fewer at a time")
         if path.suffix.lower() in IMAGES and path.is_file() and not path.name.startswith("."):
             yield path
 
 
 def _usable(source: Path, found: Samples, skip_bad: bool) -> Samples:
-    """Return the images that can be decoded and prepared; raise, naming the others, unless they may be skipped."""
+    """Return the usable images; raise with the names of the others, unless they may be skipped."""
     from neverseen.backbones import progress_bar
     from neverseen.backbones.contents import decoded
     from neverseen.backbones.images import require_image

@@ -1,6 +1,6 @@
 """Samples from tables: CSV, JSON lines, Parquet and NumPy archives, with texts or features. All of it is untrusted.
 
-What is wrong is named with its file, its line or row, and its column.
+Errors name the file, the line or row, and the column.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from neverseen.proof.receipts import TEXT_LIMIT
 ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
 BYTE_LIMIT = 2**36
-"""Of what a compressed file unpacks to."""
+"""Bytes of a decompressed file."""
 _BATCH = 4096  # rows of a Parquet file that are read at a time
 LINE_LIMIT = 2**24
-"""Letters of a line, and of a cell of a CSV, which may go over several."""
+"""Letters of a line, and of a cell of a CSV, which may span several lines."""
 _GREATEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Where in a source labels, ids, owners and texts are; None for the usual names."""
+    """The columns of labels, ids, owners and texts in a source; None for the usual names."""
 
     labels: str | None = None
     ids: str | None = None
@@ -42,19 +42,19 @@ class Columns:
     """One label for all."""
     texts: str | None = None
     told_apart: bool = True
-    """Whether it matters which sample is which and whose: not for predictions."""
+    """Whether ids and owners matter. For predictions they do not."""
     labelled: bool = True
-    """Whether labels are needed. If not, they are not read: what is to be predicted may have none, or not yet."""
+    """Whether labels are needed. If not, they are not read: samples to predict may have none."""
 
     def read(self, special: Mapping[str, str]) -> dict[str, str]:
-        """Return those columns that are needed; an id is also the name of a sample."""
+        """Return the columns to read; an id is also the name of a sample."""
         unread = (("labels", self.labelled), ("owners", self.told_apart))
         return {what: name for what, name in special.items() if (what, False) not in unread}
 
 
 @dataclass(frozen=True)
 class Takes:
-    """What a store takes, and what to call it when something else is given."""
+    """The kind of samples that a store takes, for checks and messages."""
 
     kind: str
     """``"features"``, ``"images"`` or ``"texts"``."""
@@ -69,19 +69,19 @@ class Takes:
 
 @dataclass
 class Samples:
-    """What a source holds.
+    """The samples of a source.
 
     Attributes
     ----------
     samples : list or ndarray
     labels, ids, owners : list or None
-        None where the source has none.
+        None if the source has none.
     names : list of str
-        What to call each sample when speaking of it.
+        The name of each sample, for messages.
     places : list of str
-        Where in the source each is.
+        The place of each in the source.
     skipped : list of (str, str)
-        What was left out, and why.
+        Samples left out, and why.
     """
 
     samples: Any
@@ -114,7 +114,7 @@ def read_table(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     source : Path
     columns : Columns
     takes : Takes or None
-        What the samples are for. None: texts if there is a column of them, else features.
+        What the store takes. None: texts if there is a column of texts, otherwise features.
     """
     reader = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines, ".npz": _npz}
     return reader.get(source.suffix.lower(), _parquet)(source, columns, takes)
@@ -135,7 +135,7 @@ class _Heads:
         lines: Mapping[str, int] | None = None,
     ) -> None:
         if len(set(heads)) != len(heads):
-            raise InputError(f"{source} has two columns of the same name, or no line of heads")
+            raise InputError(f"{source} has two columns of the same name, or no header line")
         if len(heads) > COLUMN_LIMIT:
             raise InputError(f"{source} has {len(heads):,} columns; at most {COLUMN_LIMIT:,} are read")
         if takes is not None and takes.kind == "images":
@@ -173,7 +173,7 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
             rows = csv.reader(lines_of(source, file), strict=True)
             names = next(rows, [])
             if not names:
-                raise InputError(f"there are no samples in {source}: its first line has no names of columns")
+                raise InputError(f"there are no samples in {source}: its first line has no column names")
             heads = _Heads(source, names, columns, takes)
             places = {what: names.index(name) for what, name in columns.read(heads.special).items()}
             positions = [names.index(name) for name in heads.features]
@@ -184,7 +184,7 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                     continue
                 where = f"{source}, line {rows.line_num}"
                 if len(row) != len(names):
-                    raise InputError(f"{where}: {len(row)} cells under {len(names)} heads")
+                    raise InputError(f"{where}: {len(row)} cells in {len(names)} columns")
                 for what, place in places.items():
                     lists[what].append(_cell(what, row[place], where, names[place], columns))
                 try:
@@ -195,7 +195,7 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                     raise _no_feature(where, names[wrong], row[wrong], takes) from None
                 lines.append(rows.line_num)
                 if len(lines) > ROW_LIMIT:
-                    raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
+                    raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: use fewer at a time")
         except UnicodeDecodeError:
             raise InputError(f"{source} is not text in UTF-8") from None
         except csv.Error as error:
@@ -215,7 +215,7 @@ def _csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
 def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     """Read one JSON object a line: ``text``, or ``features`` with a list of numbers; ``label``, ``id``, ``owner``.
 
-    What one line has, all must have; but a line without an owner is nobody's.
+    All lines must have the same fields. Only the owner is optional.
     """
     entries: dict[int, dict[str, Any]] = {}  # by line
     heads: dict[str, int] = {}  # the first line of each
@@ -232,7 +232,7 @@ def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                 entries[number] = entry
                 heads = dict.fromkeys(entry, number) | heads
                 if len(entries) > ROW_LIMIT:
-                    raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: work on less at a time")
+                    raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: use fewer at a time")
         except UnicodeDecodeError:
             raise InputError(f"{source} is not text in UTF-8") from None
     if not entries:
@@ -251,7 +251,8 @@ def _json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
             if unknown is not None:
                 raise InputError(
                     f"{where}: the field {unknown!r} is unknown. Beside 'features', a line has 'label', 'id' and "
-                    "'owner'. If these have other names, say so with --labels, --ids and --owners; else leave it out"
+                    "'owner'. If these have other names, give them with --labels, --ids and --owners; otherwise leave "
+                    "it out"
                 )
     lines = [f"line {number}" for number in entries]
     if found.has_texts:
@@ -263,7 +264,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entry = dict(pairs)
         if len(entry) != len(pairs):
-            raise InputError(f"{where} has a name twice in one object: {_listed([name for name, _ in pairs])}")
+            raise InputError(f"{where} repeats a name in one object: {_listed([name for name, _ in pairs])}")
         return entry
 
     try:
@@ -311,7 +312,7 @@ def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     except InputError:
         raise
     except (arrow.ArrowException, OSError) as error:
-        raise FileRejectedError(f"{source} is not a Parquet file that can be read: {error}") from error
+        raise FileRejectedError(f"{source} is not a readable Parquet file: {error}") from error
     lists = {
         what: [
             _cell(what, value, f"{source}, row {row}", name, columns)
@@ -331,8 +332,8 @@ def _parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
             features = np.empty(0)
         if features.ndim != 2 or not features.shape[1]:
             raise InputError(
-                f"{source}: the cells of the column {heads.features[0]!r} are empty, not of one length, or not of "
-                "numbers: each must be a list of all features of its row"
+                f"{source}: the cells of the column {heads.features[0]!r} are empty, differ in length, or are not "
+                "lists of numbers: each must list all features of its row"
             )
         if takes is not None and features.shape[1] != takes.n_features:
             raise InputError(f"{source} has rows of {features.shape[1]} features, and {takes}")
@@ -422,7 +423,7 @@ def _npz(source: Path, columns: Columns, takes: Takes | None) -> Samples:
 
 
 def _require_array(source: Path, name: str, samples: np.ndarray, takes: Takes | None) -> None:
-    """Raise unless an array may hold what the store takes."""
+    """Raise unless an array may hold samples of the store's kind."""
     if takes is None:
         return
     shape, kind = samples.shape, samples.dtype.kind
@@ -444,7 +445,7 @@ def _special(
     usual: tuple[str, ...],
     lines: Mapping[str, int] | None = None,
 ) -> dict[str, str]:
-    """Return the columns of labels, ids, owners and texts; `lines` tells where in a file of lines each comes first."""
+    """Return the columns of labels, ids, owners and texts; `lines` has the first line of each, in a file of lines."""
     found = {}
     asked = {"labels": columns.labels, "ids": columns.ids, "owners": columns.owners, "texts": columns.texts}
     for (what, given), name in zip(asked.items(), usual, strict=False):
@@ -455,12 +456,11 @@ def _special(
     for what, name in (("ids", usual[1]), ("owners", usual[2])):
         if what in found or not columns.told_apart:
             continue
-        for head in heads:  # else a sample would be nobody's because of one letter
+        for head in heads:  # otherwise one wrong letter would leave samples without an owner
             if head not in found.values() and head.strip().casefold().removesuffix("s") == what.removesuffix("s"):
                 where = f"{source}, line {lines[head]}" if lines else str(source)
                 raise InputError(
-                    f"{where}: there is {head!r}, and {what} are read from {name!r}: rename it, or name it with "
-                    f"--{what}"
+                    f"{where}: {head!r} is not read: {what} are read from {name!r}. Rename it, or name it with --{what}"
                 )
     return found
 
@@ -471,10 +471,10 @@ def _cell(what: str, value: Any, where: str, name: str, columns: Columns) -> Any
         try:
             return _cell(what, value, where, name, Columns())
         except (InputError, LabelError):
-            return None  # it is called by its row
+            return None  # its row is its name
     blank = value is None or (isinstance(value, str) and not value.strip())
     if blank and what == "owners":
-        return None  # nobody's
+        return None  # no owner
     if blank:
         raise _empty(where, name)
     if what == "texts" and not isinstance(value, str):
@@ -524,7 +524,7 @@ def _samples(samples: Any, lists: dict[str, list[Any]], where: list[str]) -> Sam
 
 
 def lines_of(source: Path, file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file, none longer than is read at a time."""
+    """Yield the lines of a file; raise for a line above the limit."""
     number = 0
     while line := file.readline(LINE_LIMIT):
         number += 1
@@ -534,7 +534,7 @@ def lines_of(source: Path, file: TextIO) -> Iterator[str]:
 
 
 def _number(cell: str) -> float:
-    """Return the number in a cell. Python would also take digits of other scripts, and `_` between digits."""
+    """Return the number in a cell. Python would also accept digits of other scripts, and `_` between digits."""
     if "_" in cell or not cell.isascii():
         raise ValueError(cell)
     return float(cell)
@@ -557,8 +557,8 @@ def _no_feature(where: str, name: str, cell: str, takes: Takes | None) -> InputE
             "FOLDER --backbone minilm"
         )
     return InputError(
-        f"{where}: the column {name!r} is not numbers, and so no feature. If it has labels, ids or owners, say so with "
-        "--labels, --ids or --owners; else leave it out"
+        f"{where}: the column {name!r} does not hold numbers, so it is not a feature. If it holds labels, ids or "
+        "owners, name it with --labels, --ids or --owners; otherwise leave it out"
     )
 
 

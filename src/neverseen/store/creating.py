@@ -62,7 +62,7 @@ def create(
         require_recipe(recipe)
     place = Path(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise FileExistsError(f"{place} is there already: open it with store.open, or choose another folder")
+        raise FileExistsError(f"{place} already exists: open it with store.open, or choose another folder")
     settings = AnalyticClassifier() if classifier is None else classifier
     known = Keyring.generate(settings.key) if keys is None else keys
     # The facade checks backbone, classifier and keys, and binds the backbone's digest.
