@@ -411,6 +411,26 @@ def test_other_keys_or_backbones_are_refused(tmp_path: Path) -> None:
         assert len(made.learn(ROWS, LABELS)) == len(ROWS)
 
 
+def test_a_store_travels_as_one_file(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        receipts = made.learn(ROWS[:9], LABELS[:9], IDS[:9])
+        made.publish()
+    digest = store.write_archive(str(tmp_path / "s"), str(tmp_path / "s.tar"))
+    assert stat.S_IMODE((tmp_path / "s.tar").stat().st_mode) == 0o600
+    assert (
+        store.read_archive(str(tmp_path / "again"), str(tmp_path / "s.tar"), keys=KEYS) == digest == never([*range(9)])
+    )
+    with opened(tmp_path / "again") as again:
+        again.forget(receipts[:2])
+        assert again.digest() == never([*range(2, 9)])
+    with pytest.raises(FileExistsError, match="there already"):
+        store.write_archive(tmp_path / "s", tmp_path / "s.tar")
+    before = (tmp_path / "again" / "store.json").read_bytes()
+    with pytest.raises(FileExistsError, match="there already"):
+        store.read_archive(tmp_path / "again", tmp_path / "s.tar", keys=KEYS)
+    assert (tmp_path / "again" / "store.json").read_bytes() == before
+
+
 def test_without_a_backbone_receipts_still_work(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS, LABELS)

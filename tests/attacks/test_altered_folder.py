@@ -30,12 +30,12 @@ from neverseen import (
     store,
 )
 from neverseen.cli import app
-from neverseen.cli.archive import read_archive, write_archive
 from neverseen.engine.statistics import Statistics
 from neverseen.hardware import choose
 from neverseen.labels import canonical_json
 from neverseen.proof.certificates import check_chain
 from neverseen.store import agreement
+from neverseen.store.archives import read_archive, write_archive
 from neverseen.store.description import Description
 from neverseen.store.publications import Publications
 from neverseen.store.snapshots import read_snapshot, write_snapshot

@@ -131,7 +131,7 @@ def test_refusals_do_not_tell_which_classes_others_hold(tmp_path: Path, limits: 
         answers = {}
         for guess in ("class never", "class 2", "class 1", "class 0"):
             eve = bearer(token(service.folder, guess, "learn", owner="eve"))
-            service.service.class_buckets.take(guess, 1000 - left)
+            service.service.callers._classes.take(guess, 1000 - left)
             answers[guess] = told(service, [guess, *(f"{guess} {number}" for number in range(9))], eve)
         assert answers["class 2"] == answers["class never"]  # learned since the publication, by somebody, or not
         assert answers["class 1"] == answers["class 0"]  # forgotten since the publication, or not

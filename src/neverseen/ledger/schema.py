@@ -54,7 +54,7 @@ def _require(found: set[Part], allowed: list[set[Part]], name: str) -> None:
     words = f"it lacks {there}"
     if extra:
         known = any(part[:3] == extra[0][:3] for part in newest)
-        words = f"{there} is another than in a ledger" if known else f"it has {there}, and a ledger has none"
+        words = f"{there} differs from a ledger's" if known else f"it has {there}, and a ledger has none"
     remedy = "Restore the ledger from a copy that you trust; if a newer version of neverseen wrote it, use that one"
     if kind == "event trigger":
         remedy = "It acts on all tables of its database: drop or disable it, or give the ledger a database of its own"

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.statistics import Statistics, pack_triangle
+from neverseen.engine.packing import pack_triangle
+from neverseen.engine.statistics import Statistics
 from neverseen.errors import StoreDamagedError
 from neverseen.proof.certificates import Certificate, check_chain
 from neverseen.store.parts import SUMS, Parts

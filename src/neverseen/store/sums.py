@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Iterator
 
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.statistics import Statistics, pack_triangle
+from neverseen.engine.packing import pack_triangle
+from neverseen.engine.statistics import Statistics
 from neverseen.errors import ConfigurationError, LimitError, NotLearnedError, StoreDamagedError
 from neverseen.holdings import LEARN
 from neverseen.ledger import JournalRow
