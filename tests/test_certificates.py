@@ -26,10 +26,9 @@ from neverseen import (
 )
 from neverseen.engine.statistics import Statistics
 from neverseen.labels import canonical_json
-from neverseen.model.exact import Configuration, empty_digest
-from neverseen.proof import certificates
+from neverseen.model.configuration import Configuration, empty_digest
+from neverseen.proof import certificates, statements
 from neverseen.proof.certificates import (
-    FORMATS,
     AuditHead,
     Certificate,
     State,
@@ -41,6 +40,7 @@ from neverseen.proof.certificates import (
 )
 from neverseen.proof.receipts import commitment
 from neverseen.proof.signing import SigningKey
+from neverseen.proof.statements import FORMATS
 
 SETTINGS = Configuration(Identity(), 2**16, 40)
 CONFIGURATION = SETTINGS.digest().hex()
@@ -97,7 +97,7 @@ FILES = [certificate.to_json() for certificate in CHAIN]
 def resigned(certificate: Certificate, **changes: Any) -> Certificate:
     """A certificate changed by somebody who has the key."""
     changed = replace(certificate, **changes)
-    return replace(changed, signature=KEY.sign(changed._signed()).hex())
+    return replace(changed, signature=KEY.sign(changed.signed_bytes()).hex())
 
 
 def fields_of(certificate: Certificate) -> dict[str, Any]:
@@ -405,7 +405,8 @@ def test_other_files_are_not_read(raw: bytes, words: str) -> None:
 
 
 def test_large_files_are_neither_read_nor_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificates, "SIZE_LIMIT", len(FILES[1]) - 1)
+    for module in (certificates, statements):
+        monkeypatch.setattr(module, "SIZE_LIMIT", len(FILES[1]) - 1)
     with pytest.raises(CertificateRejectedError, match="is too large: [0-9]+ bytes; at most"):
         Certificate.from_json(FILES[1])
     Certificate.from_json(FILES[0])
@@ -578,7 +579,7 @@ CHAINS: dict[str, list[list[Certificate]]] = {
     "clock": [[CHAIN[0], resigned(CHAIN[1], time="2025-02-28T23:59:49Z")]],
     "same key": [
         [CHAIN[0], replace(chain(OTHER)[1], previous=CHAIN[0].digest())],
-        [replace(CHAIN[0], signature=OTHER.sign(CHAIN[0]._signed()).hex())],
+        [replace(CHAIN[0], signature=OTHER.sign(CHAIN[0].signed_bytes()).hex())],
     ],
     "newer": [[CHAIN[0], of_format_1(CHAIN[1])]],
 }

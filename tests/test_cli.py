@@ -25,13 +25,14 @@ from typer.testing import CliRunner
 import neverseen
 from neverseen import AnalyticClassifier, GaussianKernel, Identity, RandomProjection, store
 from neverseen.backbones import Precomputed, efficientnet_lite0, minilm
-from neverseen.cli import app, archive, printing
+from neverseen.cli import app, printing
 from neverseen.cli.opening import opened
 from neverseen.encoding import quantise
 from neverseen.errors import FileRejectedError, InputError
 from neverseen.model.onnx_graph import graph_of
 from neverseen.sources import receipts as receipt_files
 from neverseen.sources.samples import Columns, read_source
+from neverseen.store import archives
 from tests.samples import clustered, features, uniform_bytes
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "commands.md"
@@ -440,7 +441,7 @@ def test_archives_of_others_are_refused(shop: str) -> None:
         (tar("4.tar", (tarfile.TarInfo("store.json"), raw)), "names a database"),
         (tar("5.tar", (tarfile.TarInfo("store.json"), b"{}")), "damaged"),
         (tar("6.tar", (tarfile.TarInfo("keys.json"), b""), (tarfile.TarInfo("keys.json"), b"")), "twice"),
-        (tar("7.tar"), "not a store"),
+        (tar("7.tar"), "7.tar is not a store: there is no store.json in it"),
     ]
     Path("8.tar").write_bytes(b"not at all")
     for path, why in [*bad, (Path("8.tar"), "not a readable .tar file")]:
@@ -596,7 +597,7 @@ def test_what_a_killed_command_left_is_named(words: str, place: str, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:  # what is killed does not tidy up
-        patched.setattr(archive, place, die)
+        patched.setattr(archives, place, die)
         patched.setattr(Path, "unlink", lambda *_, **__: None)
         patched.setattr(shutil, "rmtree", lambda *_, **__: None)
         CliRunner().invoke(app, words.split())

@@ -36,7 +36,8 @@ from neverseen.hardware import Hardware, choose
 from neverseen.holdings import FORGET, LEARN, Change
 from neverseen.io.tensorfile import _checksum
 from neverseen.labels import LabelIndex, canonical_json, from_text
-from neverseen.model.exact import Configuration, ExactModel, empty_digest
+from neverseen.model.configuration import Configuration, empty_digest
+from neverseen.model.exact import ExactModel
 from neverseen.model.versions import Version, read_version, write_version
 from neverseen.proof.certificates import (
     Certificate,

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from neverseen import AnalyticClassifier, CertificateRejectedError, FileRejectedError, Identity, Key
 from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.definiteness import _square_exceeds, least_eigenvalue, why_impossible
+from neverseen.engine.packing import pack_triangle, unpack_triangle
 from neverseen.engine.rational import is_positive_definite
-from neverseen.engine.statistics import Statistics, pack_triangle, unpack_triangle
+from neverseen.engine.statistics import Statistics
 from neverseen.errors import HardwareError, StoreDamagedError
 from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import pack, unpack
-from neverseen.model.exact import Configuration
+from neverseen.model.configuration import Configuration
 from neverseen.model.versions import Version, read_version, write_version
 from neverseen.proof import witness as witness_module
 from neverseen.proof.witness import Witness, check_weights

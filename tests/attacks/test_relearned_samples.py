@@ -326,9 +326,9 @@ def test_an_altered_receipt_is_not_listed(tmp_path: Path) -> None:
 def test_looking_changes_nothing(tmp_path: Path) -> None:
     receipt = forgotten(tmp_path / "shop")
     with store.open(tmp_path / "shop") as model:
-        before = model.digest(), model.status()["samples"], model._holdings.last_record
+        before = model.digest(), model.status()["samples"], list(model.ledger.journal())
         model.holds([receipt])
-        assert before == (model.digest(), model.status()["samples"], model._holdings.last_record)
+        assert before == (model.digest(), model.status()["samples"], list(model.ledger.journal()))
 
 
 def test_the_service_names_the_certificate_and_no_more(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from neverseen.cli.archive import read_archive, write_archive
-from neverseen.cli.opening import opened, require_place, require_published
+from neverseen.cli.opening import keys_asked_for, keys_of, opened, require_place, require_published, require_writable
 from neverseen.cli.options import Folder, Json, Keys
 from neverseen.cli.printing import print_json, shown, tell_leftovers
 from neverseen.errors import InputError
@@ -35,6 +34,7 @@ def export(
 
     Example: `neverseen export shop shop.safetensors`
     """
+    from neverseen import store
     from neverseen.model.onnx_graph import graph_of
     from neverseen.model.versions import write_version
 
@@ -43,7 +43,9 @@ def export(
         raise FileExistsError(f"{file} already exists: choose another name")
     ending = file.suffix.lower()
     if ending == ".tar":
-        digest = write_archive(folder, file, keys)
+        require_writable(folder)
+        with keys_asked_for():
+            digest = store.write_archive(folder, file, None if keys is None else keys_of(folder, keys))
     elif ending in {".safetensors", ".onnx"}:
         with opened(folder, write=False) as model:
             require_published(model)
@@ -79,11 +81,15 @@ def import_(
 
     Example: `neverseen import shop-again shop.tar`
     """
+    from neverseen import store
+
     require_file(file, "a .tar file that export wrote")
     tell_leftovers(folder)
     require_place(folder)
     skipped: list[str] = []
-    digest = read_archive(folder, file, keys, skipped.append if skip_others else None)
+    known = None if keys is None else keys_of(folder, keys)
+    with keys_asked_for():
+        digest = store.read_archive(folder, file, known, skipped.append if skip_others else None)
     for name in skipped:
         typer.echo(f"skipped: {shown(name)}: not a file of a store", err=True)
     if as_json:

@@ -7,10 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from neverseen.errors import InputError
-from neverseen.sources.tables import ENDINGS, ROW_LIMIT, Columns, Samples, Takes, lines_of, read_table
+from neverseen.sources.array_files import read_arrays
+from neverseen.sources.csv_files import read_csv
+from neverseen.sources.json_lines import read_json_lines
+from neverseen.sources.parquet_files import read_parquet
+from neverseen.sources.tables import ROW_LIMIT, Columns, Samples, Takes, lines_of
 
 __all__ = ["Columns", "Samples", "Takes", "read_source"]
 
+TABLES = {
+    ".csv": read_csv,
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    ".npz": read_arrays,
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
+}
 IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TEXTS = {".txt", ".tsv", ".text"}
 _SHOWN = 3  # bad images that an error names
@@ -32,7 +44,7 @@ def read_source(
     """
     ending = source.suffix.lower()
     given = [name for name in ("labels", "ids", "owners", "texts") if getattr(columns, name) is not None]
-    if given and (source.is_dir() or ending not in ENDINGS) and source.exists():
+    if given and (source.is_dir() or ending not in TABLES) and source.exists():
         raise InputError(
             f"{source} has no columns, and --{given[0]} names one: use a table (.csv, .jsonl, .parquet, .npz)"
         )
@@ -42,8 +54,8 @@ def read_source(
         raise FileNotFoundError(f"there is no {source}")
     elif not source.is_file():  # reading a pipe might wait for ever
         raise InputError(f"{source} is a pipe or a device: give a file")
-    elif ending in ENDINGS:
-        found = read_table(source, replace(columns, labelled=labelled), takes)
+    elif ending in TABLES:
+        found = TABLES[ending](source, replace(columns, labelled=labelled), takes)
     elif ending in TEXTS:
         found = _texts(source, columns, labelled, takes)
     elif ending in IMAGES:
@@ -132,23 +144,20 @@ def _texts(source: Path, columns: Columns, labelled: bool, takes: Takes | None) 
     split = labelled and columns.label is None
     samples, labels, lines = [], [], []
     with source.open("r", encoding="utf-8", newline="\n") as file:
-        try:
-            for number, line in enumerate(lines_of(source, file), 1):
-                words = line.rstrip("\r\n")
-                if not words:
-                    continue
-                label, tab, rest = words.partition("\t")
-                if split and not tab:
-                    raise InputError(
-                        f"{source}, line {number}: no TAB between label and text. Give one label for all with --label"
-                    )
-                if split and not (label.strip() and rest.strip()):
-                    missing = "text after" if label.strip() else "label before"
-                    raise InputError(f"{source}, line {number}: there is no {missing} the TAB")
-                samples.append(rest if split else words)
-                labels.append(label)
-                lines.append(f"line {number}")
-        except UnicodeDecodeError:
-            raise InputError(f"{source} is not text in UTF-8") from None
+        for number, line in enumerate(lines_of(source, file), 1):
+            words = line.rstrip("\r\n")
+            if not words:
+                continue
+            label, tab, rest = words.partition("\t")
+            if split and not tab:
+                raise InputError(
+                    f"{source}, line {number}: no TAB between label and text. Give one label for all with --label"
+                )
+            if split and not (label.strip() and rest.strip()):
+                missing = "text after" if label.strip() else "label before"
+                raise InputError(f"{source}, line {number}: there is no {missing} the TAB")
+            samples.append(rest if split else words)
+            labels.append(label)
+            lines.append(f"line {number}")
     names = [f"text {number}" for number in range(1, len(samples) + 1)]
     return Samples(samples, labels if split else None, None, None, names, lines)

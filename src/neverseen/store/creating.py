@@ -17,9 +17,10 @@ from neverseen.ledger import Ledger, in_file
 from neverseen.proof.keys import Keyring
 from neverseen.proof.signing import SigningKey
 from neverseen.store.description import Description
+from neverseen.store.parts import KEYS, LEDGER, SIGNING_KEY, SUMS
 from neverseen.store.publications import CERTIFICATES, VERSIONS
 from neverseen.store.snapshots import StoredClassGrams, write_snapshot
-from neverseen.store.store import KEYS, LEDGER, SIGNING_KEY, SUMS, Store, open_store
+from neverseen.store.store import Store, open_store
 
 if TYPE_CHECKING:
     from neverseen.model.classifier import AnalyticClassifier

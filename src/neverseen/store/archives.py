@@ -16,9 +16,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from neverseen.cli.opening import described, opened
 from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError
 from neverseen.io.files import sync_folder
+from neverseen.proof.keys import Keyring
+from neverseen.store.description import NAME, Description
+from neverseen.store.store import open_store
 
 LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")
@@ -33,13 +35,25 @@ _NAME = re.compile(
 """The files of a store, section 11 of the specification; an array beside store.json holds centres."""
 
 
-def write_archive(folder: Path, file: Path, keys: Path | None = None) -> str:
-    """Write a store to a new file of mode 600, and return the digest of its model. `keys` is not archived."""
-    if described(folder).ledger is not None:
+def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], keys: Keyring | None = None) -> str:
+    """Write a whole store to a new file of mode 600, and return the digest of its model.
+
+    The file holds the keys that are in the store's folder: guard it as you would the store.
+
+    Parameters
+    ----------
+    folder, file : path
+    keys : Keyring, optional
+        Where they are not in the folder. They are not archived.
+    """
+    folder, file = Path(folder), Path(file)
+    if Description.read(folder).ledger is not None:
         raise ConfigurationError(f"the ledger of {folder} is in a separate database: use that database's backup tools")
+    if file.exists():
+        raise FileExistsError(f"{file} already exists: choose another name")
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {file.parent} to write {file.name} to")
-    with opened(folder, write=True, keys=keys) as model:  # nobody else changes it meanwhile
+    with open_store(folder, keys=keys) as model:  # nobody else changes it meanwhile
         digest = model.digest()
         handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 600
         copy, copied = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
@@ -74,17 +88,25 @@ def _copy_ledger(source: Path, target: str) -> None:
 
 
 def read_archive(
-    folder: Path, file: Path, keys: Path | None = None, skipped: Callable[[str], None] | None = None
+    folder: str | os.PathLike[str],
+    file: str | os.PathLike[str],
+    keys: Keyring | None = None,
+    skipped: Callable[[str], None] | None = None,
 ) -> str:
     """Make a store from a file by `write_archive`, whole or not at all, and return the digest of its model.
 
     Parameters
     ----------
-    keys : Path, optional
-        The key file, if it is not in the archive.
+    folder, file : path
+        The folder is made; it must not be there yet.
+    keys : Keyring, optional
+        Where they are not in the archive.
     skipped : callable, optional
         Called with the name of each unexpected file, which is left out. Without it, such files are refused.
     """
+    folder, file = Path(folder), Path(file)
+    if folder.exists() or folder.is_symlink():
+        raise FileExistsError(f"{folder} already exists: choose another folder")
     partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     partial.mkdir(mode=0o700)
     try:
@@ -95,12 +117,14 @@ def read_archive(
                 _unpack(archive, partial, file, skipped)
         except tarfile.TarError as error:
             raise FileRejectedError(f"{file} is not a readable .tar file: {error}") from error
-        if described(partial).ledger is not None:  # it would name a database of the sender's choice
+        if not (partial / NAME).is_file():
+            raise FileRejectedError(f"{file} is not a store: there is no {NAME} in it")
+        if Description.read(partial).ledger is not None:  # it would name a database of the sender's choice
             raise FileRejectedError(f"{file} names a database for its ledger: export did not write this file")
         missing = [name for name in REQUIRED if not (partial / name).is_file()]
         if missing:
             raise FileRejectedError(f"{file} lacks {', '.join(missing)}: it is not a complete store")
-        with opened(partial, write=True, keys=keys) as model:
+        with open_store(partial, keys=keys) as model:
             model.check()
             digest = model.digest()
         partial.rename(folder)
