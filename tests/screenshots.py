@@ -16,7 +16,7 @@ from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.service.operations.settings import service_folder
 from tests import chromium
-from tests.test_console import Running, call, go, opened, running
+from tests.service.test_console import Running, call, go, opened, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.test_console import Running, call, centre, drop, go, new_store, running
+from tests.service.test_console import Running, call, centre, drop, go, new_store, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.test_console import Running, call, centre, forgotten, go, hurried, learned, new_store, opened, running, until
+from tests.service.test_console import (
+    Running,
+    call,
+    centre,
+    forgotten,
+    go,
+    hurried,
+    learned,
+    new_store,
+    opened,
+    running,
+    until,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, Route

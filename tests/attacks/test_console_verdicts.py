@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.test_console import (
+from tests.service.test_console import (
     NO_SUBTLE,
     Running,
     altered,

@@ -24,7 +24,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.writer import queue
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
-from tests.service import ROWS, Running, running
+from tests.services import ROWS, Running, running
 
 QUESTION = {"action": "predict", "content_type": "application/json"}
 LONG = 600.0

@@ -34,7 +34,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.writer.applying import apply
 from neverseen.service.writer.idempotency import Repetitions, to_keep, told_apart
 from neverseen.service.writer.jobs import FORGET, Applied, Job
-from tests.service import (
+from tests.services import (
     BACKBONE,
     KEYS,
     LABELS,

@@ -29,7 +29,7 @@ from neverseen.service.writer.jobs import settle
 from neverseen.service.writer.publishing import Published
 
 _TOGETHER = 128  # rows of features that are predicted at a time
-_FRESH = 0.05  # seconds; others wait for a prediction that is not older
+_FRESH, _SMALL = 0.05, 64  # seconds, samples; others wait for a prediction that is neither older nor larger
 _LATE = 60.0  # seconds after which a part that is being predicted is called late
 _ENTRY = 50  # bytes in JSON, beside its label, of a prediction or of a score
 THROUGH_NETWORK = 64
@@ -112,9 +112,10 @@ class Predictor:
                 self._asked.pop(client, None)
 
     def served(self) -> list[str]:
-        """Return the clients that have asked for a prediction a moment ago, and have no answer yet."""
+        """Return the clients that have asked for a small prediction a moment ago, and have no answer yet."""
         since = time.monotonic() - _FRESH
-        return [client for client, asked in self._asked.items() if next(reversed(asked)).since > since]
+        newest = {client: next(reversed(asked)) for client, asked in self._asked.items()}
+        return [client for client, job in newest.items() if job.since > since and len(job.samples) <= _SMALL]
 
     def answer_size(self, samples: int, published: Published) -> int:
         """Return how many bytes the answer for so many samples has, at most; refuse what is too large for one answer.

@@ -100,8 +100,8 @@ class Reception:
         self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
     ) -> Given:
         kind = request.headers["content-type"]
+        await self._admitted(request, len(content))  # a body that is read apart takes time too, and so does its answer
         if self._bounds.kind != "images" and reads_fast(content, kind):
-            await self._admitted(request, len(content))
             return READERS[action](bytes(content), kind, self._bounds, partial(require_room, room))
         about, parts = await self._readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
         return await self._threads.do(client_of(request), messages.unpacked, about, parts)
