@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from neverseen import ConfigurationError, ForgettingModel, Keyring, ReceiptRejectedError, store
-from tests.service import KEYS, new_store, running, samples
-from tests.test_store import BACKBONE, IDS, LABELS, ROWS, classifier
+from tests.services import KEYS, new_store, running, samples
+from tests.store.test_store import BACKBONE, IDS, LABELS, ROWS, classifier
 
 
 @pytest.fixture
