@@ -230,7 +230,7 @@ class KeepsNone(Cached):
     [
         (KeepsDiscarded, "discard must drop the features of these samples alone"),
         (KeepsCleared, "clear must drop all features"),
-        (KeepsAll, "extract must keep nothing with remember=False"),
+        (KeepsAll, "remember=False must keep nothing"),
         (KeepsNone, "it must give the features that it was told to remember"),
     ],
 )
@@ -245,7 +245,7 @@ def test_a_cache_in_use_is_left_as_it_is(tmp_path: Path) -> None:
     cache = Cached(Precomputed(3), tmp_path)
     rows = np.array([[1.0, 2.0, 3.0]], np.float32)
     cache.extract(rows)
-    with pytest.raises(CheckFailedError, match="give these checks an empty cache"):
+    with pytest.raises(CheckFailedError, match="give an empty cache"):
         check_backbone(cache)
     assert len(cache) == 1
     cache.clear()

@@ -19,15 +19,15 @@ import itertools
 import json
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neverseen.backbones import Backbone, FeatureCache
 from neverseen.backbones.contents import fingerprint
-from neverseen.backbones.protocol import CACHE_METHODS, optional
+from neverseen.backbones.protocol import CACHE_METHODS, Backbone, FeatureCache, optional
+from neverseen.backbones.reading import extracted
 from neverseen.backbones.recipes import TAKES, takes
 from neverseen.encoding import Encoder, encoder_of, require_storable
 from neverseen.engine.arithmetic import CodeMatrix, IntegerSystem, class_sums, gram
@@ -70,8 +70,7 @@ def yield_checks(thing: Encoder | Backbone | HardwareOf[Any] | str, samples: Any
     thing : Encoder, Backbone, hardware, or the URL of a database
         The database must be empty, and is left with the tables of a ledger.
     samples : list, optional
-        Three samples or more for a backbone, all different. A backbone that takes features or texts needs none. A cache
-        of features must be empty, as one in a folder of its own is: false features go into it, and all are cleared.
+        Three or more for a backbone, all different; none are needed for features or texts. A cache must be empty.
     """
     if isinstance(thing, Backbone):
         made = _samples_of(thing) if samples is None else list(samples)
@@ -211,34 +210,26 @@ def _samples_of(backbone: Backbone) -> list[Any]:
     raise CheckFailedError("give samples: which ones the backbone takes is not known")
 
 
-def _extracted(backbone: Backbone, samples: list[Any]) -> np.ndarray:
-    """Return features that no cache keeps: a check must not find again what another check has left."""
-    if isinstance(backbone, FeatureCache):
-        return np.asarray(backbone.extract(samples, remember=False))
-    return np.asarray(backbone.extract(samples))
-
-
 def _features_are_finite_rows(backbone: Backbone, samples: list[Any]) -> None:
     _demand(len({fingerprint(each) for each in samples}) == len(samples) > 2, "give three samples, all different")
-    features = _extracted(backbone, samples)
+    features = extracted(backbone, samples)
     shape = (len(samples), backbone.n_features)
     _demand(features.dtype == np.float32, f"extract must return float32; it returned {features.dtype}")
     _demand(features.shape == shape, f"extract must return {shape}, as n_features says; it returned {features.shape}")
     _demand(np.isfinite(features).all(), "extract must return finite numbers")
-    nothing = _extracted(backbone, []).shape
-    _demand(nothing == (0, shape[1]), f"extract must return (0, {shape[1]}) for no samples; it returned {nothing}")
+    _demand(extracted(backbone, []).shape == (0, shape[1]), f"extract must return (0, {shape[1]}) for no samples")
 
 
 def _features_depend_on_their_sample_alone(backbone: Backbone, samples: list[Any]) -> None:
-    together = _extracted(backbone, samples)
-    alone = np.concatenate([_extracted(backbone, [sample]) for sample in samples[::-1]])
+    together = extracted(backbone, samples)
+    alone = np.concatenate([extracted(backbone, [sample]) for sample in samples[::-1]])
     _same(alone, together[::-1], "the features of a sample must not depend, to the last bit, on the samples beside it")
 
 
 def _the_digest_is_stable(backbone: Backbone, samples: list[Any]) -> None:
     before = backbone.digest()
     _demand(re.fullmatch("[0-9a-f]{64}", before), f"digest must be a SHA-256 in hex; got {before!r}")
-    _extracted(backbone, samples)
+    extracted(backbone, samples)
     _demand(backbone.digest() == before, "digest must not change when features are extracted")
 
 
@@ -253,23 +244,16 @@ def _optional_attributes_are_usable(backbone: Backbone, samples: list[Any]) -> N
 
 def _a_cache_loses_what_it_must(backbone: Backbone, samples: list[Any]) -> None:
     if isinstance(backbone, FeatureCache):
-        wanted, prints = _extracted(backbone, samples), [fingerprint(sample) for sample in samples]
+        wanted, prints = extracted(backbone, samples), [fingerprint(sample) for sample in samples]
         false = np.where(wanted == 0, 1, 0).astype(np.float32)  # tells what is remembered from what is extracted
-        _demand(
-            not isinstance(backbone, Sized) or len(backbone) == 0,
-            "it holds features: give these checks an empty cache, which they fill and empty. If it was empty, extract "
-            "must keep nothing with remember=False",
-        )
-        try:
-            backbone.remember(prints, false)
-            _same(_extracted(backbone, samples), false, "it must give the features that it was told to remember")
-            backbone.discard(prints[:1])
-            partly = np.concatenate([wanted[:1], false[1:]])
-            _same(_extracted(backbone, samples), partly, "discard must drop the features of these samples alone")
-            backbone.clear()
-            _same(_extracted(backbone, samples), wanted, "clear must drop all features")
-        finally:
-            backbone.clear()
+        _demand(getattr(backbone, "__len__", int)() == 0, "give an empty cache; remember=False must keep nothing")
+        backbone.remember(prints, false)
+        _same(extracted(backbone, samples), false, "it must give the features that it was told to remember")
+        backbone.discard(prints[:1])
+        false[0] = wanted[0]
+        _same(extracted(backbone, samples), false, "discard must drop the features of these samples alone")
+        backbone.clear()
+        _same(extracted(backbone, samples), wanted, "clear must drop all features")
     else:
         parts = [name for name in CACHE_METHODS if hasattr(backbone, name)]
         _demand(not parts, f"it has {' and '.join(parts)}: a cache needs all of remember, discard and clear")

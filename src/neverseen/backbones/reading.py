@@ -73,12 +73,16 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
     return Prepared(np.concatenate(parts), prints, None if kept is None else np.concatenate(kept))
 
 
+def extracted(backbone: Backbone, samples: Any) -> np.ndarray:
+    """Return what a backbone gives for samples, whatever that is; a cache does not keep it."""
+    if isinstance(backbone, FeatureCache):
+        return np.asarray(backbone.extract(samples, remember=False))
+    return np.asarray(backbone.extract(samples))
+
+
 def features_of(backbone: Backbone, samples: Any) -> np.ndarray:
     """Return the features of samples. A cache does not keep them: that is for what is learned."""
-    if isinstance(backbone, FeatureCache):
-        features = np.asarray(backbone.extract(samples, remember=False))
-    else:
-        features = np.asarray(backbone.extract(samples))
+    features = extracted(backbone, samples)
     if features.ndim != 2 or features.shape[1] != backbone.n_features:
         raise InputError(
             f"{backbone.name} gave features of shape {features.shape}; n_features is {backbone.n_features}"
