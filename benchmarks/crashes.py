@@ -23,7 +23,7 @@ from neverseen import AnalyticClassifier, ForgettingModel, Key, Keyring, RandomP
 from neverseen.backbones import Precomputed
 from neverseen.proof.certificates import check_chain
 from neverseen.store import Store
-from neverseen.store import store as store_module
+from neverseen.store import sums as sums_module
 
 _rng = np.random.default_rng(0)
 LABELS = _rng.integers(0, 3, 40)
@@ -94,7 +94,7 @@ def load(folder: Path, log: Path, seed: int) -> None:
     def note(step: str, rows: set[int] | None = None) -> None:
         os.write(handle, (json.dumps({"step": step, "rows": sorted(rows or ())}) + "\n").encode())
 
-    store_module.FOLD_BYTES = _FOLD_BYTES
+    sums_module.FOLD_BYTES = _FOLD_BYTES
     note("open")
     with _opened(folder) as made:
         held = {int(json.loads(row.id)) for row in made.ledger.samples()}

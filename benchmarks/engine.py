@@ -42,7 +42,8 @@ from neverseen.engine.solver import Solution, solve
 from neverseen.hardware import Hardware, choose
 from neverseen.holdings import FORGET, LEARN, Change
 from neverseen.labels import LabelIndex
-from neverseen.model.exact import Configuration, ExactModel
+from neverseen.model.configuration import Configuration
+from neverseen.model.exact import ExactModel
 from neverseen.proof.keys import Key
 
 REQUESTS = {1: 9, 20: 7, 400: 3}  # samples a request -> requests measured

@@ -139,13 +139,13 @@ def test_the_walks_go_from_every_way_in_down_to_sums_and_ledger() -> None:
     steps = [step for _, step in walks()]
     for wanted in (
         ("model/forgetting.py", "ForgettingModel.learn"),
-        ("cli/changing.py", "learn"),
+        ("cli/learning.py", "learn"),
         ("service/edge/routes_changing.py", "Changing.learn"),
         ("service/edge/routes_changing.py", "Changing.forget"),
         ("engine/statistics.py", "Statistics.merge"),
         ("engine/statistics.py", "Statistics.subtract"),
-        ("ledger/ledger.py", "Writing.add"),
-        ("ledger/ledger.py", "Writing.remove"),
+        ("ledger/writing.py", "Writing.add"),
+        ("ledger/writing.py", "Writing.remove"),
     ):
         assert wanted in steps
 

@@ -281,8 +281,8 @@ def test_codes_waiting_for_a_solve_are_bounded() -> None:
     model.digest()
     for _ in range(10):
         model.partial_fit(X, NAMES)
-    assert model._model._changes == []
-    assert model._model._hint is None
+    assert model._model._hints._changes == []
+    assert model._model._hints._last is None
 
 
 def test_merge_is_addition() -> None:

@@ -25,13 +25,14 @@ from typer.testing import CliRunner
 import neverseen
 from neverseen import AnalyticClassifier, GaussianKernel, Identity, RandomProjection, store
 from neverseen.backbones import Precomputed, efficientnet_lite0, minilm
-from neverseen.cli import app, archive, printing
+from neverseen.cli import app, printing
 from neverseen.cli.opening import opened
 from neverseen.encoding import quantise
 from neverseen.errors import FileRejectedError, InputError
 from neverseen.model.onnx_graph import graph_of
 from neverseen.sources import receipts as receipt_files
 from neverseen.sources.samples import Columns, read_source
+from neverseen.store import archives
 from tests.samples import clustered, features, uniform_bytes
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "commands.md"
@@ -192,7 +193,9 @@ def test_learn_and_forget_in_json(shop: str) -> None:
     assert answer("verify", "chain", shop)["certificates"] == 2
     assert "certificate 2 says so" in run("forget", shop, "--receipts", "all.jsonl", code=1)
     assert "certificate 2 says so" in run("forget", shop, "--receipts", "all.jsonl", "--dry-run", code=1)
-    assert "of 48 receipts, none is" in run("forget", shop, "--receipts", "all.jsonl", "--owner", "eve", code=1)
+    assert "none of 48 receipts has that id and owner" in run(
+        "forget", shop, "--receipts", "all.jsonl", "--owner", "eve", code=1
+    )
 
 
 def test_text_for_pipes(shop: str) -> None:
@@ -202,7 +205,7 @@ def test_text_for_pipes(shop: str) -> None:
     assert "right: " in run("predict", shop, "all.csv", "--labelled")
     assert run("predict", shop, "all.csv").splitlines()[1].startswith("all.csv-0\t")
     assert "samples: 48\n" in run("status", shop)
-    assert f"class\tsamples to go\ncat\t{NAMES.count('cat')}\n" in run("forget-class", shop, "cat", "--dry-run")
+    assert f"class\tsamples to forget\ncat\t{NAMES.count('cat')}\n" in run("forget-class", shop, "cat", "--dry-run")
 
 
 def test_predictions_are_those_of_the_library(shop: str) -> None:
@@ -218,7 +221,7 @@ def test_receipts_are_private_and_never_overwritten(shop: str) -> None:
     assert stat.S_IMODE(Path("all.jsonl").stat().st_mode) == 0o600
     before = Path("all.jsonl").read_bytes()
     write_csv("more.csv", ROWS + 1, NAMES)
-    assert "there already" in run("learn", shop, "more.csv", "--receipts", "all.jsonl", code=1)
+    assert "already exists" in run("learn", shop, "more.csv", "--receipts", "all.jsonl", code=1)
     assert Path("all.jsonl").read_bytes() == before
     assert answer("status", shop)["samples"] == 48
     Path("receipts").mkdir()
@@ -306,7 +309,7 @@ def test_usage(shop: str) -> None:
     run("verify", "mine", shop, code=2)
     assert "features:NUMBER" in run("init", "other", "--backbone", "resnet", code=1)
     assert "is not a store" in run("status", "nowhere", code=1)
-    assert "there already" in run("init", shop, *INIT, code=1)
+    assert "already exists" in run("init", shop, *INIT, code=1)
     assert "no certificate 9" in run("certificate", shop, "9", code=1)
     assert "nothing is published" in (run("init", "new", *INIT), run("predict", "new", "all.csv", code=1))[1]
     assert "must end in" in run("export", shop, "shop.pkl", code=1)
@@ -410,8 +413,8 @@ def test_archives(shop: str) -> None:
     run("verify", "chain", "again")
     run("verify", "weights", "again")
     assert answer("verify", "store", "again")["passed"]
-    assert "there already" in run("import", "again", "shop.tar", code=1)
-    assert "there already" in run("export", shop, "shop.tar", code=1)
+    assert "already exists" in run("import", "again", "shop.tar", code=1)
+    assert "already exists" in run("export", shop, "shop.tar", code=1)
     run("init", "empty", *INIT)
     run("export", "empty", "empty.tar")
     run("import", "empty-again", "empty.tar")
@@ -438,10 +441,10 @@ def test_archives_of_others_are_refused(shop: str) -> None:
         (tar("4.tar", (tarfile.TarInfo("store.json"), raw)), "names a database"),
         (tar("5.tar", (tarfile.TarInfo("store.json"), b"{}")), "damaged"),
         (tar("6.tar", (tarfile.TarInfo("keys.json"), b""), (tarfile.TarInfo("keys.json"), b"")), "twice"),
-        (tar("7.tar"), "not a store"),
+        (tar("7.tar"), "7.tar is not a store: there is no store.json in it"),
     ]
     Path("8.tar").write_bytes(b"not at all")
-    for path, why in [*bad, (Path("8.tar"), "not a .tar file")]:
+    for path, why in [*bad, (Path("8.tar"), "not a readable .tar file")]:
         assert why in run("import", "new", path, code=1)
         path.unlink()
     assert set(Path().iterdir()) == before
@@ -472,11 +475,11 @@ def test_tables_of_all_kinds_are_the_same_samples() -> None:
 def test_unusable_sources(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
     wrong = {
-        "ragged.csv": ("label,a,b\ncat,1,2\ncat,1\n", "ragged.csv, line 3: 2 cells under 3 heads"),
-        "words.csv": ("label,a\ncat,1\ncat,one\n", "line 3: the column 'a' is not numbers"),
+        "ragged.csv": ("label,a,b\ncat,1,2\ncat,1\n", "ragged.csv, line 3: 2 cells in 3 columns"),
+        "words.csv": ("label,a\ncat,1\ncat,one\n", "line 3: the column 'a' does not hold numbers"),
         "twice.csv": ("a,a\n1,2\n", "two columns of the same name"),
         "none.csv": ("label,a\n", "no samples"),
-        "nothing.csv": ("", "no samples in nothing.csv: its first line has no names"),
+        "nothing.csv": ("", "no samples in nothing.csv: its first line has no column names"),
         "blank.csv": ("label,a\n,1\n", "line 2: the cell of the column 'label' is empty"),
         "bare.csv": ("a,b,c,d,e,f,g,h\n" + "1," * 7 + "2\n", "has no labels"),
         "wide.csv": ("label,a\ncat,1\n", "wide.csv has 1 column of features (a), and shop takes rows of 8 features"),
@@ -484,8 +487,8 @@ def test_unusable_sources(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "untabbed.txt": ("a text\n", "is a file of texts, and shop takes rows of 8 features"),
         "text.txt": ("cat\ta text\n", "is a file of texts, and shop takes rows of 8 features"),
         "fake.npz": ("no zip", "not an .npz file"),
-        "fake.parquet": ("no parquet", "not a Parquet file"),
-        "what.xls": ("", "not known by its name"),
+        "fake.parquet": ("no parquet", "not a readable Parquet file"),
+        "what.xls": ("", "the ending of its name is unknown"),
     }
     for name, (content, why) in wrong.items():
         Path(name).write_text(content, "utf-8")
@@ -594,7 +597,7 @@ def test_what_a_killed_command_left_is_named(words: str, place: str, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:  # what is killed does not tidy up
-        patched.setattr(archive, place, die)
+        patched.setattr(archives, place, die)
         patched.setattr(Path, "unlink", lambda *_, **__: None)
         patched.setattr(shutil, "rmtree", lambda *_, **__: None)
         CliRunner().invoke(app, words.split())
@@ -603,4 +606,4 @@ def test_what_a_killed_command_left_is_named(words: str, place: str, monkeypatch
     again = CliRunner().invoke(app, words.split())
     assert again.exit_code == 0, again.output
     assert {line.split(" ")[0] for line in again.stderr.splitlines()} == left
-    assert "was left by a command that was killed, and may hold keys and samples: remove it" in again.stderr
+    assert "is a leftover of a killed command and may hold keys and samples: remove it" in again.stderr

@@ -77,7 +77,7 @@ WRONG = {
     "learn shop pipe.csv": "pipe.csv is a pipe or a device: give a file",
     "learn shop loop": "there is no loop",
     "learn shop all.jsonl": "all.jsonl is a file of receipts, not of samples: neverseen forget takes it with --receipts",
-    "learn shop nothing.csv": "there are no samples in nothing.csv: its first line has no names of columns",
+    "learn shop nothing.csv": "there are no samples in nothing.csv: its first line has no column names",
     "learn shop junk.csv": "junk.csv is not text in UTF-8",
     "learn shop quote.csv": "quote.csv, line 2: this is not CSV",
     "learn shop one.npz": "one.npz: X is a single value, not an array of samples",
@@ -103,20 +103,20 @@ WRONG = {
     # new stores
     "init new --backbone features:0": "--backbone features:0: n_features must be a whole number between 1 and",
     "init new --backbone features:8:": "--backbone features:8:: a backbone is one of features:NUMBER",
-    "init nowhere/new --backbone features:8": "there is no folder nowhere to make new in: make it first",
-    "init loop --backbone features:8": "loop is there already: choose another folder",
+    "init nowhere/new --backbone features:8": "the folder nowhere for new does not exist: make it first",
+    "init loop --backbone features:8": "loop already exists: choose another folder",
     # certificates and files of versions
-    "verify chain absent": "there is no absent: give a store's folder alone, or files of certificates",
-    "verify chain pipe": "pipe is a folder, a pipe or a device: give a store's folder alone, or files of certificates",
-    "verify chain 1.json shop": "shop is a folder, a pipe or a device: give a store's folder alone",
+    "verify chain absent": "there is no absent: give a store's folder, or files of certificates",
+    "verify chain pipe": "pipe is a folder, a pipe or a device: give a store's folder, or files of certificates",
+    "verify chain 1.json shop": "shop is a folder, a pipe or a device: give a store's folder",
     "verify chain empty": "nothing is published in empty yet: run neverseen publish empty",
-    "verify mine absent --receipt all.jsonl": "there is no absent: give a store's folder alone",
+    "verify mine absent --receipt all.jsonl": "there is no absent: give a store's folder",
     "verify mine empty --receipt all.jsonl": "nothing is published in empty yet: run neverseen publish empty",
-    "verify weights shop --exported absent": "there is no absent: give what export wrote as .safetensors",
-    "verify weights shop --exported pipe": "pipe is a folder, a pipe or a device: give what export wrote",
-    "import new absent.tar": "there is no absent.tar: give what export wrote as .tar",
-    "import new pipe": "pipe is a folder, a pipe or a device: give what export wrote as .tar",
-    "import nowhere/new 1.json": "there is no folder nowhere to make new in: make it first",
+    "verify weights shop --exported absent": "there is no absent: give a .safetensors file that export wrote",
+    "verify weights shop --exported pipe": "pipe is a folder, a pipe or a device: give a .safetensors file that export wrote",
+    "import new absent.tar": "there is no absent.tar: give a .tar file that export wrote",
+    "import new pipe": "pipe is a folder, a pipe or a device: give a .tar file that export wrote",
+    "import nowhere/new 1.json": "the folder nowhere for new does not exist: make it first",
 }
 
 
@@ -199,4 +199,4 @@ def test_a_change_whose_publication_fails_is_told(tmp_path: Path, monkeypatch: p
     assert "2 samples learned, with receipts in" in learned.output
     forgotten = run.invoke(app, ["forget", str(tmp_path / "s"), "--receipts", str(receipts)])
     assert forgotten.exit_code == 1
-    assert "2 samples forgotten, and not published yet" in forgotten.output
+    assert "2 samples forgotten, but not published yet" in forgotten.output

@@ -13,7 +13,7 @@ import pytest
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.errors import LedgerError
-from neverseen.ledger import Ledger, database, in_file
+from neverseen.ledger import Ledger, in_file, sqlite
 from tests.test_cli import NAMES, ROWS, _here, answer, run, write_csv
 
 __all__ = ["_here"]
@@ -107,7 +107,7 @@ def test_a_ledger_that_may_not_be_written_is_read_and_left(monkeypatch: pytest.M
     """The same without a mount: told that it may not write, the ledger makes no file and changes none."""
     new()
     before = state("shop")
-    monkeypatch.setattr(database, "may_write", lambda path: False)
+    monkeypatch.setattr(sqlite, "may_write", lambda path: False)
     look("shop")
     assert state("shop") == before
     with Ledger(in_file(Path("shop/ledger.sqlite").absolute())) as ledger:
@@ -129,6 +129,6 @@ def test_a_log_that_cannot_be_carried_over_is_told(monkeypatch: pytest.MonkeyPat
         for name in ("ledger.sqlite", "ledger.sqlite-wal", "store.json"):
             shutil.copy(f"shop/{name}", f"copy/{name}")
         assert Path("copy/ledger.sqlite-wal").stat().st_size
-    monkeypatch.setattr(database, "may_write", lambda path: False)
-    monkeypatch.setattr(database.SQLite, "_mode", lambda self: "mode=ro&immutable=0&readonly_shm=1")
+    monkeypatch.setattr(sqlite, "may_write", lambda path: False)
+    monkeypatch.setattr(sqlite.SQLite, "_mode", lambda self: "mode=ro&immutable=0&readonly_shm=1")
     assert "open the store once where it may" in run("status", "copy", code=1)

@@ -45,7 +45,7 @@ def test_a_backbone_that_cannot_be_made_is_told_at_the_start() -> None:
     custom()
     for words in (["serve", "mail"], ["predict", "mail", "a.csv"], ["learn", "mail", "a.csv"]):
         refused = run(*words, code=1)
-        assert "mail was made with the backbone letters, and its folder does not say how to make it" in refused
+        assert "mail was made with the backbone letters, and has no recipe for it" in refused
         assert "--backbone features" in refused
         assert "Receipts, status and verify need no backbone" in refused
 
@@ -97,7 +97,7 @@ def test_a_backbone_of_a_module_in_this_folder(monkeypatch: pytest.MonkeyPatch) 
     given = ("--backbone", "lengths_of_texts:Lengths")
     assert "give --backbone lengths_of_texts:Lengths with each command" in run("init", "mail", *given, "--codes", "16")
     for words in (["learn", "mail", "a.csv"], ["serve", "mail"]):  # what the folder holds is never imported by itself
-        assert "its folder does not say how to make it. Give it with --backbone MODULE" in run(*words, code=1)
+        assert "has no recipe for it. Give the backbone with --backbone MODULE" in run(*words, code=1)
     run("learn", "mail", "a.csv", "--receipts", "r.jsonl", *given)
     assert "right: " in run("predict", "mail", "a.csv", "--labelled", *given)
     run("verify", "retrain", "mail", "a.csv", *given)

@@ -235,10 +235,10 @@ def test_a_long_text_in_a_csv_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     ("rows", "words"),
     [
         ([], "there are no samples in rows.parquet"),
-        ([[], []], "the cells of the column 'row' are empty, not of one length, or not of numbers"),
+        ([[], []], "the cells of the column 'row' are empty, differ in length, or are not lists of numbers"),
         ([None, None], "the cells of the column 'row' are empty"),
-        ([[1.0] * 8, [1.0]], "the cells of the column 'row' are empty, not of one length"),
-        ([[[1.0] * 4] * 2], "the cells of the column 'row' are .* not of numbers"),
+        ([[1.0] * 8, [1.0]], "the cells of the column 'row' are empty, differ in length"),
+        ([[[1.0] * 4] * 2], "the cells of the column 'row' are .* not lists of numbers"),
     ],
     ids=["no rows", "empty lists", "no lists", "other lengths", "lists of lists"],
 )
@@ -256,7 +256,7 @@ def test_the_same_samples_again_are_told() -> None:
     np.savez("a.npz", X=ROWS[:6], y=np.array(NAMES[:6]))
     first = answer("learn", "shop", "a.npz", "--receipts", "a.jsonl")
     assert (first["learned"], first["held_already"]) == (6, 0)
-    assert "held already, or given twice: 6 of 6 samples, learned again" in run("learn", "shop", "a.npz")
+    assert "already held, or given twice: 6 of 6 samples, learned again" in run("learn", "shop", "a.npz")
     np.savez("b.npz", X=ROWS[[0, 6, 6]], y=np.array([NAMES[0], NAMES[6], NAMES[6]]))
     again = answer("learn", "shop", "b.npz", "--skip-held", "--receipts", "b.jsonl")
     assert (again["learned"], again["held_already"]) == (1, 2)
@@ -265,12 +265,12 @@ def test_the_same_samples_again_are_told() -> None:
     nothing = answer("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")
     assert (nothing["learned"], nothing["receipts"]) == (0, None)
     words = run("learn", "shop", "b.npz", "--skip-held", "--receipts", "c.jsonl")
-    assert "held already, or given twice: 3 of 3 samples, left out" in words
+    assert "already held, or given twice: 3 of 3 samples, left out" in words
     assert "nothing was new: no sample was learned, and no receipts were written" in words
     assert "receipts are in" not in words
     assert not Path("c.jsonl").exists()
     np.savez("one.npz", X=ROWS[:1], y=np.array(NAMES[:1]))
-    assert "held already, or given twice: 1 of 1 sample, left out" in run("learn", "shop", "one.npz", "--skip-held")
+    assert "already held, or given twice: 1 of 1 sample, left out" in run("learn", "shop", "one.npz", "--skip-held")
     np.savez("other.npz", X=ROWS[:1], y=np.array(["another class"]))
     assert answer("learn", "shop", "other.npz", "--receipts", "d.jsonl")["held_already"] == 0
 
@@ -280,7 +280,7 @@ def test_ids_that_are_held_are_named() -> None:
     run("init", "shop", *INIT)
     run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
     words = run("learn", "shop", "all.csv", "--receipts", "again.jsonl", code=1)
-    assert 'all.csv, line 2: shop holds a sample of this owner under the id "all.csv-0" already' in words
+    assert 'all.csv, line 2: shop already holds a sample of this owner under the id "all.csv-0"' in words
     write_csv("twice.csv", ROWS[:4], NAMES[:4], ["same", "other", "more", "same"])
     words = run("learn", "shop", "twice.csv", code=1)
     assert 'twice.csv, line 2 and line 5: two samples of this owner have the id "same"' in words
@@ -288,7 +288,7 @@ def test_ids_that_are_held_are_named() -> None:
     assert answer("learn", "shop", "all.csv", "--skip-held")["learned"] == 0  # nothing is left to be refused
     write_csv("changed.csv", ROWS[[3, 0, 1]] + [[0], [1], [1]], NAMES[:3], ["all.csv-3", "new", "all.csv-2"])
     words = run("learn", "shop", "changed.csv", "--skip-held", code=1)  # the first is left out; the line is the file's
-    assert 'changed.csv, line 4: shop holds a sample of this owner under the id "all.csv-2" already' in words
+    assert 'changed.csv, line 4: shop already holds a sample of this owner under the id "all.csv-2"' in words
 
 
 def lines(name: str, *entries: dict[str, Any]) -> None:
@@ -328,11 +328,11 @@ def test_fields_that_are_not_known_are_refused() -> None:
     np.savez("rows.npz", X=ROWS[:1], y=np.array(["x"]), owner=np.array(["bob"]))
     for folder, name, why in (
         ("shop", "owners.jsonl", "owners.jsonl, line 2: the field 'owners' is unknown"),
-        ("shop", "all.jsonl", "all.jsonl, line 2: there is 'Owners', and owners are read from 'owner': rename it"),
+        ("shop", "all.jsonl", "all.jsonl, line 2: 'Owners' is not read: owners are read from 'owner'. Rename it"),
         ("shop", "date.jsonl", "date.jsonl, line 2: the field 'date' is unknown"),
-        ("shop", "rows.npz", "rows.npz: there is 'owner', and owners are read from 'owners'"),
-        ("mail", "texts.jsonl", "texts.jsonl, line 2: there is 'owners', and owners are read from 'owner'"),
-        ("mail", "texts.csv", "texts.csv: there is ' owner', and owners are read from 'owner'"),
+        ("shop", "rows.npz", "rows.npz: 'owner' is not read: owners are read from 'owners'"),
+        ("mail", "texts.jsonl", "texts.jsonl, line 2: 'owners' is not read: owners are read from 'owner'"),
+        ("mail", "texts.csv", "texts.csv: ' owner' is not read: owners are read from 'owner'"),
     ):
         given = LETTERS if folder == "mail" else ()
         assert why in run("learn", folder, name, *given, code=1), name
@@ -346,7 +346,7 @@ def test_forget_class_needs_a_store_that_tracks_classes() -> None:
     run("init", "shop", *INIT)
     run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
     words = run("forget-class", "shop", "cat", code=1)
-    assert "shop does not keep each class's own sums" in words
+    assert "shop was made without --track-classes" in words
     assert "--track-classes" in words
     assert "neverseen forget shop" in words
 

@@ -331,12 +331,12 @@ def test_errors_say_what_the_service_said() -> None:
     found = raised(error("rate_limited", 429, {"retry-after": "7"}))
     assert (found.code, found.retry_after) == ("rate_limited", 7.0)
     for odd in (httpx.Response(500, text="<html>"), answer(["error"], 500), answer({"error": "x"}, 400)):
-        assert "not by the service" in str(raised(odd))
+        assert "not by this service" in str(raised(odd))
 
 
 @pytest.mark.parametrize("odd", [{}, [], {"request": 1}, {"request": REQUEST | {"state": "lost"}}])
 def test_answers_of_another_form(odd: Any) -> None:
-    with pytest.raises(ServiceError, match="not of the form that this client knows"):
+    with pytest.raises(ServiceError, match="does not have the expected form"):
         Service(answer(odd)).client().forget(b"NSR1")
 
 
@@ -490,7 +490,7 @@ def test_tokens_that_are_not(token: Any) -> None:
 
 def test_redirects_are_not_followed() -> None:
     service = Service(httpx.Response(307, headers={"location": "https://elsewhere.example.org/"}))
-    with pytest.raises(ServiceError, match="status 307, and not by the service"):
+    with pytest.raises(ServiceError, match="status 307, but not by this service"):
         service.client().model()
     assert len(service.asked) == 1
 

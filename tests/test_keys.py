@@ -40,7 +40,7 @@ def test_keys_are_never_overwritten_by_new_ones(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     Keyring.create(path)
     before = path.read_bytes()
-    with pytest.raises(FileExistsError, match=r"is there already: open it with Keyring.load"):
+    with pytest.raises(FileExistsError, match=r"already exists: open it with Keyring.load"):
         Keyring.create(path)
     assert path.read_bytes() == before
 
@@ -185,7 +185,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no key file .*none: make one with Keyring.create"):
         Keyring.load(tmp_path / "none")
     for call in (Keyring.create, Keyring.generate().save):
-        with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to save keys in"):
+        with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere for keys does not exist"):
             call(tmp_path / "nowhere" / "keys")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from neverseen.errors import InputError, LedgerError, LimitError, NotLearnedError
 from neverseen.ledger import FORMAT, JournalRow, Ledger, RequestRow
-from neverseen.ledger import ledger as ledger_module
+from neverseen.ledger import writing as writing_module
 from neverseen.ledger.tables import NAME_LIMIT
 from tests.ledgers import SOME, add, everything, numbers, remove, sample, some
 
@@ -182,7 +182,7 @@ def test_journal(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         writing.drop_journal(4)
     with ledger.writing() as writing:
         assert writing.append("forget", b"") == 5  # also after the journal was empty
-    monkeypatch.setattr(ledger_module, "PAYLOAD_LIMIT", 10)
+    monkeypatch.setattr(writing_module, "PAYLOAD_LIMIT", 10)
     with pytest.raises(LimitError, match="has 11 bytes, and 10 fit: do it in parts"), ledger.writing() as writing:
         writing.append("learn", bytes(11))
     assert [row.sequence for row in ledger.journal()] == [5]

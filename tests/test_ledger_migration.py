@@ -204,7 +204,7 @@ def test_cut_off_in_the_middle(old: Old, killed: bool, monkeypatch: pytest.Monke
         return bytes([len(seen)] * 16)
 
     with monkeypatch.context() as patched:
-        patched.setattr("neverseen.store.store.owned_number", number_of)
+        patched.setattr("neverseen.store.recovery.owned_number", number_of)
         if killed:
             child = os.fork()
             if not child:

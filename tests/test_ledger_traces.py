@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from neverseen.errors import LedgerError, NeverseenError
 from neverseen.ledger import FORMAT, Ledger, in_file
-from neverseen.ledger.database import PostgreSQL
+from neverseen.ledger.postgresql import PostgreSQL
 from neverseen.ledger.tables import MIGRATIONS, tables
 from tests.ledgers import add, everything, folder_bytes, forgetful, numbers, remove, sample, some, traces
 

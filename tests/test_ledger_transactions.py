@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from neverseen.errors import InputError, LedgerError
 from neverseen.ledger import FORMAT, Ledger
+from neverseen.ledger import rows as rows_module
 from neverseen.ledger.tables import MIGRATIONS
 from tests.ledgers import SOME, add, everything, numbers, remove, sample, some
 
@@ -236,13 +237,13 @@ def test_a_commit_that_fails_is_uncertain(ledger: Ledger, url: str, monkeypatch:
 def test_a_check_sees_one_state(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another process adds after the rows were read is not missing from them."""
     add(ledger, some())
-    in_order = Ledger._in_order
+    in_order = rows_module.in_order
 
-    def read_and_add(self: Ledger, *about: Any) -> Iterator[Any]:
-        yield from in_order(self, *about)
+    def read_and_add(*about: Any) -> Iterator[Any]:
+        yield from in_order(*about)
         with Ledger(url) as other:
             add(other, some(first=100))
 
-    monkeypatch.setattr(Ledger, "_in_order", read_and_add)
+    monkeypatch.setattr(rows_module, "in_order", read_and_add)
     ledger.check()
     assert ledger.total() == 2 * len(some())

@@ -65,15 +65,15 @@ def test_altered() -> None:
     assert "its seal is broken" in str(error)
     error = refusal(TOKEN + b"\0")
     assert error.reason == "altered"
-    assert f"it has {len(TOKEN) + 1} bytes and says {len(TOKEN)}" in str(error)
+    assert f"it has {len(TOKEN) + 1} bytes but states {len(TOKEN)}" in str(error)
 
 
 def test_truncated() -> None:
     for length in range(1, len(TOKEN)):
         error = refusal(TOKEN[:length])
         assert error.reason == "truncated", length
-    assert f"1 of its {len(TOKEN)} bytes are there" not in str(refusal(TOKEN[:1]))
-    assert f"{len(TOKEN) - 1} of its {len(TOKEN)} bytes are there" in str(refusal(TOKEN[:-1]))
+    assert f"1 of {len(TOKEN)} bytes" not in str(refusal(TOKEN[:1]))
+    assert f"it has only {len(TOKEN) - 1} of {len(TOKEN)} bytes" in str(refusal(TOKEN[:-1]))
 
 
 def test_a_length_to_match_the_cut_does_not_help() -> None:
@@ -122,7 +122,7 @@ def test_another_model() -> None:
 def test_not_a_receipt(token: bytes) -> None:
     error = refusal(token)
     assert error.reason == "foreign"
-    assert "not a receipt at all" in str(error)
+    assert "is not a receipt" in str(error)
 
 
 def test_halves_of_two_receipts_do_not_make_one() -> None:

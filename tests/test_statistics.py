@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from neverseen import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError
 from neverseen.engine import statistics as statistics_module
 from neverseen.engine.arithmetic import MAX_SAMPLES
-from neverseen.engine.statistics import ClassSums, Statistics, narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.classes import ClassSums
+from neverseen.engine.packing import narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.statistics import Statistics
 from neverseen.hardware import Hardware, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests import oracle

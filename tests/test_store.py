@@ -39,7 +39,7 @@ from neverseen.encoding import quantise
 from neverseen.ledger import ledger as ledger_module
 from neverseen.proof.certificates import check_chain, is_mine
 from neverseen.store import Store
-from neverseen.store import store as store_module
+from neverseen.store import sums as sums_module
 from tests import oracle
 from tests.samples import clustered
 
@@ -325,7 +325,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 
 def test_folding_keeps_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "FOLD_BYTES", 100)
+    monkeypatch.setattr(sums_module, "FOLD_BYTES", 100)
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:20], LABELS[:20])
         assert list(made.ledger.journal()) == []  # 20 rows are more than 100 bytes
@@ -409,6 +409,26 @@ def test_other_keys_or_backbones_are_refused(tmp_path: Path) -> None:
         store.open(tmp_path / "s", backbone=Precomputed(6, "other"), keys=KEYS)
     with store.open(tmp_path / "s", keys=KEYS) as made:  # it is made from its recipe
         assert len(made.learn(ROWS, LABELS)) == len(ROWS)
+
+
+def test_a_store_travels_as_one_file(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        receipts = made.learn(ROWS[:9], LABELS[:9], IDS[:9])
+        made.publish()
+    digest = store.write_archive(str(tmp_path / "s"), str(tmp_path / "s.tar"))
+    assert stat.S_IMODE((tmp_path / "s.tar").stat().st_mode) == 0o600
+    assert (
+        store.read_archive(str(tmp_path / "again"), str(tmp_path / "s.tar"), keys=KEYS) == digest == never([*range(9)])
+    )
+    with opened(tmp_path / "again") as again:
+        again.forget(receipts[:2])
+        assert again.digest() == never([*range(2, 9)])
+    with pytest.raises(FileExistsError, match="already exists"):
+        store.write_archive(tmp_path / "s", tmp_path / "s.tar")
+    before = (tmp_path / "again" / "store.json").read_bytes()
+    with pytest.raises(FileExistsError, match="there already"):
+        store.read_archive(tmp_path / "again", tmp_path / "s.tar", keys=KEYS)
+    assert (tmp_path / "again" / "store.json").read_bytes() == before
 
 
 def test_without_a_backbone_receipts_still_work(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from neverseen import LedgerError, NeverseenError
 from neverseen.proof.certificates import check_chain
 from neverseen.store import Store
-from neverseen.store import store as store_module
+from neverseen.store import sums as sums_module
 from tests.test_store import IDS, LABELS, ROWS, never, new, opened
 
 ROOT = Path(__file__).parent.parent
@@ -138,8 +138,8 @@ def test_a_snapshot_that_cannot_be_written_does_not_undo_a_change(
     filled(tmp_path / "s")
     with opened(tmp_path / "s") as made:
         with monkeypatch.context() as patch:
-            patch.setattr(store_module, "FOLD_BYTES", 1)
-            patch.setattr(store_module, "write_snapshot", full)
+            patch.setattr(sums_module, "FOLD_BYTES", 1)
+            patch.setattr(sums_module, "write_snapshot", full)
             with pytest.warns(RuntimeWarning, match="was not folded.*No space left on device.*sums"):
                 receipts = made.learn(ROWS[20:25], LABELS[20:25], IDS[20:25])
         made.forget(receipts[0])

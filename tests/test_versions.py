@@ -36,7 +36,8 @@ from neverseen.hardware import Hardware, choose
 from neverseen.holdings import FORGET, LEARN, Change
 from neverseen.io.tensorfile import _checksum
 from neverseen.labels import LabelIndex, canonical_json, from_text
-from neverseen.model.exact import Configuration, ExactModel, empty_digest
+from neverseen.model.configuration import Configuration, empty_digest
+from neverseen.model.exact import ExactModel
 from neverseen.model.versions import Version, read_version, write_version
 from neverseen.proof.certificates import (
     Certificate,
@@ -255,8 +256,8 @@ FORGERIES: list[tuple[Callable[[dict[str, Any], dict[str, Any]], Any], str]] = [
     (tensor("weights", data_offsets=[0, 144]), "tensors are misplaced"),
     (tensor("weights", note=1), "tensors are misplaced"),
     (tensor("zeros", dtype="I8", shape=[0], data_offsets=[216, 216]), "a tensor too many"),
-    (without("weights"), "behind its tensors"),
-    (lambda about, header: bytes(400), "behind its tensors"),
+    (without("weights"), "extra bytes after its tensors"),
+    (lambda about, header: bytes(400), "extra bytes after its tensors"),
     (lambda about, header: bytes(216), "not of the shape of its settings"),  # zeros have a narrower type
 ]
 

@@ -527,11 +527,11 @@ def lines_of(folder: Path, request: str) -> list[tuple[str, bool]]:
 
 
 def fold_without_memory(patched: pytest.MonkeyPatch) -> None:
-    def fold(_: store.Store) -> None:
+    def fold(*_: object) -> None:
         patched.undo()
         raise MemoryError("no room to fold")
 
-    patched.setattr(store.Store, "_fold_if_due", fold)
+    patched.setattr("neverseen.store.store.fold_if_due", fold)
 
 
 def commit_that_is_uncertain(patched: pytest.MonkeyPatch) -> None:

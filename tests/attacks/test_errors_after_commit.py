@@ -7,7 +7,7 @@ them forgotten. So the receipts must reach whoever learned.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -17,9 +17,10 @@ from neverseen.backbones import Precomputed
 from neverseen.cli import app
 from neverseen.engine.statistics import Statistics
 from neverseen.ledger import Ledger
+from neverseen.model.intake import Intake
 from neverseen.sources.receipts import read_receipts
 from neverseen.store import Store
-from neverseen.store import store as module
+from neverseen.store import sums as module
 from neverseen.store.held import LedgerHoldings
 from tests.samples import clustered
 
@@ -83,6 +84,27 @@ def test_a_fold_that_fails_is_a_warning(folder: Path, error: Exception, monkeypa
                 receipts = made.learn(ROWS, NAMES)
         made.forget(receipts[:1])
         assert list(made.ledger.journal()) == []  # made up for
+
+
+@pytest.mark.parametrize("due", [False, True])
+@pytest.mark.filterwarnings("ignore:the journal")
+def test_a_store_that_is_closed_after_the_commit(folder: Path, due: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread closes it before the journal is looked at: the samples are held, so their receipts are given."""
+    commit = Intake.commit
+
+    def and_close(self: Intake, *about: Any) -> None:
+        commit(self, *about)
+        made.close()
+
+    with store.open(folder) as made, monkeypatch.context() as patched:
+        patched.setattr(Intake, "commit", and_close)
+        if due:
+            patched.setattr(module, "FOLD_BYTES", 0)
+        files = sorted((folder / "sums").iterdir())
+        receipts = made.learn(ROWS, NAMES)
+    assert sorted((folder / "sums").iterdir()) == files  # a closed store writes nothing
+    with store.open(folder) as again:
+        again.forget(receipts)
 
 
 @pytest.mark.parametrize("where", ["the fold", "the sums", "the record"])
@@ -163,7 +185,7 @@ def test_a_forget_that_fails_after_the_commit_is_told(
         fail(patched, error, Statistics, "remove_class" if way == "class" else "subtract")
         failed = invoked(*given[way])
     assert failed.exit_code != 0
-    assert f"may have been forgotten, and not published yet: run neverseen publish {folder}" in failed.stderr
+    assert f"may have been forgotten, but not published yet: run neverseen publish {folder}" in failed.stderr
     again = invoked(*given[way])
     assert again.exit_code == 1
     assert f"in no certificate yet: run neverseen publish {folder}" in again.stderr
@@ -209,7 +231,7 @@ def test_a_publication_that_fails_before_a_seal(folder: Path, learned: Path, mon
         fail(patched, OSError("disk"), Store, "publish")
         forgot = invoked("forget", folder, "--receipts", learned, "--seal")
     assert forgot.exit_code == 1
-    assert f"6 samples forgotten, and not published yet: run neverseen seal {folder} later" in forgot.stderr
+    assert f"6 samples forgotten, but not published yet: run neverseen seal {folder} later" in forgot.stderr
     assert "not sealed" not in forgot.stderr
 
 

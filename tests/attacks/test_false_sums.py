@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from neverseen import AnalyticClassifier, CertificateRejectedError, FileRejectedError, Identity, Key
 from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.definiteness import _square_exceeds, least_eigenvalue, why_impossible
+from neverseen.engine.packing import pack_triangle, unpack_triangle
 from neverseen.engine.rational import is_positive_definite
-from neverseen.engine.statistics import Statistics, pack_triangle, unpack_triangle
+from neverseen.engine.statistics import Statistics
 from neverseen.errors import HardwareError, StoreDamagedError
 from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import pack, unpack
-from neverseen.model.exact import Configuration
+from neverseen.model.configuration import Configuration
 from neverseen.model.versions import Version, read_version, write_version
 from neverseen.proof import witness as witness_module
 from neverseen.proof.witness import Witness, check_weights
@@ -82,15 +83,15 @@ def test_wrong_weights_that_leave_almost_no_residual(kind: str, gamma: int, hard
     forged = small * (gamma // 8)
     assert oracle.weights(gram.tolist(), cross.tolist(), gamma, BITS) == cross.tolist()
     here = hardware.array
-    with pytest.raises(CertificateRejectedError, match="cannot be shown to be those of any samples"):
+    with pytest.raises(CertificateRejectedError, match="cannot be proved to come from samples"):
         check_weights(here(gram), here(cross), gamma, BITS, forged, Witness(cross, 10), hardware)
-    with pytest.raises(CertificateRejectedError, match="cannot be shown to be those of any samples"):
+    with pytest.raises(CertificateRejectedError, match="cannot be proved to come from samples"):
         check_weights(here(gram), here(cross), gamma, BITS, cross, Witness(cross, 10), hardware)  # right by chance
 
 
 def test_wrong_weights_in_a_column_that_is_left_to_a_solve() -> None:
     gram, small = nearly_singular("triple", 2**20)
-    with pytest.raises(CertificateRejectedError, match="cannot be shown to be those of any samples"):
+    with pytest.raises(CertificateRejectedError, match="cannot be proved to come from samples"):
         check_weights(gram, small * 0, 2**20, BITS, small * 0, Witness(small * 0, 1, (0,)))
 
 
@@ -339,7 +340,7 @@ def test_made_up_sums_that_load_are_refused_by_the_check_of_a_version(tmp_path: 
     rests = np.zeros((size, 1), np.int8)
     version = Version(Configuration(Identity(), gamma, BITS), size, ['"a"'], weights, Witness(rests, 10))
     write_version(tmp_path / "version", version)
-    with pytest.raises(CertificateRejectedError, match="cannot be shown to be those of any samples"):
+    with pytest.raises(CertificateRejectedError, match="cannot be proved to come from samples"):
         read_version(tmp_path / "version").check(statistics)
 
 

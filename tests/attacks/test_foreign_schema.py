@@ -19,9 +19,9 @@ import pytest
 import sqlalchemy as sa
 
 from neverseen import LedgerError, StoreDamagedError
-from neverseen.cli.archive import read_archive, write_archive
 from neverseen.ledger import Ledger
 from neverseen.store import create
+from neverseen.store.archives import read_archive, write_archive
 from tests.ledgers import add, some
 from tests.postgresql import Server
 from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, never, opened

@@ -198,7 +198,7 @@ def test_a_row_of_one_owner_does_not_forget_anothers_sample() -> None:
             assert words.startswith(f"error: forget: {name}, line 3: no such sample is held with this label, ")
             assert "owner (1 of 2 samples in all)" in words
     owned("other.csv", ("p", "ada", 0), heads="id,whose")
-    assert "is not numbers" in run("forget", "shop", "other.csv", code=1)
+    assert "does not hold numbers" in run("forget", "shop", "other.csv", code=1)
     assert "no such sample is held" in run("forget", "shop", "other.csv", "--owners", "whose", code=1)
     assert answer("status", "shop")["samples"] == 2
     assert answer("forget", "shop", "bob.csv")["forgotten"] == 2
@@ -212,7 +212,7 @@ def test_what_two_owners_share_is_forgotten_with_the_file_it_was_learned_from(op
     unsaid = "\n".join(line.replace(",bob", "").replace(",owner", "") for line in (text[0], text[3], text[2]))
     Path("unsaid.csv").write_text(unsaid, "utf-8")
     words = run("forget", "shop", "unsaid.csv", option, code=1)
-    assert "unsaid.csv, line 3: shop holds several such samples. Say which with a column of ids (--ids)" in words
+    assert "unsaid.csv, line 3: shop holds several such samples. Identify it by a column of ids (--ids)" in words
     assert answer("forget", "shop", owned("ada.csv", ("p", "ada", 0)), option)["forgotten"] == 1
     assert "ada.csv, line 2: no such" in run("forget", "shop", "ada.csv", option, code=1)
     run("learn", "shop", "ada.csv", "--receipts", "again.jsonl")
@@ -257,7 +257,7 @@ def test_what_is_said_twice_is_refused() -> None:
     features = json.dumps(ROWS[0].tolist())
     for said in ('"owner": "ada", "owner": "bob"', '"id": "1", "id": "2"', '"label": "y"', '"more": {"a": 1, "a": 2}'):
         Path("twice.jsonl").write_text(f'{{"features": {features}, "label": "x", {said}}}\n', "utf-8")
-        assert "twice.jsonl, line 1 has a name twice in one object" in run("learn", "shop", "twice.jsonl", code=1)
+        assert "twice.jsonl, line 1 repeats a name in one object" in run("learn", "shop", "twice.jsonl", code=1)
     np.savez("twice.npz", X=ROWS[:2], y=np.array(["x", "x"]), owners=np.array(["ada", "ada"]))
     with zipfile.ZipFile("twice.npz", "a") as archive, archive.open("owners", "w") as file:
         np.lib.format.write_array(file, np.array(["bob", "bob"]))

@@ -127,7 +127,7 @@ def test_a_large_body_is_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def none_here(*_: object) -> None:
             raise AssertionError("a large body was parsed in the service")
 
-        monkeypatch.setattr("neverseen.service.core.READERS", dict.fromkeys(contents.READERS, none_here))
+        monkeypatch.setattr("neverseen.service.edge.reception.READERS", dict.fromkeys(contents.READERS, none_here))
         rows = range(190)
         padding = " " * 2**16
         body = json.dumps({"samples": samples(rows)}) + padding
@@ -180,7 +180,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture
 def nothing_here(patient: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
     """A service that would make a mistake if it read a body itself."""
-    monkeypatch.setattr("neverseen.service.core.READERS", {})
+    monkeypatch.setattr("neverseen.service.edge.reception.READERS", {})
     return patient
 
 
@@ -238,7 +238,7 @@ def test_the_bytes_of_a_key_are_limited(tmp_path: Path) -> None:
 
 def test_the_bytes_of_a_key_are_counted_before_they_are_sent(tmp_path: Path) -> None:
     with running(tmp_path / "s", Settings(bytes_burst=10_000, bytes_per_second=1, body_pause=1.0)) as service:
-        buckets, secret = service.service.byte_buckets, service.admin["Authorization"].partition(" ")[2]
+        buckets, secret = service.service.callers._bytes, service.admin["Authorization"].partition(" ")[2]
         at = "127.0.0.1", int(service.url.rpartition(":")[2])
         for path in ("/v1/samples", "/v1/forget", "/v1/predict", "/v1/verify", "/v1/forget/class"):
             buckets._levels["admin 0"] = (1000.0, time.monotonic())
@@ -260,7 +260,7 @@ def test_bytes_of_a_body_without_a_length_count_as_they_come(tmp_path: Path, key
     settings = replace(slow, max_json=2**18, max_public_body=2**18)
     with running(tmp_path / "s", settings) as service:
         owner = "admin 0" if keyed else stranger("127.0.0.1")
-        buckets = service.service.byte_buckets if keyed else service.service.public_byte_buckets
+        buckets = service.service.callers._bytes if keyed else service.service.callers._public_bytes
         headers = (service.admin if keyed else {}) | {"Content-Type": "application/json"}
         most = settings.max_json
 
@@ -297,7 +297,7 @@ BODIES = {
 def test_what_waits_for_the_writer_counts(patient: Running, name: str, query: str) -> None:
     """A body counts against its key, and what it lists against the queue, until it is answered."""
     path, body, count = BODIES[name]
-    writer, room = patient.service.writer, patient.service.bodies._room
+    writer, room = patient.service.writer, patient.service.reception._bodies._room
     entered, gate = threading.Event(), threading.Event()
 
     def wait(_: object) -> None:

@@ -199,7 +199,8 @@ def test_frames_are_not_all_unpacked(service: Besieged) -> None:
 def test_an_image_that_takes_too_much_time(service: Besieged) -> None:
     text = b"P3 2000 1300 255\n" + b"1 " * (3 * 2000 * 1300)  # numbers as text, which are read one by one
     body = form((b"files", text))
-    assert post(service.port, "/v1/predict", service.tokens["attacker"], body, FORM) == 413
+    refused = post(service.port, "/v1/predict", service.tokens["attacker"], body, FORM)
+    assert refused in (413, 503)  # by its processor time; on a busy machine by the clock on the wall, which ends first
     assert call(service, "/v1/predict", PREDICT)[0] == 200
 
 

@@ -131,7 +131,7 @@ def test_refusals_do_not_tell_which_classes_others_hold(tmp_path: Path, limits: 
         answers = {}
         for guess in ("class never", "class 2", "class 1", "class 0"):
             eve = bearer(token(service.folder, guess, "learn", owner="eve"))
-            service.service.class_buckets.take(guess, 1000 - left)
+            service.service.callers._classes.take(guess, 1000 - left)
             answers[guess] = told(service, [guess, *(f"{guess} {number}" for number in range(9))], eve)
         assert answers["class 2"] == answers["class never"]  # learned since the publication, by somebody, or not
         assert answers["class 1"] == answers["class 0"]  # forgotten since the publication, or not
@@ -344,7 +344,7 @@ def test_readyz_says_that_publications_fail(tmp_path: Path, monkeypatch: pytest.
     now = [100.0]
     with running(tmp_path / "s", Settings(quiet=0, max_delay=30), clock=lambda: now[0]) as service:
         with monkeypatch.context() as patched:
-            patched.setattr("neverseen.store.store.Version.of", _no_memory)
+            patched.setattr("neverseen.model.versions.Version.of", _no_memory)
             service.learn(range(10))
             failures = service.service.metrics.publish_failures
             eventually(lambda: failures._value.get() > 0)

@@ -23,6 +23,7 @@ from neverseen.ledger import ledger as ledgers
 from neverseen.service import Settings, core
 from neverseen.service.edge.connections import KEY
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.requests import ANSWERED
 from neverseen.service.writer import queue
 from neverseen.service.writer.applying import apply
 from neverseen.service.writer.jobs import LEARN, Job, LearnSamples
@@ -71,7 +72,7 @@ def test_many_samples_of_one_key_go_through_the_network_in_turns(
         return noted(texts)
 
     async def learn(service: core.Service, client: str, texts: list[str]) -> Prepared:
-        core.ANSWERED.set(Request({"type": "http", KEY: client}))
+        ANSWERED.set(Request({"type": "http", KEY: client}))
         return await service.prepared(texts)
 
     async def both(service: core.Service) -> list[Prepared]:

@@ -239,7 +239,7 @@ def test_a_certificate_alone_never_says_forgotten_alone(tmp_path: Path) -> None:
     code, words, _ = verify(file, "--receipt", mine)
     assert code == 0
     assert "listed as forgotten by certificate 2 of 20" in words
-    assert "may have learned the samples again" in words
+    assert "the samples may have been learned again later" in words
     assert verify(file, "--receipt", mine, "--store", tmp_path / "shop")[0] == 1
 
 
@@ -272,7 +272,10 @@ def test_an_older_copy_of_the_store_cannot_vouch(tmp_path: Path) -> None:
         model.publish(always=True)
     mine, chain = tmp_path / "mine", sorted((shop / "certificates").iterdir())
     mine.write_bytes(receipts[1])
-    for copy, words in ((older, "certificate 1 (it has 0)"), (other, "certificate 2 (its own of that number differs)")):
+    for copy, words in (
+        (older, "certificate 1 (it has 0)"),
+        (other, "certificate 2 (its certificate of that number differs)"),
+    ):
         code, said, error = verify(*chain, "--receipt", mine, "--store", copy)
         assert (code, said) == (1, "")
         assert f"{copy} does not have {words}: it is an older copy" in error
@@ -323,9 +326,9 @@ def test_an_altered_receipt_is_not_listed(tmp_path: Path) -> None:
 def test_looking_changes_nothing(tmp_path: Path) -> None:
     receipt = forgotten(tmp_path / "shop")
     with store.open(tmp_path / "shop") as model:
-        before = model.digest(), model.status()["samples"], model._holdings.last_record
+        before = model.digest(), model.status()["samples"], list(model.ledger.journal())
         model.holds([receipt])
-        assert before == (model.digest(), model.status()["samples"], model._holdings.last_record)
+        assert before == (model.digest(), model.status()["samples"], list(model.ledger.journal()))
 
 
 def test_the_service_names_the_certificate_and_no_more(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from neverseen.ledger.tables import tables
 from neverseen.proof.certificates import Certificate, check_chain, issue
 from neverseen.proof.signing import SigningKey
 from neverseen.store import Store, create
+from neverseen.store.parts import Parts
 from neverseen.store.publications import Publications
 from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, never, new, opened
 
@@ -362,7 +363,7 @@ POINTS: dict[str, tuple[Any, str, Callable[[], Any]]] = {
     "after the certificate": (Publications, "add", lambda: dying_after(Publications.add)),
     "before the commit": (Database, "_commit", lambda: commit_and("before")),
     "after the commit": (Database, "_commit", lambda: commit_and("after")),
-    "before files are removed": (Store, "_tidy", lambda: die),
+    "before files are removed": (Parts, "tidy", lambda: die),
 }
 SIGNED = ("after the certificate", "before the commit", "after the commit", "before files are removed")
 NOTED = ("after the commit", "before files are removed")
@@ -462,7 +463,7 @@ def test_a_certificate_that_never_got_its_name_is_put_in_place_of_the_published_
     certificates = folder / "certificates"
     (left,) = certificates.glob(".*")
     other = replace(Certificate.load(left), time="2999-01-01T00:00:00Z")  # not in the same second
-    other = replace(other, signature=SigningKey.load(folder / "signing.json").sign(other._signed()).hex())
+    other = replace(other, signature=SigningKey.load(folder / "signing.json").sign(other.signed_bytes()).hex())
     with opened(folder) as made:
         assert not left.exists()
         assert made.publish().number == 2

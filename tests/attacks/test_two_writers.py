@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from neverseen import LedgerError, store
 from neverseen.errors import StoreDamagedError, StoreLockedError
 from neverseen.model.exact import ExactModel
 from neverseen.proof.certificates import check_chain
-from neverseen.store import Store
+from neverseen.store import Store, recovery, sums
 from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, new, opened
 
 COUNT = 20
@@ -65,18 +66,18 @@ def test_a_ledger_that_two_folders_share_has_one_writer(tmp_path: Path, url: str
 
 def test_a_change_while_the_store_is_being_opened(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     receipts = shared(tmp_path, url)
-    read = Store._read_model
+    read = sums.read_model
     with opened(tmp_path / "s") as first:
 
-        def slow(self: Store, *about: object) -> ExactModel:
-            made = read(self, *about)  # type: ignore[arg-type]
+        def slow(*about: Any) -> ExactModel:
+            made = read(*about)
             first.forget(receipts[:1])
             return made
 
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "_require_held", lambda *_: None)  # as if it had come a moment later
-            patch.setattr(Store, "_require_stated", lambda *_: None)
-            patch.setattr(Store, "_read_model", slow)
+            patch.setattr(recovery, "require_held", lambda *_: None)  # as if it had come a moment later
+            patch.setattr(recovery, "require_stated", lambda *_: None)
+            patch.setattr(recovery, "read_model", slow)
             with pytest.raises(StoreLockedError, match="another process changed the ledger"):
                 opened(tmp_path / "copy")
         assert first.publish().after.samples == COUNT - 1

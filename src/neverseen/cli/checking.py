@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from neverseen.store import Store
 
 ROWS = 256
-"""Samples learned at a time from scratch. Any number ends in the same sums."""
+"""Samples learned at a time. The sums do not depend on this number."""
 
 HELD = {
     "receipt": "holds its sample now, under this receipt: it was learned again",
     "sample": "holds a sample with the same content now: it was learned again, or is somebody else's copy",
     "id": "holds a sample under its id now, with other content: it may be an altered copy",
-    "unknown": "holds samples, and only the keys that the receipt was made with can tell whether its sample is among "
-    "them: give them with --keys",
+    "unknown": "holds samples, and only the keys of the receipt can tell whether its sample is among them: give the "
+    "keys with --keys",
 }
-"""What is wrong with a receipt that a certificate lists."""
+"""Why a receipt fails the check although a certificate lists it."""
 
 Places = Annotated[
     list[Path], typer.Argument(help="A store's folder, or certificates, oldest first.", show_default=False)
@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(
         verify,
         name="verify",
-        help="Check certificates, and what they vouch for. Example: `neverseen verify chain shop`",
+        help="Check certificates and what they state. Example: `neverseen verify chain shop`",
     )
 
 
@@ -69,13 +69,13 @@ def chain(
     public_key: PublicKey = None,
     newest: Annotated[
         str | None,
-        typer.Option(help="Digest of the newest certificate, if it is known from elsewhere.", metavar="HEX"),
+        typer.Option(help="Digest of the newest certificate, if you know it from elsewhere.", metavar="HEX"),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that certificates are all there from the first, unaltered, and signed by one key.
+    """Check that certificates are complete from the first one, unaltered, and signed by one key.
 
-    A store's own key must have signed those in its folder.
+    The certificates in a store's folder must be signed by that store's key.
 
     Example: `neverseen verify chain shop`
     """
@@ -103,7 +103,7 @@ def mine(
     store: Annotated[
         Path | None,
         typer.Option(
-            help="A store to look into: whether it holds these samples again.",
+            help="A store to search: does it hold these samples again?",
             show_default="the folder, if one is given",
         ),
     ] = None,
@@ -113,10 +113,10 @@ def mine(
 ) -> None:
     """Check that certificates list these receipts as forgotten; given a store, that it does not hold the samples now.
 
-    A certificate cannot tell whether a sample was learned again after it. A store can: with its keys all samples are
-    compared, without them only receipts are. If a sample is held, or may be, the check fails.
+    A certificate cannot tell whether a sample was learned again later. A store can: with its keys all samples are
+    compared, without them only receipts. If a sample is held, or may be, the check fails.
 
-    Anybody can sign a certificate. Without a store, give the key that must have signed with --public-key.
+    Anybody can sign a certificate. Without a store, give the signer's key with --public-key.
 
     Example: `neverseen verify mine shop --receipt mine.jsonl`
     """
@@ -128,8 +128,8 @@ def mine(
         own = described(place).public_key
         if public_key not in (None, own):
             raise CertificateRejectedError(
-                f"{place} is another store: it signs with {own}, and the certificates must be of {public_key}. "
-                "It cannot tell whether the samples are held: give the store that the certificates are of"
+                f"{place} is another store: it signs with {own}, and the certificates must be signed by {public_key}. "
+                "It cannot tell whether the samples are held: give the store of the certificates"
             )
     known = own or public_key
     for certificate in certificates:
@@ -167,25 +167,25 @@ def mine(
         signed = _signed({entry.key for entry in listing}, known)
         ending = f"and {place} does not hold " + ("its sample" if len(tokens) == 1 else "their samples")
         if place is None:
-            ending = "later certificates may have learned the samples again: look with --store FOLDER"
+            ending = "the samples may have been learned again later: check with --store FOLDER"
         typer.echo(f"ok: {counted(len(tokens), 'receipt')} listed as forgotten by {numbers}, {signed}; {ending}")
 
 
 def _require_followed(model: Store, certificates: list[Certificate]) -> None:
-    """Raise unless a store has these certificates: an older copy of it does not know what was learned since."""
+    """Raise unless a store has these certificates: an older copy of it does not know later samples."""
     for certificate in certificates:
         number, published = certificate.number, model.published_number
         if number > published or model.certificate(number) != certificate:
-            why = f"it has {published}" if number > published else "its own of that number differs"
+            why = f"it has {published}" if number > published else "its certificate of that number differs"
             raise CertificateRejectedError(
                 f"{model.folder} does not have certificate {number} ({why}): it is an older copy of the store that "
-                "signed it, or another. It cannot tell whether the samples are held: give the store as it is now",
+                "signed it, or another store. It cannot tell whether the samples are held: give the current store",
                 number,
             )
 
 
 def _signed(keys: set[str], known: str | None) -> str:
-    """Return who signed, in words. Of a key that nobody vouches for, they say so: anybody can make one and sign."""
+    """Return who signed, for people. Anybody can make a key and sign, so an unknown key is called unknown."""
     names = ", ".join(sorted(keys))
     if known is not None:
         return f"signed with {names}"
@@ -197,8 +197,8 @@ def _newest_listing(certificates: list[Certificate], receipt: bytes, where: str)
         if is_mine(entry, receipt):
             return entry
     raise CertificateRejectedError(
-        f"{where}: this receipt is in none of the certificates ({len(certificates)} given): its sample is not "
-        "forgotten, or that is not published yet"
+        f"{where}: no certificate lists this receipt ({len(certificates)} given): its sample is not forgotten, or the "
+        "forget is not published yet"
     )
 
 
@@ -206,20 +206,20 @@ def weights(
     folder: Folder,
     exported: Annotated[
         Path | None,
-        typer.Option(help="Check this exported .safetensors file instead of the store's.", show_default=False),
+        typer.Option(help="Check this exported .safetensors file instead of the store's version.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Check that the published weights are the correctly rounded solution of the sums, without solving.
 
-    One exact residual proves it. The sums and the weights must be those that the newest certificate states.
+    One exact residual proves it. The sums and the weights must match the newest certificate.
 
     Example: `neverseen verify weights shop`
     """
     from neverseen.model.versions import read_version
 
     if exported is not None:
-        require_file(exported, "what export wrote as .safetensors")
+        require_file(exported, "a .safetensors file that export wrote")
     with opened(folder, write=False) as model:
         require_published(model)
         certificate = model.certificate(model.published_number)
@@ -227,13 +227,13 @@ def weights(
         statistics = model.statistics()
         if statistics.digest() != certificate.after.statistics and statistics.total + certificate.after.samples:
             raise CertificateRejectedError(
-                f"the sums are not those that certificate {certificate.number} states: changes are not published yet "
-                "(neverseen publish), or the sums were altered"
+                f"the sums do not match certificate {certificate.number}: changes are not published yet (neverseen "
+                "publish), or the sums were altered"
             )
         version = model.version() if exported is None else read_version(exported)
         if version.digest() != certificate.after.model:
             raise CertificateRejectedError(
-                f"the weights are not those that certificate {certificate.number} states: another version, or altered"
+                f"the weights do not match certificate {certificate.number}: they are of another version, or altered"
             )
         version.check(statistics)
     rows, columns = version.weights.shape
@@ -256,7 +256,7 @@ def retrain(
     backbone: Backbone = None,
     as_json: Json = False,
 ) -> None:
-    """Learn the retained samples from scratch, and check that the newest certificate states just that model.
+    """Learn the retained samples from scratch, and check that the newest certificate states this very model.
 
     Example: `neverseen verify retrain shop retained.csv`
     """
@@ -302,7 +302,7 @@ def retrain(
 def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     """Check that no line of the service's audit log was changed, dropped or cut off.
 
-    Needs the store's keys, which authenticate the lines. Every line that certificates and ledger name must be there,
+    Needs the store's keys, which authenticate the lines. Every line named by certificates and ledger must be present,
     and one for each of the latest changes.
 
     Example: `neverseen verify audit shop`
@@ -322,20 +322,20 @@ def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     lines = report.last - report.first + 1 if report.last else 0
     words = f"{counted(lines, 'line')} in {counted(report.files, 'file')}"
     if report.first > 1:
-        words += f", from line {report.first}: the service has removed those before"
+        words += f", from line {report.first} (the service has removed earlier lines)"
     if report.unkeyed:
         words += f"; {counted(report.unkeyed, 'older line')} of version 0.1.0 without a key"
     words += f"; {counted(report.certificates, 'certificate')} found in it"
     if not report.files:
-        words = "there is no audit log, and nothing says that there should be one"
+        words = "there is no audit log, and neither ledger nor certificates name one"
     _passed(words, {"check": "audit"} | vars(report), as_json)
 
 
 def store(folder: Folder, as_json: Json = False) -> None:
-    """Check that a store is whole: its ledger, sums, certificates and published weights, and that they fit each other.
+    """Check that a store is whole: its ledger, sums, certificates and published weights exist and agree.
 
-    It reads everything and changes nothing; a service may write to the store meanwhile. Use it after a backup was
-    restored, or a disk failed.
+    It reads everything and changes nothing. A service may write to the store meanwhile. Use it after you restore a
+    backup, or after a disk failure.
 
     Example: `neverseen verify store shop`
     """
@@ -357,7 +357,7 @@ def _certificates(places: list[Path]) -> tuple[list[Certificate], str | None]:
             require_published(model)
             return model.certificates(), model.description.public_key
     for place in places:
-        require_file(place, "a store's folder alone, or files of certificates")
+        require_file(place, "a store's folder, or files of certificates")
     return [Certificate.load(place) for place in places], None
 
 

@@ -1,4 +1,4 @@
-"""Commands that look at what is published: predict, status, history, certificate."""
+"""Commands that read a store: predict, status, history, certificate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def predict(
     folder: Folder,
     source: Source,
     labelled: Annotated[
-        bool, typer.Option("--labelled", help="The source has labels: say what share of them is predicted.")
+        bool, typer.Option("--labelled", help="The source has labels: print the share of correct predictions.")
     ] = False,
     labels: Labels = None,
     label: Label = None,
@@ -47,7 +47,7 @@ def predict(
     backbone: Backbone = None,
     as_json: Json = False,
 ) -> None:
-    """Say which class the published version takes each sample for.
+    """Predict the class of each sample, from the published version.
 
     Example: `neverseen predict shop tuesday.csv`
     """
@@ -85,7 +85,7 @@ def predict(
 
 
 def status(folder: Folder, as_json: Json = False) -> None:
-    """Say what a store holds.
+    """Show what a store holds.
 
     Example: `neverseen status shop`
     """
@@ -123,11 +123,11 @@ def certificate(
     folder: Folder,
     number: Annotated[int | None, typer.Argument(help="Its number.", show_default="the newest")] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Write the certificate to this file, to hand it out.", show_default=False)
+        Path | None, typer.Option(help="Write the certificate to this file, ready to hand out.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a certificate. With --json, its very bytes, which can be verified.
+    """Show a certificate. --json prints the exact bytes of its file, which can be verified.
 
     Example: `neverseen certificate shop 1 --output first.json`
     """
@@ -136,7 +136,7 @@ def certificate(
         found = model.certificate(model.published_number if number is None else number)
     if output is not None:
         if output.exists():
-            raise FileExistsError(f"{output} is there already: choose another name")
+            raise FileExistsError(f"{output} already exists: choose another name")
         replace_file(output, [found.to_json()])
         output.chmod(0o644)  # public
     if as_json:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from neverseen.cli.archive import read_archive, write_archive
-from neverseen.cli.opening import opened, require_place, require_published
+from neverseen.cli.opening import keys_asked_for, keys_of, opened, require_place, require_published, require_writable
 from neverseen.cli.options import Folder, Json, Keys
 from neverseen.cli.printing import print_json, shown, tell_leftovers
 from neverseen.errors import InputError
@@ -29,21 +28,24 @@ def export(
 ) -> None:
     """Write the published weights for use elsewhere, or the whole store.
 
-    .safetensors: weights and what proves them. .onnx: a graph from features to exact scores, for ONNX Runtime. .tar:
-    the store with the keys in its folder, for import on another machine; guard it as you would the store. --keys is
-    needed for a .tar of a store that version 0.1.0 wrote, if its keys are not in its folder.
+    .safetensors: weights with their witness. .onnx: a graph from features to exact scores, for ONNX Runtime. .tar: the
+    store with the keys in its folder, for import on another machine; guard it as you would the store. --keys is needed
+    for a .tar of a store by version 0.1.0, if its keys are not in its folder.
 
     Example: `neverseen export shop shop.safetensors`
     """
+    from neverseen import store
     from neverseen.model.onnx_graph import graph_of
     from neverseen.model.versions import write_version
 
     tell_leftovers(file)
     if file.exists():
-        raise FileExistsError(f"{file} is there already: choose another name")
+        raise FileExistsError(f"{file} already exists: choose another name")
     ending = file.suffix.lower()
     if ending == ".tar":
-        digest = write_archive(folder, file, keys)
+        require_writable(folder)
+        with keys_asked_for():
+            digest = store.write_archive(folder, file, None if keys is None else keys_of(folder, keys))
     elif ending in {".safetensors", ".onnx"}:
         with opened(folder, write=False) as model:
             require_published(model)
@@ -54,7 +56,7 @@ def export(
         else:
             write_version(file, version)
     else:
-        raise InputError(f"{file.name} must end in .safetensors, .onnx or .tar: that says what to write")
+        raise InputError(f"{file.name} must end in .safetensors, .onnx or .tar: the ending chooses the format")
     if as_json:
         print_json({"file": str(file), "model": digest})
     else:
@@ -62,29 +64,34 @@ def export(
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(help="Where the store is to be; not there yet.", show_default=False)],
-    file: Annotated[Path, typer.Argument(help="What export wrote as .tar.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="The store's new folder; it must not exist yet.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A .tar file that export wrote.", show_default=False)],
     keys: Keys = None,
     skip_others: Annotated[
-        bool, typer.Option("--skip-others", help="Leave out files that are none of a store's, and list them on stderr.")
+        bool, typer.Option("--skip-others", help="Leave out files that do not belong to a store, and list them.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring back a store that was exported as .tar.
+    """Make a store from a .tar file that export wrote.
 
-    --keys is needed if version 0.1.0 wrote the store, and its keys are not in the archive.
+    --keys is needed if version 0.1.0 wrote the store and its keys are not in the archive.
 
-    Go on with one of the two alone: two stores that sign certificates of the same number cannot both be right.
+    From then on use only one of the two stores: if both sign certificates of the same number, they cannot both be
+    right.
 
     Example: `neverseen import shop-again shop.tar`
     """
-    require_file(file, "what export wrote as .tar")
+    from neverseen import store
+
+    require_file(file, "a .tar file that export wrote")
     tell_leftovers(folder)
     require_place(folder)
     skipped: list[str] = []
-    digest = read_archive(folder, file, keys, skipped.append if skip_others else None)
+    known = None if keys is None else keys_of(folder, keys)
+    with keys_asked_for():
+        digest = store.read_archive(folder, file, known, skipped.append if skip_others else None)
     for name in skipped:
-        typer.echo(f"skipped: {shown(name)}: no file of a store", err=True)
+        typer.echo(f"skipped: {shown(name)}: not a file of a store", err=True)
     if as_json:
         print_json({"folder": str(folder), "model": digest, "skipped": skipped})
     else:

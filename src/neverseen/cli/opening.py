@@ -1,18 +1,16 @@
-"""Stores as commands open them: the backbone made again from its recipe or by the operator, the keys from their file.
+"""Opens stores for commands: the backbone from its recipe or from the operator, the keys from their file.
 
-Here as in all of the command line, what stores and models need is imported where it is used: it takes a second, which
-those who ask for help should not wait.
+As everywhere in the command line, modules for stores and models are imported where they are used. Importing them takes
+a second, and --help should not take that long.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
-import sys
-import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neverseen.errors import ConfigurationError, KeyMissingError, NotPublishedError
 from neverseen.io.files import require_file
@@ -24,114 +22,23 @@ if TYPE_CHECKING:
     from neverseen.store import Store
     from neverseen.store.description import Description
 
-KINDS = (
-    "features:NUMBER, features:NUMBER:NAME, efficientnet_lite0, efficientnet_lite0:RESOLUTION, minilm, onnx:FILE or "
-    "MODULE:FUNCTION"
-)
-NAMED = ("features", "efficientnet_lite0", "minilm", "onnx")
-"""What comes before a colon in these; a module must have another name."""
 FEATURES = "features"
-"""As ``--backbone`` of a store that is there: samples are rows of its backbone's features."""
-
-
-def recipe_of(words: str) -> dict[str, Any]:
-    """Return the recipe that ``--backbone`` asks for.
-
-    Examples
-    --------
-    >>> recipe_of("features:384")
-    {'kind': 'features', 'n_features': 384, 'name': 'precomputed'}
-    >>> recipe_of("efficientnet_lite0")
-    {'kind': 'efficientnet_lite0', 'runtime': 'auto', 'resolution': 128}
-    """
-    kind, *details = words.split(":", 2)
-    try:
-        if kind == "features" and details and details[1:] != [""]:
-            return {"kind": kind, "n_features": int(details[0]), "name": (*details, "precomputed")[1]}
-        if kind == "efficientnet_lite0" and len(details) <= 1:
-            return {"kind": kind, "runtime": "auto", "resolution": int(details[0]) if details else 128}
-    except ValueError:
-        pass
-    if words == "minilm":
-        return {"kind": words, "runtime": "auto"}
-    raise ConfigurationError(f"a backbone is one of {KINDS}")
-
-
-def new_backbone(words: str) -> Backbone:
-    """Return the backbone that ``--backbone`` asks for. Only words of the command line come here."""
-    from neverseen.backbones import OnnxBackbone
-    from neverseen.backbones.recipes import backbone_of
-
-    kind, _, rest = words.partition(":")
-    if kind == "onnx" and rest:
-        return OnnxBackbone(rest)
-    if kind not in NAMED and rest:
-        return operators_backbone(words)
-    try:
-        return backbone_of(recipe_of(words), Path())
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--backbone {words}: {error}") from error
-
-
-def operators_backbone(words: str) -> Backbone:
-    """Return what a function of the operator's makes, given as ``module:function``.
-
-    Only words of the command line come here, never those of a store's folder. The current folder is looked into for a
-    module that is not installed, and for no other: it may be full of files from strangers.
-    """
-    from neverseen.backbones import Backbone
-    from neverseen.backbones.recipes import kind_of
-
-    module, _, name = words.partition(":")
-    here = str(Path.cwd())
-    try:
-        if importlib.util.find_spec(module.partition(".")[0]) is None and here not in sys.path:
-            sys.path.append(here)
-            importlib.invalidate_caches()
-        loaded = importlib.import_module(module)
-    except Exception as error:  # whatever the operator's module raises
-        raise ConfigurationError(
-            f"--backbone {words}: it cannot be imported ({_cause(error)}). Write MODULE:FUNCTION, of a module that is "
-            f"installed or in this folder. A backbone is one of {KINDS}"
-        ) from error
-    found: Any = getattr(loaded, name, None)
-    if found is None:
-        raise ConfigurationError(f"--backbone {words}: there is no {name!r} in {loaded.__file__ or module}")
-    is_made = isinstance(found, Backbone) and not isinstance(found, type)
-    try:
-        made = found() if callable(found) and not is_made else found
-    except Exception as error:  # whatever the operator's function raises
-        raise ConfigurationError(f"--backbone {words}: the function failed ({_cause(error)})") from error
-    if not isinstance(made, Backbone):
-        raise ConfigurationError(
-            f"--backbone {words} gave a {type(made).__name__}: a backbone has a name, n_features, extract and digest"
-        )
-    kind_of(made)  # or say that it does not tell
-    return made
-
-
-def _cause(error: Exception) -> str:
-    """Return an error of the operator's code in one line, with the place it comes from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    skipped = (__file__, importlib.__file__)
-    own = [frame for frame in frames if frame.filename not in skipped and Path(frame.filename).is_file()]
-    place = f", in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
-    return f"{type(error).__name__}: {error}{place}"
+"""As ``--backbone`` of an existing store: samples are rows of its backbone's features."""
 
 
 def require_place(folder: Path) -> None:
     """Raise unless a folder can be made."""
     if folder.exists() or folder.is_symlink():
-        raise FileExistsError(f"{folder} is there already: choose another folder")
+        raise FileExistsError(f"{folder} already exists: choose another folder")
     if not folder.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder.parent} to make {folder.name} in: make it first")
+        raise FileNotFoundError(f"the folder {folder.parent} for {folder.name} does not exist: make it first")
     if not os.access(folder.parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"{folder} cannot be made: {folder.parent} may not be written. Choose another place")
+        raise PermissionError(f"{folder} cannot be made: {folder.parent} is not writable. Choose another place")
 
 
 def keys_of(folder: Path, given: Path | None) -> Keyring:
     """Return the keys of a store: those of ``--keys``, or those in its folder."""
-    from neverseen.store.store import KEYS
+    from neverseen.store.parts import KEYS
 
     if given is None and not (folder / KEYS).is_file():
         raise KeyMissingError(f"the keys of {folder} are not in its folder: give their file with --keys FILE")
@@ -141,7 +48,7 @@ def keys_of(folder: Path, given: Path | None) -> Keyring:
 
 
 def described(folder: Path) -> Description:
-    """Return what a store is, as the file in its folder says."""
+    """Return the description of a store."""
     from neverseen.store.description import NAME, Description
 
     if folder.exists() and not folder.is_dir():
@@ -152,27 +59,28 @@ def described(folder: Path) -> Description:
 
 
 def backbone_for(folder: Path, words: str | None) -> Backbone:
-    """Return the backbone of a store, given with ``--backbone`` or not, or say at once that it cannot be made."""
+    """Return the backbone of a store, or say at once that it cannot be made; `words` are those of ``--backbone``."""
     from neverseen.backbones.recipes import backbone_of, takes
+    from neverseen.backbones.words import backbone_from_words
     from neverseen.store.absent import AbsentBackbone, checked
 
     if words == FEATURES:
         return AbsentBackbone(described(folder), folder, features_only=True)
     if words is not None:
-        return checked(new_backbone(words), described(folder), folder)
+        return checked(backbone_from_words(words), described(folder), folder)
     about = described(folder).backbone
     recipe = about.get("recipe")
     if takes(recipe) is None:
         raise ConfigurationError(
-            f"{folder} was made with the backbone {about['name']}, and its folder does not say how to make it. Give it "
-            "with --backbone MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
+            f"{folder} was made with the backbone {about['name']}, and has no recipe for it. Give the backbone with "
+            "--backbone MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
             "status and verify need no backbone"
         )
     return backbone_of(recipe, folder)
 
 
 def taken_by(folder: Path, words: str | None) -> tuple[Takes, Backbone | None]:
-    """Return what a store takes, and its backbone if it had to be made to know: before anything else takes time."""
+    """Return what a store takes, and its backbone if that had to be made to find out. Call this before slow work."""
     from neverseen.backbones.recipes import kind_of, takes
 
     description = described(folder)
@@ -185,8 +93,30 @@ def taken_by(folder: Path, words: str | None) -> tuple[Takes, Backbone | None]:
     return Takes(kind, description.n_features, str(folder), name), made
 
 
+def require_writable(folder: Path) -> None:
+    """Raise unless a folder is a store's and may be written."""
+    described(folder)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(
+            f"{folder} cannot be written: it is mounted read-only, or belongs to somebody else. predict, status, "
+            "history, certificate, verify and export to .safetensors or .onnx work"
+        )
+
+
+@contextmanager
+def keys_asked_for() -> Iterator[None]:
+    """If a store cannot be opened without its keys, say how to give them."""
+    try:
+        yield
+    except KeyMissingError:
+        raise KeyMissingError(
+            "version 0.1.0 wrote this store. Bringing it up to date needs its keys, which are not in its folder: give "
+            "their file with --keys FILE"
+        ) from None
+
+
 def require_published(model: Store) -> None:
-    """Raise `NotPublishedError`, with what to do, unless readers see anything."""
+    """Raise `NotPublishedError`, with the remedy, unless a version is published."""
     if model.published_number == 0:
         raise NotPublishedError(f"nothing is published in {model.folder} yet: run neverseen publish {model.folder}")
 
@@ -204,30 +134,16 @@ def opened(
 ) -> Store:
     """Open a store.
 
-    Parameters
-    ----------
-    keys : Path or None
-        The key file, where it is not in the folder.
-    raw : bool
-        Whether raw samples will be given, for which the backbone is made.
-    words : str or None
-        Of ``--backbone``.
-    made : Backbone, optional
-        The backbone, if it is there already.
-    needs_keys : bool
-        Whether nothing can be done without the keys.
-    signs : bool
-        Whether a certificate will be signed. Without its key nothing is changed first that cannot be published then.
+    If raw samples will be given, its backbone is made, by the `words` of ``--backbone``, unless it is `made` already.
+    If a certificate will be signed, its key must be there: nothing is changed first that cannot be published then.
     """
     from neverseen import store
-    from neverseen.store.store import SIGNING_KEY
+    from neverseen.store.parts import SIGNING_KEY
 
-    described(folder)
-    if write and not os.access(folder, os.W_OK):
-        raise PermissionError(
-            f"{folder} cannot be written: it is mounted read-only, or belongs to somebody else. predict, status, "
-            "history, certificate, verify and export to .safetensors or .onnx work"
-        )
+    if write:
+        require_writable(folder)
+    else:
+        described(folder)
     if signs and not (folder / SIGNING_KEY).is_file():
         raise KeyMissingError(
             f"{folder / SIGNING_KEY}, the key that signs certificates, is missing: restore it from a copy. Nothing was "
@@ -237,11 +153,6 @@ def opened(
     backbone = made
     if made is None and (raw or words is not None):  # a cache that is given must lose what is forgotten by receipt too
         backbone = backbone_for(folder, words)
-    hardware = "auto" if write or raw else "numpy"  # what only reads is done before PyTorch would be there
-    try:
+    hardware = "auto" if write or raw else "numpy"  # a reader is done before PyTorch would be imported
+    with keys_asked_for():
         return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)
-    except KeyMissingError:
-        raise KeyMissingError(
-            "this store was written by version 0.1.0. To bring it up to date takes its keys, which are not in its "
-            "folder: give their file with --keys FILE"
-        ) from None

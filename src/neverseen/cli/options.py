@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Shared arguments and options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Source = Annotated[
     ),
 ]
 Keys = Annotated[
-    Path | None, typer.Option(help="The key file, where it is not in the store's folder.", show_default=False)
+    Path | None, typer.Option(help="The key file, if it is not in the store's folder.", show_default=False)
 ]
 Labels = Annotated[
     str | None, typer.Option(help="Column (or array) of labels.", show_default="label; y in .npz", metavar="COLUMN")
@@ -47,23 +47,23 @@ SkipBad = Annotated[
 Backbone = Annotated[
     str | None,
     typer.Option(
-        help="The store's backbone, as given to init, where its folder does not say how to make it; or `features`, if "
-        "samples are rows of its features. To forget, give it if it keeps features in a cache.",
+        help="The store's backbone, as given to init, if the store has no recipe for it; or `features`, if samples are "
+        "rows of its features. To forget, give it if it keeps features in a cache.",
         metavar="MODULE:FUNCTION",
-        show_default="as the store says",
+        show_default="from the store's recipe",
     ),
 ]
 Publish = Annotated[bool, typer.Option("--publish/--no-publish", help="Make the change visible, with a certificate.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 PublicKey = Annotated[
-    str | None, typer.Option(help="The publisher's key, 64 hex digits. Without it, any key will do.", metavar="HEX")
+    str | None, typer.Option(help="The publisher's key, 64 hex digits. Without it, any key is accepted.", metavar="HEX")
 ]
 Receipts = Annotated[
     list[Path] | None,
     typer.Option(
         "--receipt",
         "--receipts",
-        help="A file of receipts, as learn writes it, or of one receipt. May be given several times.",
+        help="A file of receipts that learn wrote, or a single receipt. Can be repeated.",
         show_default=False,
     ),
 ]

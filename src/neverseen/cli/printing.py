@@ -1,4 +1,4 @@
-"""What commands print: tables for people at a terminal, plain text in a pipe, one JSON document for machines."""
+"""Output of commands: tables at a terminal, plain text in a pipe, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def class_rows(counts: Mapping[str, int]) -> list[tuple[Any, int]]:
 
 
 def written(labels: Iterable[Label]) -> list[Any]:
-    """Return labels for people. Any that would look alike are written as in JSON, with texts in quotes."""
+    """Return labels for people. Labels that would look alike are written as in JSON, with texts in quotes."""
     names = [text(normalise(label)) for label in labels]
     values = {name: json.loads(name) for name in set(names)}
     looks = Counter(map(shown, values.values()))
@@ -69,7 +69,7 @@ def written(labels: Iterable[Label]) -> list[Any]:
 
 
 def about(certificate: Certificate | None) -> dict[str, Any] | None:
-    """Return what is worth knowing of a certificate, as JSON values."""
+    """Return a summary of a certificate, as JSON values."""
     if certificate is None:
         return None
     return {
@@ -97,27 +97,27 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def tell_leftovers(place: Path) -> None:
-    """Name on stderr what commands that were killed have left of a file or folder. It may hold keys and samples."""
+    """List on stderr the leftovers of killed commands beside a file or folder. They may hold keys and samples."""
     for path in leftovers_of(place, folders=True) if place.parent.is_dir() else ():
         typer.echo(
-            f"{shown(path)} was left by a command that was killed, and may hold keys and samples: remove it, unless "
-            "another command is making it now",
+            f"{shown(path)} is a leftover of a killed command and may hold keys and samples: remove it, unless another "
+            "command is writing it now",
             err=True,
         )
 
 
 def tell_skipped(found: Samples) -> None:
-    """List on stderr what was left out of a source."""
+    """List on stderr the skipped samples of a source."""
     for name, why in found.skipped:
         typer.echo(f"skipped: {shown(name)}: {shown(why)}", err=True)
 
 
 def skipped_view(found: Samples) -> list[dict[str, str]]:
-    """Return what was left out of a source, as JSON values."""
+    """Return the skipped samples of a source, as JSON values."""
     return [{"sample": name, "why": why} for name, why in found.skipped]
 
 
 def shown(value: object) -> str:
-    """Return a value as text. What comes from samples is untrusted: control characters must not reach the terminal."""
+    """Return a value as text. Samples are untrusted: control characters must not reach the terminal."""
     words = f"{value:,}" if type(value) is int else str(value)
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)

@@ -1,4 +1,4 @@
-"""The command line as a whole: its commands, and what happens to errors."""
+"""The command line as a whole: its commands and its error messages."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from neverseen.cli import changing, checking, looking, moving, serving
+from neverseen.cli import checking, forgetting, learning, looking, moving, publishing, serving
 from neverseen.cli.printing import shown
 from neverseen.errors import NeverseenError
 
 NAME = "neverseen.command"
-"""Under which a context notes the command that runs."""
+"""The name under which a context notes the running command."""
 
 
 class Commands(TyperGroup):
     """Commands whose errors are one line on stderr, and exit code 1."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a command, and note what it is called."""
+        """Find a command, and note its name."""
         name, command, rest = super().resolve_command(ctx, args)
         inner = rest[:1] if hasattr(command, "commands") else []
         ctx.meta[NAME] = " ".join([str(name), *inner])
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; a traceback is for mistakes of ours alone."""
+        """Run a command. Only our own mistakes show a traceback."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to be written at exit
+        except BrokenPipeError:  # the reader of our output has closed it; nothing must be written at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except OSError as error:
@@ -42,7 +42,7 @@ class Commands(TyperGroup):
         except NeverseenError as error:
             raise _failed(ctx, str(error) or type(error).__name__) from None
         except MemoryError:
-            raise _failed(ctx, "there is not enough memory for this: work on less at a time") from None
+            raise _failed(ctx, "there is not enough memory for this: use fewer samples at a time") from None
 
 
 def _failed(ctx: Any, words: str) -> typer.Exit:
@@ -74,7 +74,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _neverseen(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Classifiers that forget exactly, in folders that last.
@@ -83,7 +83,7 @@ def _neverseen(
     """
 
 
-for _module in (changing, looking, checking, moving, serving):
+for _module in (learning, forgetting, publishing, looking, checking, moving, serving):
     _module.register(app)
 
 

@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
     keys.command("add")(add)
     keys.command("list")(list_keys)
     keys.command("revoke")(revoke)
-    app.add_typer(keys, name="keys", help="Who may use the service. Example: `neverseen keys list shop`")
+    app.add_typer(keys, name="keys", help="Manage the API keys of the service. Example: `neverseen keys list shop`")
 
 
 def serve(
@@ -33,11 +33,11 @@ def serve(
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key file for TLS, in PEM.", show_default=False)] = None,
     min_batch: Annotated[
-        int | None, typer.Option(help="Publish only when so many samples have changed.", show_default="1")
+        int | None, typer.Option(help="Publish only when this many samples have changed.", show_default="1")
     ] = None,
     max_delay: Annotated[
         float | None,
-        typer.Option(help="Publish so many seconds after the first change, if the batch is full.", show_default="5"),
+        typer.Option(help="Publish this many seconds after the first change, if the batch is full.", show_default="5"),
     ] = None,
     publish_below_min_batch: Annotated[
         bool | None,
@@ -50,25 +50,25 @@ def serve(
     seal_after: Annotated[
         float | None,
         typer.Option(
-            help="Clear the disk of what was forgotten after so many seconds; 0: with each publication.",
+            help="Clear forgotten samples off the disk after this many seconds; 0: with each publication.",
             show_default="3600",
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option(help="What predictions tell: labels, top-k or scores.", show_default="labels")
+        str | None, typer.Option(help="Content of predictions: labels, top-k or scores.", show_default="labels")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Classes of a prediction with top-k.", show_default="3")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Classes in a top-k prediction.", show_default="3")] = None,
     log_level: Annotated[
-        str | None, typer.Option(help="Log from debug, info, warning or error on.", show_default="info")
+        str | None, typer.Option(help="Lowest level to log: debug, info, warning or error.", show_default="info")
     ] = None,
     backbone: Backbone = None,
     keys: Keys = None,
 ) -> None:
     """Serve a store over HTTP, with a console for browsers.
 
-    Settings that are not given are those of the environment (`NEVERSEEN_SERVE_MIN_BATCH=10`), then those of
-    `service/service.toml` in the store's folder, if it is there. Where the folder does not say how to make the
-    backbone, give it with --backbone, or serve features and receipts alone with --backbone features.
+    Other settings come from the environment (`NEVERSEEN_SERVE_MIN_BATCH=10`), then from `service/service.toml` in the
+    store's folder, if that file exists. If the store has no recipe for its backbone, give the backbone with --backbone,
+    or serve only features and receipts with --backbone features.
 
     Example: `neverseen serve shop --port 8080`
     """
@@ -111,16 +111,14 @@ def serve(
 def add(
     folder: Folder,
     name: Name,
-    scope: Annotated[
-        list[str], typer.Option(help="learn, predict, forget, audit or admin. May be given several times.")
-    ],
+    scope: Annotated[list[str], typer.Option(help="learn, predict, forget, audit or admin. Can be repeated.")],
     owner: Annotated[
         str | None,
-        typer.Option(help="Whose samples the key is about: it can learn and forget no others.", show_default=False),
+        typer.Option(help="The key can learn and forget only this owner's samples.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make an API key, and show its token: this once, as it is kept nowhere.
+    """Make an API key and print its token. The token is stored nowhere and cannot be shown again.
 
     Example: `neverseen keys add shop ada-phone --scope learn --scope forget --owner ada`
     """
@@ -158,7 +156,7 @@ def list_keys(folder: Folder, as_json: Json = False) -> None:
 
 
 def revoke(folder: Folder, name: Name, as_json: Json = False) -> None:
-    """Make an API key worthless. A service that runs sees it at once.
+    """Revoke an API key. A running service rejects it at once.
 
     Example: `neverseen keys revoke shop ada-phone`
     """

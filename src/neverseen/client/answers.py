@@ -1,4 +1,4 @@
-"""What the service answers, as Python values. Fields that a newer service adds are passed over, or kept in `raw`."""
+"""Answers of the service as Python values. Fields of a newer service are ignored, or kept in `raw`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from neverseen.client.samples import Label, receipt_bytes
 
 STATES = ("queued", "applied", "published", "sealed")
-"""What a request goes through, in this order."""
+"""The states of a request, in order."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A change that was asked for, and how far it is.
+    """A requested change and its progress.
 
     Attributes
     ----------
@@ -21,16 +21,16 @@ class Request:
     kind : str
         ``"learn"``, ``"forget"`` or ``"forget_class"``.
     state : str
-        ``"queued"``; ``"applied"``: on disk; ``"published"``: what predictions come from excludes, or includes, it;
-        ``"sealed"``: the disk of the service holds nothing more of what was forgotten.
+        ``"queued"``; ``"applied"``: on disk; ``"published"``: predictions reflect it; ``"sealed"``: the disk of the
+        service holds nothing of the forgotten samples.
     samples : int or None
-        None for a class, if the key has not the scope ``audit``.
+        None for a class, if the key lacks the scope ``audit``.
     applied_at : str or None
         UTC.
     certificate : int or None
         Number of the certificate that covers it, once it is published.
     key : str or None
-        Name of the API key that asked.
+        Name of the API key that made the request.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True)
 class LearnResult:
-    """Receipts, one for each sample, to be given to whom the sample belongs; and the request that learned them."""
+    """A receipt for each sample, to give to its owner; and the request that learned them."""
 
     receipts: list[bytes] = field(repr=False)
     request: Request
@@ -56,14 +56,14 @@ class LearnResult:
 
 @dataclass(frozen=True)
 class Effect:
-    """What forgetting would do; nothing was changed.
+    """The effect that a forget would have; nothing was changed.
 
     Attributes
     ----------
     samples : int or None
-        That would go; None for a class, if the key has not the scope ``audit``.
+        How many would be forgotten; None for a class, if the key lacks the scope ``audit``.
     raw : dict
-        All that the service says.
+        The whole answer of the service.
     """
 
     samples: int | None
@@ -72,14 +72,14 @@ class Effect:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model makes of one sample.
+    """The prediction for one sample.
 
     Attributes
     ----------
     label : str or int
     scores : dict, or None
-        By label, best first, as far as the service's output mode gives them. In the mode ``"scores"`` labels are
-        texts, also those that are numbers.
+        By label, best first, if the service's output mode gives scores. In the mode ``"scores"`` all labels are texts,
+        even numbers.
     """
 
     label: Label
@@ -101,16 +101,16 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Model:
-    """The published model, at a glance.
+    """A summary of the published model.
 
     Attributes
     ----------
     samples, classes : int
     version : int
-        Number of what is published, and of its certificate; 0 if nothing is.
+        Number of the published version and of its certificate; 0 if nothing is published.
     digest : str or None
     raw : dict
-        All that the service says: backbone, policy, queue...
+        The whole answer of the service: backbone, policy, queue...
     """
 
     samples: int
@@ -122,7 +122,7 @@ class Model:
 
 @dataclass(frozen=True)
 class CertificateEntry:
-    """One line of the list of certificates. `raw` is all that the service says of it."""
+    """One entry of the list of certificates. `raw` is the whole entry as the service sent it."""
 
     number: int
     time: str
@@ -140,7 +140,7 @@ class Check:
     message: str
     seconds: float
     listed_in: int | None = None
-    """Of ``"mine"``: the certificate that lists the receipt. A later one may have learned the sample again."""
+    """For ``"mine"``: the certificate that lists the receipt. The sample may have been learned again later."""
 
 
 def read_request(said: dict[str, Any]) -> Request:
@@ -160,12 +160,12 @@ def read_request(said: dict[str, Any]) -> Request:
 
 
 def read_learned(said: dict[str, Any]) -> LearnResult:
-    """Return what learning gave."""
+    """Return the receipts and the request of a learn."""
     return LearnResult([receipt_bytes(token) for token in said["receipts"]], read_request(said["request"]))
 
 
 def read_effect(said: dict[str, Any]) -> Effect:
-    """Return what a rehearsal found."""
+    """Return the effect found by a rehearsal."""
     effect = dict(said["effect"])
     return Effect(_count(effect["samples"]), effect)
 
@@ -175,12 +175,12 @@ def _count(said: Any) -> int | None:
 
 
 def read_predictions(said: dict[str, Any]) -> Predictions:
-    """Return predictions, in whichever mode they came."""
+    """Return predictions, in any output mode."""
     return Predictions(int(said["version"]), [_prediction(row) for row in said["predictions"]])
 
 
 def read_model(said: dict[str, Any]) -> Model:
-    """Return the model at a glance."""
+    """Return the summary of the model."""
     classes = said["classes"]
     count = classes if isinstance(classes, int) else len(classes)
     return Model(int(said["samples"]), count, int(said["version"]), said.get("digest"), said)

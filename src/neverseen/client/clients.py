@@ -1,4 +1,4 @@
-"""`Client` and `AsyncClient`: the loops that do what conversations ask for."""
+"""`Client` and `AsyncClient`: the loops that carry out conversations."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _CHECKS = ("signature", "chain")
 class Client(Connected):
     """A forgetting service, over HTTP. Safe to share between threads; a context manager.
 
-    Every call has a timeout. A call that gets no answer, or is told to come back later, is tried again, after a wait
-    that doubles: changes are sent under one idempotency key, so that they happen once however often they are sent.
-    What the service refuses is a `ServiceError`; receipts and samples that it refuses are also the errors that a
-    model raises.
+    Every call has a timeout. If no answer comes, or the service says to try later, the client retries, and doubles the
+    wait each time. A change is sent under one idempotency key, so it happens once however often it is sent. A refusal
+    by the service raises a `ServiceError`. Refused receipts and samples raise subclasses of the errors that a model
+    raises.
 
     Parameters
     ----------
     url : str
         Such as ``"https://forget.example.org"``.
     token : str, optional
-        API key, ``nsk_...``. Without it, certificates can be read and checked.
+        API key, ``nsk_...``. Without it, you can only read and check certificates.
     timeout : float
-        Seconds without a sign of life after which a try has failed.
+        Seconds without any data after which an attempt fails.
     retries : int
-        Tries after the first.
+        Attempts after the first.
     insecure : bool
-        Send the token without TLS to a host other than this one: whoever is on the way can read it.
+        Send the token to another host without TLS: others on the network can read it.
     ca_file : path, optional
-        Certificates of authorities to trust, instead of the system's: for a service that signed its own.
+        Certificates of authorities to trust instead of the system's, for a service with a self-signed certificate.
     transport : httpx.BaseTransport, optional
-        Instead of the network.
+        Replaces the network.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class Client(Connected):
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._http.close()
 
     def learn(
@@ -98,12 +98,12 @@ class Client(Connected):
             Images are bytes of a file, a `Path`, or a Pillow image; or an array of uint8.
         labels : sequence of str or int
         ids : sequence of str, optional
-            No two samples that are held may have the same.
+            No two held samples may have the same id.
         owner : str, optional
-            To whom the samples belong. Keys that have an owner need not say it.
+            The owner of the samples. Not needed if the API key has an owner.
         idempotency_key : str, optional
-            One is made for each call. Give your own to be able to repeat the call after this process has died. If no
-            answer came, `ServiceError.idempotency_key` has it. If the call was cancelled or interrupted, the
+            By default, each call makes its own. Give one to be able to repeat the call after this process has died. If
+            no answer came, `ServiceError.idempotency_key` has it. If the call was cancelled or interrupted, the
             `CancelledError` or `KeyboardInterrupt` has it as an attribute of the same name.
         """
         return self._run(conversations.learn(self._retries, samples, labels, ids, owner, idempotency_key))
@@ -144,19 +144,18 @@ class Client(Connected):
     ) -> Request | Effect:
         """Forget samples, by receipts or by the samples themselves; return once that is on the service's disk.
 
-        All are forgotten, or none. Predictions come from the model without them once the request is published: see
-        `wait`.
+        All are forgotten, or none. Predictions exclude them once the request is published: see `wait`.
 
         Parameters
         ----------
         receipts : bytes, or sequence of bytes
-            In base64url they may be texts.
+            Receipts in base64url may be `str`.
         samples, labels : optional
             As they were learned.
         ids : sequence of str, optional
-            Of the samples; without them samples are found by their content.
+            Ids of the samples. Without ids, samples are found by their content.
         dry_run : bool
-            Make all checks, change nothing, and return what would go.
+            Make all checks, change nothing, and return the effect.
         idempotency_key : str, optional
             See `learn`.
         """
@@ -179,27 +178,27 @@ class Client(Connected):
         return self._run(conversations.forget_class(self._retries, label, idempotency_key, dry_run))
 
     def predict(self, samples: Any) -> Predictions:
-        """Return what the published model makes of samples."""
+        """Return the published model's predictions for samples."""
         return self._run(conversations.predict(self._retries, samples))
 
     def model(self) -> Model:
-        """Return the published model at a glance."""
+        """Return a summary of the published model."""
         return self._run(conversations.model(self._retries))
 
     def request(self, request: str | Request | LearnResult) -> Request:
-        """Return how far a request is."""
+        """Return a request with its present state."""
         return self._run(conversations.request(self._retries, request))
 
     def requests(self, limit: int = 100, before: str | None = None) -> list[Request]:
-        """Return requests, newest first; `before` is the id of the last one of the page before."""
+        """Return requests, newest first; `before` is the id of the last request on the previous page."""
         return self._run(conversations.requests(self._retries, limit, before))
 
     def certificate(self, number: int) -> Certificate:
-        """Return a certificate. Its form is checked; who signed it is for `check` to say."""
+        """Return a certificate. Its form is checked; `check` checks its signature."""
         return self._run(conversations.certificate(self._retries, number))
 
     def certificates(self, limit: int = 100, before: int | None = None) -> list[CertificateEntry]:
-        """Return the list of certificates, newest first; `before` is the number of the last of the page before."""
+        """Return the list of certificates, newest first; `before` is the last number on the previous page."""
         return self._run(conversations.certificates(self._retries, limit, before))
 
     def verify(
@@ -208,27 +207,27 @@ class Client(Connected):
         receipt: bytes | str | None = None,
         checks: Iterable[str] = _CHECKS,
     ) -> list[Check]:
-        """Have the service check a certificate; `check` does it here, and lets the receipt stay here.
+        """Have the service check a certificate. `check` does it locally, without sending the receipt.
 
         Parameters
         ----------
         checks : sequence of str
-            Of ``"signature"``, ``"chain"``, ``"mine"`` (needs the receipt: whether this certificate lists it; a later
-            one may have learned the sample again) and ``"weights"`` (needs the scope audit).
+            Any of ``"signature"``, ``"chain"``, ``"mine"`` (whether this certificate lists the receipt, which you must
+            give; the sample may have been learned again later) and ``"weights"`` (needs the scope audit).
         """
         return self._run(conversations.verify(self._retries, certificate, receipt, checks))
 
     def publish(self, *, below_min_batch: bool = False) -> dict[str, Any]:
-        """Publish what is held now; needs the scope admin.
+        """Publish the held samples as a new version; needs the scope admin.
 
-        Fewer changes than the policy's `min_batch` are refused, unless `below_min_batch` says to publish them alone.
+        Fewer changes than the policy's `min_batch` are refused, unless `below_min_batch` is true.
         """
         return self._run(conversations.administer(self._retries, "publish", below_min_batch))
 
     def seal(self, *, below_min_batch: bool = False) -> dict[str, Any]:
-        """Publish, and clear the service's disk of what was forgotten; needs the scope admin.
+        """Publish, and clear forgotten samples off the service's disk; needs the scope admin.
 
-        Fewer changes than the policy's `min_batch` are refused, unless `below_min_batch` says to publish them alone.
+        Fewer changes than the policy's `min_batch` are refused, unless `below_min_batch` is true.
         """
         return self._run(conversations.administer(self._retries, "seal", below_min_batch))
 
@@ -287,7 +286,7 @@ class AsyncClient(Connected):
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def learn(

@@ -1,4 +1,4 @@
-"""Where a service is, and how it is reached safely."""
+"""The address of a service, and a safe connection to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Bearer(httpx.Auth):
 
 
 class Connected:
-    """What both clients are: an address, how to send to it, and checks that need no service."""
+    """The shared part of both clients: an address, connection settings, and checks that need no service."""
 
     def __init__(self, url: str, token: str | None, timeout: float, retries: int, insecure: bool) -> None:
         self._url = _address(url, token is not None, insecure)
@@ -56,13 +56,13 @@ class Connected:
         Parameters
         ----------
         certificate : Certificate or bytes
-            Of its file.
+            The certificate, or the bytes of its file.
         public_key : str
-            The publisher's key, 64 hex digits, as you noted it when you first met: a key that comes with the
-            certificate proves nothing.
+            The publisher's key, 64 hex digits, from an independent source: the key inside the certificate proves
+            nothing.
         receipt : bytes, optional
-            Require that the certificate lists this receipt as forgotten. The receipt stays here. A later certificate
-            may have learned the sample again: none tells.
+            Require that the certificate lists this receipt as forgotten. The receipt is not sent anywhere. No
+            certificate can tell whether the sample was learned again later.
         """
         from neverseen.proof.certificates import Certificate, check_signature, is_mine
 
@@ -70,15 +70,15 @@ class Connected:
         check_signature(found, public_key)
         if receipt is not None and not is_mine(found, receipt):
             raise CertificateRejectedError(
-                f"certificate {found.number} does not list this receipt as forgotten: see the one that the request "
-                "names",
+                f"certificate {found.number} does not list this receipt as forgotten: check the certificate that the "
+                "request names",
                 found.number,
             )
         return found
 
 
 def request_of(http: httpx.Client | httpx.AsyncClient, step: Send) -> httpx.Request:
-    """Return the request of HTTP that a step asks for."""
+    """Return the HTTP request for a step."""
     content = step.content()
     headers = step.headers | ({} if content is None else {"Content-Type": "application/json"})
     return http.build_request(step.method, step.path, params=step.query, content=content, headers=headers)
@@ -92,11 +92,11 @@ def _address(url: str, with_token: bool, insecure: bool) -> httpx.URL:
     if address.scheme not in ("http", "https") or not address.host:
         raise ConfigurationError("the service's address must begin with https://, or http:// on this machine")
     if address.userinfo or address.query or address.fragment:
-        raise ConfigurationError("the service's address must hold no user, query or fragment: give the token as token")
+        raise ConfigurationError("the service's address must have no user, query or fragment: pass the token as token=")
     if address.scheme == "http" and with_token and not insecure and not _is_here(address.host):
         raise ConfigurationError(
-            f"{address} has no TLS: whoever is on the way could read the token. Use https, or insecure=True if nobody "
-            "else is there"
+            f"{address} has no TLS: others on the network could read the token. Use https, or insecure=True on a "
+            "network that only you use"
         )
     return address
 
@@ -117,5 +117,5 @@ def _sound(token: str) -> str:
 
 
 def trust(ca_file: str | Path | None) -> ssl.SSLContext | bool:
-    """Return whom to trust: the system's authorities, or those of a file."""
+    """Return the authorities to trust: the system's, or those in a file."""
     return True if ca_file is None else ssl.create_default_context(cafile=str(ca_file))

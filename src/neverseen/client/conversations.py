@@ -1,8 +1,8 @@
-"""What is said to the service and how its answers are taken, without any I/O.
+"""Requests to the service and the reading of its answers, without any I/O.
 
-Each verb is a generator. It yields what is to be done, `Send` or `Pause`, is sent the outcome, and returns the verb's
-result. `neverseen.client.clients` does what they ask, once with threads and once with asyncio: so there is one
-logic of retries, errors and polling, and two short loops.
+Each verb is a generator. It yields its next step, `Send` or `Pause`, receives the outcome, and returns the verb's
+result. `neverseen.client.clients` carries out the steps, once with threads and once with asyncio. So there is one logic
+of retries, errors and polling, and two short loops.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Send:
 
     @property
     def about(self) -> str:
-        """What it is, for people."""
+        """A short name, for messages."""
         return f"{self.method} {self.path}"
 
     def content(self) -> bytes | None:
@@ -62,7 +62,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Pause:
-    """Time to let pass."""
+    """A wait."""
 
     seconds: float
 
@@ -75,7 +75,7 @@ Conversation = Generator[Send | Pause, Outcome, T]
 class Retries:
     """How often to try again, and when.
 
-    The wait doubles each time. Each wait is shortened by a random part, so that many clients do not come back at once.
+    The wait doubles each time. Each wait is shortened at random, so that many clients do not return at the same time.
     """
 
     count: int = 5  # tries after the first
@@ -186,7 +186,7 @@ def wait(
     timeout: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Conversation[answers.Request]:
-    """Ask again and again, less and less often, until a request is far enough."""
+    """Poll, less and less often, until a request has reached a state."""
     if state not in answers.STATES:
         raise InputError(f"there is no state {state!r}: the states are {', '.join(answers.STATES)}")
     until, interval = clock() + timeout, 0.05
@@ -206,7 +206,7 @@ def wait(
 def _change(
     path: str, body: dict[str, Any], key: str | None, retries: Retries, reader: Callable[[dict[str, Any]], T]
 ) -> Conversation[T]:
-    """Send a change under one idempotency key, however often it takes; if it may have been done, the error has it."""
+    """Send a change under one idempotency key, with retries. If it may have happened, the error carries the key."""
     key = secrets.token_hex(16) if key is None else key
     try:
         said = yield from _exchange(Send("POST", path, body, headers={_KEY: key}), retries)
@@ -235,14 +235,14 @@ _KEY = "Idempotency-Key"
 
 
 def _exchange(what: Send, retries: Retries) -> Conversation[httpx.Response]:
-    """Return the answer to one exchange, or raise what it says is wrong; try again where that helps and is safe."""
+    """Return the answer to one exchange, or raise its error; retry where that helps and is safe."""
     key = what.headers.get(_KEY)
-    tries, doubt = 0, False  # doubt: a try may have been carried out, whatever is said to the next
+    tries, doubt = 0, False  # doubt: an earlier attempt may have been carried out
     while True:
         outcome = yield what
         tries += 1
         if isinstance(outcome, httpx.RequestError):
-            # What was never sent can always be sent again.
+            # An unsent request can always be sent again.
             unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
             safe, doubt = what.repeatable or unsent, doubt or not unsent
             if not safe or tries > retries.count or isinstance(outcome, httpx.UnsupportedProtocol):
@@ -257,7 +257,7 @@ def _exchange(what: Send, retries: Retries) -> Conversation[httpx.Response]:
             return response
         doubt = doubt or response.status_code >= 500
         asked = _retry_after(response)
-        safe = what.repeatable or response.status_code in (408, 429)  # refused at the door: nothing was begun
+        safe = what.repeatable or response.status_code in (408, 429)  # refused on arrival: nothing was started
         patient = asked is None or asked <= retries.longest
         if response.status_code in _AGAIN and safe and patient and tries <= retries.count:
             yield Pause(retries.wait(tries, asked))
@@ -275,7 +275,7 @@ def _answered(outcome: Outcome) -> httpx.Response:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Return the seconds that an answer asks to wait: it may hold a number or a date."""
+    """Return the seconds that an answer asks to wait, given as a number or a date."""
     value = response.headers.get("retry-after")
     if value is None:
         return None
@@ -298,7 +298,7 @@ def _json_or_none(response: httpx.Response) -> object:
 
 
 def _read(reader: Callable[[dict[str, Any]], T], response: httpx.Response) -> T:
-    """Return what an answer says, or raise that it is not what the service answers."""
+    """Return the content of an answer; raise if it does not have the expected form."""
     said = _json_or_none(response)
     try:
         if not isinstance(said, dict):
@@ -306,8 +306,8 @@ def _read(reader: Callable[[dict[str, Any]], T], response: httpx.Response) -> T:
         return reader(said)
     except (KeyError, TypeError, ValueError) as error:
         raise unexpected(
-            f"an answer is not of the form that this client knows ({type(error).__name__}: {error}): check the address "
-            "and the versions of both",
+            f"an answer does not have the expected form ({type(error).__name__}: {error}): check the address, and the "
+            "versions of client and service",
             response.status_code,
             response.headers.get("x-request-id"),
         ) from error

@@ -1,4 +1,4 @@
-"""What the service refuses, and what goes wrong on the way there.
+"""Refusals by the service, and failures on the way to it.
 
 ::
 
@@ -8,7 +8,7 @@
         │   └── ForgottenAlreadyError       also an AlreadyForgottenError
         ├── NotHeldError                    also a NotLearnedError
         ├── UnreachableError                also a ConnectionError: no answer came
-        └── WaitedTooLongError              also a TimeoutError: the request is not that far yet
+        └── WaitedTooLongError              also a TimeoutError: the request has not reached the state yet
 
 So code that catches the package's own errors works against a service too. No error holds the token.
 """
@@ -32,18 +32,18 @@ class ServiceError(NeverseenError):
     message : str
         What happened, and what to do about it, for people.
     status : int or None
-        Of HTTP; None if there was no answer.
+        HTTP status; None if there was no answer.
     row : int or None
-        Position in the request of the sample or receipt that it is about.
+        Position of the sample or receipt in the request.
     retry_after : float or None
-        Seconds to wait before trying again, where the service said so.
+        Seconds to wait before the next attempt, if the service gave them.
     request_id : str or None
-        What the service's log calls this exchange.
+        The id of this exchange in the service's log.
     request : str or None
-        Id of the earlier request that used the idempotency key: ask with it what became of that one.
+        Id of the earlier request that used the idempotency key: use it to look up that request.
     idempotency_key : str or None
-        Of a change that may have been carried out, although its answer did not come: make the same call again with
-        this key, and it counts once. For a learn, that is the only way to the receipts. None if nothing was changed.
+        The key of a change that may have been carried out although no answer came. Make the same call again with this
+        key, and it counts once. For a learn, this is the only way to get the receipts. None if nothing was changed.
     """
 
     idempotency_key: str | None = None
@@ -79,7 +79,7 @@ class ServiceError(NeverseenError):
 
 
 class ReceiptRefusedError(ServiceError, ReceiptRejectedError):
-    """The service does not honour a receipt. `row` is its position, `reason` as in `ReceiptRejectedError`."""
+    """The service refuses a receipt. `row` is its position; `reason` is as in `ReceiptRejectedError`."""
 
     row: int
 
@@ -100,7 +100,7 @@ class ForgottenAlreadyError(ReceiptRefusedError, AlreadyForgottenError):
 
 
 class NotHeldError(ServiceError, NotLearnedError):
-    """The service does not hold a sample that it was asked to forget, or does not tell this key."""
+    """The service does not hold a sample to forget, or does not tell this API key."""
 
     def __init__(self, message: str, row: int | None, **about: Any) -> None:
         NotLearnedError.__init__(self, message, () if row is None else (row,))
@@ -108,14 +108,14 @@ class NotHeldError(ServiceError, NotLearnedError):
 
 
 class UnreachableError(ServiceError, ConnectionError):
-    """No answer came: the service is not there, or the connection broke or timed out."""
+    """No answer came: the service is not running, or the connection broke or timed out."""
 
     def __init__(self, message: str, code: str = "unreachable") -> None:
         super().__init__(message, code)
 
 
 class WaitedTooLongError(ServiceError, TimeoutError):
-    """A request has not reached a state in time. It goes on: ask again later."""
+    """A request has not reached a state in time. It continues: ask again later."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "waited_too_long")
@@ -124,18 +124,18 @@ class WaitedTooLongError(ServiceError, TimeoutError):
 def from_answer(
     status: int, body: object, retry_after: float | None, request_id: str | None, about: str
 ) -> ServiceError:
-    """Return the error that an answer is.
+    """Return the error for an answer.
 
     Parameters
     ----------
     body : object
-        The JSON value of the answer, whatever it is.
+        The JSON value of the answer; it may be anything.
     about : str
-        What was asked, such as ``"POST /v1/forget"``.
+        The request, such as ``"POST /v1/forget"``.
     """
     said = body.get("error") if isinstance(body, dict) else None
     if not isinstance(said, dict) or not isinstance(said.get("code"), str):
-        message = f"{about} was answered with status {status}, and not by the service: check the address"
+        message = f"{about} was answered with status {status}, but not by this service: check the address"
         return ServiceError(message, _UNKNOWN, status, None, retry_after, request_id)
     code, message = said["code"], str(said.get("message", said["code"]))
     row, certificate = _whole(said.get("row")), _whole(said.get("certificate"))
@@ -157,12 +157,12 @@ def from_answer(
 
 
 def unexpected(message: str, status: int | None, request_id: str | None = None) -> ServiceError:
-    """Return the error for an answer that does not have its form."""
+    """Return the error for an answer that does not have the expected form."""
     return ServiceError(message, _UNKNOWN, status, request_id=request_id)
 
 
 def in_doubt(error: ServiceError, key: str | None) -> ServiceError:
-    """Return an error that says how to repeat a change that may have been carried out; no key: as it was."""
+    """Add to an error how to repeat a change that may have been carried out; without a key, return it unchanged."""
     if key is not None:
         error.idempotency_key = key
         error.message += f". It may have been carried out: call again with idempotency_key={key!r}, which counts once"

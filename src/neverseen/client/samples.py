@@ -1,4 +1,4 @@
-"""Samples, labels and receipts as JSON: what the service takes."""
+"""Samples, labels and receipts as JSON for the service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Label = str | int
 
 
 def sample_list(samples: Any, labels: Any = None, ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Return samples as JSON values, with labels and ids where they are given.
+    """Return samples as JSON values, with labels and ids if given.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def sample_list(samples: Any, labels: Any = None, ids: Iterable[str] | None = No
 
 
 def plain_label(label: Any) -> Label:
-    """Return a label as a text or an integer; NumPy's are taken too."""
+    """Return a label as a text or an integer; NumPy labels are accepted too."""
     value = label.item() if isinstance(label, np.generic) else label
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -54,7 +54,7 @@ def plain_label(label: Any) -> Label:
 
 
 def receipt_list(receipts: bytes | str | Iterable[bytes | str]) -> list[str]:
-    """Return receipts in base64url. Those that are texts are taken to be that already."""
+    """Return receipts in base64url. A `str` must be base64url already."""
     given = [receipts] if isinstance(receipts, bytes | str) else list(receipts)
     if not given:
         raise InputError("there are no receipts: give at least one")
@@ -62,7 +62,7 @@ def receipt_list(receipts: bytes | str | Iterable[bytes | str]) -> list[str]:
 
 
 def receipt_bytes(token: str) -> bytes:
-    """Return the receipt that base64url stands for."""
+    """Return the bytes of a receipt in base64url."""
     try:
         raw = token.encode("ascii").rstrip(b"=")
         return base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)
@@ -88,7 +88,7 @@ def _each(samples: Any) -> Iterable[Any]:
 def _rows(table: np.ndarray) -> list[list[float]]:
     wrong = ~np.isfinite(table).all(axis=1)
     if wrong.any():
-        raise InputError(f"sample {int(np.argmax(wrong))} has a feature that is not finite: mend or drop it")
+        raise InputError(f"sample {int(np.argmax(wrong))} has a feature that is not finite: correct or drop it")
     return table.tolist()  # type: ignore[no-any-return]
 
 
@@ -106,7 +106,7 @@ def _sample(sample: Any, row: int) -> dict[str, Any]:
     if isinstance(sample, Sequence) and sample and all(isinstance(entry, int | float) for entry in sample):
         if all(map(math.isfinite, sample)):
             return {"features": list(sample)}
-        raise InputError(f"sample {row} has a feature that is not finite: mend or drop it")
+        raise InputError(f"sample {row} has a feature that is not finite: correct or drop it")
     raise InputError(
         f"sample {row} is of type {type(sample).__name__}; give a row of numbers, a text, or an image (the bytes of a "
         "file, its Path, or a Pillow image)"
@@ -114,7 +114,7 @@ def _sample(sample: Any, row: int) -> dict[str, Any]:
 
 
 def _is_picture(sample: object) -> bool:
-    # Pillow need not be there: only who has imported it can have one of its images.
+    # Pillow may be missing: a caller can have one of its images only after importing it.
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(sample).__mro__)
 
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def replace_file(path: Path, parts: Iterable[Any]) -> None:
 
 
 def create_file(path: Path, parts: Iterable[Any]) -> None:
-    """Write a new file of mode 600 in the same manner; raise `FileExistsError` if there is one already.
+    """Write a new file of mode 600 in the same way; raise `FileExistsError` if it exists already.
 
-    Where the file system has no hard links (FAT, exFAT, some network mounts), two processes that do not lock each other
-    out could both succeed: looking and renaming are two steps there.
+    On file systems without hard links (FAT, exFAT, some network mounts), the test and the renaming are two steps. Two
+    processes that do not lock each other out could then both succeed.
     """
     with _written_beside(path, parts) as partial:
         try:
@@ -43,7 +43,7 @@ def create_file(path: Path, parts: Iterable[Any]) -> None:
 @contextmanager
 def _written_beside(path: Path, parts: Iterable[Any]) -> Iterator[Path]:
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in")
+        raise FileNotFoundError(f"the folder {path.parent} for {path.name} does not exist")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
     partial = Path(name)
     try:
@@ -62,26 +62,26 @@ def _written_beside(path: Path, parts: Iterable[Any]) -> Iterator[Path]:
 
 
 def leftovers_of(path: Path, *, folders: bool = False) -> list[Path]:
-    """Return what lies beside a file, or also a folder, because a process is making it, or died while it did."""
+    """Return partial copies beside a file (or a folder too), of a process that is writing it or died doing so."""
     pattern = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}", re.ASCII)  # as `mkstemp` names them
     found = [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]
     return [each for each in found if folders or each.is_symlink() or not each.is_dir()]
 
 
 def read_secret(path: Path, limit: int) -> bytes:
-    """Return the content of a file that its owner alone may read, up to one byte more than `limit`.
+    """Return the content of a file that only its owner may read, up to one byte more than `limit`.
 
     Raises `FileRejectedError` with the reason if others may read or change it.
     """
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if os.name == "posix" and mode & 0o077:
-            raise FileRejectedError(f"others may read or change it (mode {mode:o}); if they have not: chmod 600 {path}")
+            raise FileRejectedError(f"others may read or change it (mode {mode:o}); if nobody has: chmod 600 {path}")
         return file.read(limit + 1)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder have reached the disk."""
+    """Make sure that the names in a folder are on disk."""
     if os.name != "posix":  # elsewhere a folder cannot be synced
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -113,7 +113,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def require_file(path: Path, what: str) -> None:
-    """Raise, saying what to give, unless there is a file: reading a pipe might wait for ever."""
+    """Raise unless a path is a file, and say what to give. Reading a pipe might wait for ever."""
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}: give {what}")
     if not path.is_file():

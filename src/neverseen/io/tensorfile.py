@@ -1,4 +1,4 @@
-"""Tensors and a description in one file: safetensors, in the one form there is of each content.
+"""Tensors and a description in one safetensors file. Each content has exactly one encoding.
 
 Models (`neverseen.model.saving`) and published versions (`neverseen.model.versions`) are files of this kind. Section 8
 of ``docs/specification.md`` lays it out byte by byte.
@@ -45,7 +45,7 @@ def pack(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> list[Any]:
 def unpack(path: Path, expected: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return description and tensors of a file of the `expected` format; raise `FileRejectedError` with the reason.
 
-    The file is read once, so the bytes that were checked are the bytes that are used. Tensors are not to be written to.
+    The file is read once, so the checked bytes are the bytes used. The tensors are read-only.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
@@ -62,7 +62,7 @@ def _parsed(raw: bytes, expected: str) -> tuple[dict[str, Any], dict[str, np.nda
     head, body = raw[8 : 8 + length], memoryview(raw)[8 + length :]
     header = json.loads(head)
     metadata = header.pop("__metadata__", {})
-    demand("neverseen" in metadata, "it is a safetensors file of something else")
+    demand("neverseen" in metadata, "it is a safetensors file of another program")
     about = json.loads(metadata["neverseen"])
     found = about["format"]
     demand(found == expected, f"its format is {str(found)[:80]!r}; this version reads {expected!r}")
@@ -79,7 +79,7 @@ def _parsed(raw: bytes, expected: str) -> tuple[dict[str, Any], dict[str, np.nda
         demand(entry == offsets and end <= len(body), "it is cut short, or its tensors are misplaced")
         tensors[name] = np.frombuffer(body[place:end], kind).reshape(shape)
         place = end
-    demand(place == len(body), "there is something behind its tensors")
+    demand(place == len(body), "there are extra bytes after its tensors")
     claimed = about.pop("sha256")
     demand(claimed == _checksum(about, header, [body]), "its checksum does not match: it was damaged or altered")
     return about, tensors

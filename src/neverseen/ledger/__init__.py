@@ -8,9 +8,11 @@ mark but the commitment that a certificate shows: the rows of a ledger that forg
 
 from __future__ import annotations
 
-from neverseen.ledger.database import Database, in_file, register
-from neverseen.ledger.ledger import Ledger, Writing
+from neverseen.ledger.database import Database, register
+from neverseen.ledger.ledger import Ledger
+from neverseen.ledger.sqlite import in_file
 from neverseen.ledger.tables import FORMAT, LASTING, JournalRow, Notes, RequestRow, SampleRow
+from neverseen.ledger.writing import Writing
 
 __all__ = [
     "FORMAT",

@@ -26,10 +26,7 @@ _WORD = re.compile(r'"(\w+)"|(\w+|[^\w\s])', re.ASCII)
 
 
 def require_sqlite(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
-    """Raise `LedgerError` unless a SQLite database is just what one of these would be made into.
-
-    The newest of these comes first.
-    """
+    """Raise `LedgerError` unless a SQLite database is just what one of these, the newest first, would be made into."""
     _require(_parts_of_sqlite(ask), [_expected_of_sqlite(tables)[0] for tables in allowed], name)
     # Every part has the right name and text, so its columns can be asked for: none of them is computed by others' code.
     _require(_columns_of_sqlite(ask), [_expected_of_sqlite(tables)[1] for tables in allowed], name)
@@ -57,7 +54,7 @@ def _require(found: set[Part], allowed: list[set[Part]], name: str) -> None:
     words = f"it lacks {there}"
     if extra:
         known = any(part[:3] == extra[0][:3] for part in newest)
-        words = f"{there} is another than in a ledger" if known else f"it has {there}, and a ledger has none"
+        words = f"{there} differs from a ledger's" if known else f"it has {there}, and a ledger has none"
     remedy = "Restore the ledger from a copy that you trust; if a newer version of neverseen wrote it, use that one"
     if kind == "event trigger":
         remedy = "It acts on all tables of its database: drop or disable it, or give the ledger a database of its own"

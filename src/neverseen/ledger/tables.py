@@ -34,6 +34,8 @@ NAME_LIMIT = 2000
 """Bytes of a class's text: what the indexes of PostgreSQL take, with room to spare."""
 LASTING = 33
 """Bytes of a request's body that outlast a seal, if it has so many. A shorter one is cleared."""
+PAYLOAD_LIMIT = 2**29
+"""Bytes of a journal row, below what either database takes."""
 DIGEST_SIZE, COMMITMENT_SIZE, _SALT_SIZE = 16, 32, 16
 
 Number = TypeVar("Number")

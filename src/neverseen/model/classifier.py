@@ -20,7 +20,8 @@ from neverseen.hardware import choose
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
 from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model import saving
-from neverseen.model.exact import Configuration, ExactModel, empty_digest
+from neverseen.model.configuration import Configuration, empty_digest
+from neverseen.model.exact import ExactModel
 from neverseen.model.targets import label_list
 from neverseen.proof.keys import Key
 

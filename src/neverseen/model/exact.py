@@ -8,23 +8,17 @@ that raises has left every byte as it was.
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
-import re
-import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.encoding import Encoder, encoder_of, whole_number
 from neverseen.engine.arithmetic import GridWeights
-from neverseen.engine.following import Following, can_follow
-from neverseen.engine.preconditioning import NoProgressError, Preconditioner, can_correct, corrected
-from neverseen.engine.solver import Solution, solve
+from neverseen.engine.following import Following
+from neverseen.engine.solver import Solution
 from neverseen.engine.statistics import Statistics
 from neverseen.errors import ConfigurationError, HardwareError, InputError, NeverseenError, NotLearnedError
 from neverseen.hardware import Array, Hardware
@@ -43,77 +37,13 @@ from neverseen.holdings import (
     require_new,
     standing,
 )
-from neverseen.labels import LabelIndex, canonical_json
+from neverseen.labels import LabelIndex
+from neverseen.model.configuration import Configuration, empty_digest, model_digest
+from neverseen.model.hints import Hints
 from neverseen.proof.keys import Key
 
 CHUNK_ROWS = 32768
 """Samples encoded and summed at a time, to bound memory. Any value gives the same bits."""
-
-_HEX_DIGEST = re.compile("[0-9a-f]{64}")
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """What shapes a model and is fixed before its first sample."""
-
-    encoder: Encoder
-    gamma: int  # ridge strength, a whole number from 1 to 2**40
-    grid_bits: int  # weights are multiples of 2**-grid_bits; from 1 to 52
-    # digest of what makes the features, 64 hex digits; None if the features come from the caller
-    backbone: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", whole_number("gamma", self.gamma, 1, 2**40))
-        object.__setattr__(self, "grid_bits", whole_number("grid_bits", self.grid_bits, 1, 52))
-        self.encoder.configuration()  # raises if its settings are unusable
-        if self.backbone is not None and not (isinstance(self.backbone, str) and _HEX_DIGEST.fullmatch(self.backbone)):
-            raise ConfigurationError(
-                f"backbone must be a backbone's digest(), 64 hex digits, or None; got {self.backbone!r}"
-            )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the configuration as JSON values."""
-        settings = {
-            "encoder": self.encoder.configuration(),
-            "format": 1,
-            "gamma": self.gamma,
-            "grid_bits": self.grid_bits,
-        }
-        return settings if self.backbone is None else settings | {"backbone": self.backbone}
-
-    @classmethod
-    def from_json(cls, settings: dict[str, Any], array: np.ndarray | None = None) -> Configuration:
-        """Return the configuration that `as_json` gave; an encoder may also need its array."""
-        encoder = encoder_of(settings["encoder"], array)
-        configuration = cls(encoder, settings["gamma"], settings["grid_bits"], settings.get("backbone"))
-        if configuration.as_json() != settings:
-            raise ConfigurationError("the configuration is not one that there can be")
-        return configuration
-
-    def digest(self) -> bytes:
-        """Return the SHA-256 of the configuration."""
-        return hashlib.sha256(canonical_json(self.as_json()).encode()).digest()
-
-
-def empty_digest(configuration: Configuration) -> str:
-    """Return the digest of a model that holds no sample."""
-    return model_digest(configuration.digest(), 0, [], np.zeros((0, 0), np.int64))
-
-
-def model_digest(configuration: bytes, n_features: int, classes: list[str], weights: np.ndarray) -> str:
-    """Return the SHA-256 of what a model is, in hex: configuration digest, features, classes, grid weights."""
-    hasher = hashlib.sha256(b"neverseen:model:1" + configuration)
-    hasher.update(struct.pack("<QQQ", n_features, *weights.shape))
-    for name in classes:
-        hasher.update(struct.pack("<Q", len(name)) + name.encode())
-    hasher.update(np.ascontiguousarray(weights, dtype="<i8").tobytes())
-    return hasher.hexdigest()
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 class Checked(NamedTuple):
@@ -158,8 +88,7 @@ class ExactModel:
         self._torn = False
         self._state = object()  # another after each change
         self._lock = threading.RLock()
-        self._hint: tuple[Solution | Following, list[str]] | None = None  # an earlier solution and its classes
-        self._changes: list[tuple[Array, np.ndarray, list[str]]] = []  # codes, signs and classes since then
+        self._hints = Hints(configuration, hardware)
         self._weights: GridWeights | None = None
 
     @classmethod
@@ -179,11 +108,8 @@ class ExactModel:
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            state = {
-                name: value
-                for name, value in vars(self).items()
-                if name not in ("_lock", "_state", "_hint", "_changes", "_weights")
-            }
+            left_out = ("_lock", "_state", "_hints", "_weights")
+            state = {name: value for name, value in vars(self).items() if name not in left_out}
             # Copied here, where nothing changes: who pickles walks through it when the lock is open again.
             for name in ("statistics", "holdings"):
                 state[name] = copy.deepcopy(state[name], {id(self.hardware): self.hardware})
@@ -254,7 +180,8 @@ class ExactModel:
             self._record(decision)
             with self._following():
                 (self.statistics.merge if learning else self.statistics.subtract)(batch)
-                self._note(codes, change.labels, 1 if learning else -1)
+                self._hints.note(codes, change.labels, 1 if learning else -1)
+                self._weights = None
 
     def apply(self, change: Change) -> None:
         """Check a change and make it."""
@@ -329,7 +256,16 @@ class ExactModel:
                 return empty_digest(self.configuration)
             return model_digest(self.configuration_digest, self.n_features, self.classes, self.weights())
 
-    # -- hints -------------------------------------------------------------------------------------
+    def weights(self) -> np.ndarray:
+        """Return the weights in grid steps: int64 of shape (d, C), correctly rounded, not to be written to."""
+        view = self.solution().weights.view()
+        view.flags.writeable = False
+        return view
+
+    def solution(self) -> Solution | Following:
+        """Return the solution behind the weights, with more bits of them."""
+        with self.locked():
+            return self._hints.solution(self.statistics)
 
     def discard_hints(self) -> None:
         """Drop what only saves time: factors, earlier solutions, codes of recent samples. The bits stay the same.
@@ -338,95 +274,8 @@ class ExactModel:
         full solve. So may the sums, until they are settled, as they are here.
         """
         with self._lock:
-            self._drop_hint()
+            self._hints, self._weights = Hints(self.configuration, self.hardware), None
             self.statistics.settle()
-
-    def _drop_hint(self) -> None:
-        self._hint, self._changes, self._weights = None, [], None
-
-    def _note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
-        """Remember a change that the last solution helps with; a larger one makes the hint useless."""
-        self._weights = None
-        if self._hint is None or codes is None or not self._helps(self._hint[0], self._waiting() + len(index)):
-            self._drop_hint()
-            return
-        names = [index.texts[position] for position in index.positions]
-        self._changes.append((codes, np.full(len(names), sign), names))
-
-    def _waiting(self) -> int:
-        """Return how many samples came or went since the last solution."""
-        return sum(len(signs) for _, signs, _ in self._changes)
-
-    def _helps(self, solution: Solution | Following, samples: int) -> bool:
-        """Return whether a solution helps to the one after so many samples came or went."""
-        size = self.statistics.size
-        return can_follow(samples, size, self.hardware) or can_correct(solution.preconditioner, samples, size)
-
-    def weights(self) -> np.ndarray:
-        """Return the weights in grid steps: int64 of shape (d, C), correctly rounded, not to be written to."""
-        with self.locked():
-            statistics, classes = self.statistics, self.classes
-            if self._hint is not None and not self._changes:
-                return _read_only(self._hint[0].weights)
-            cross = statistics.cross_here()
-            solution: Solution | Following | None = self._followed(cross, classes)
-            if solution is None:
-                hint = self._corrected()
-                self._drop_hint()  # frees the old factor before a new one is made, unless it was corrected
-                solution = solve(
-                    statistics.gram,
-                    cross,
-                    self.configuration.gamma,
-                    self.configuration.grid_bits,
-                    hint=hint,
-                    hardware=self.hardware,
-                )
-            self._hint, self._changes = (solution, classes), []
-            return _read_only(solution.weights)
-
-    def solution(self) -> Solution | Following:
-        """Return the solution behind the weights, with more bits of them; for a model that holds samples."""
-        with self.locked():
-            self.weights()
-            if self._hint is None:
-                raise NotLearnedError("the model holds no samples, and so has no solution")
-            return self._hint[0]
-
-    def _followed(self, cross: Array, classes: list[str]) -> Following | None:
-        """Return the solution that the changes since the last one lead to, if they are small."""
-        if self._hint is None or not can_follow(self._waiting(), self.statistics.size, self.hardware):
-            return None
-        earlier, columns = self._hint
-        following = Following.of(earlier, self.hardware) if isinstance(earlier, Solution) else earlier
-        if following is None or not columns:
-            return None
-        codes, signs = self._changed()
-        place = {name: position for position, name in enumerate(classes)}
-        targets = np.array([place.get(name, -1) for _, _, names in self._changes for name in names], dtype=np.intp)
-        old_place = {name: position for position, name in enumerate(columns)}
-        following = following.with_columns([old_place.get(name, -1) for name in classes])
-        return following.after(self.statistics.gram, cross, codes, signs, targets, self.hardware)
-
-    def _corrected(self) -> Preconditioner | None:
-        """Return the inverse behind the last solution, corrected for the changes since, if that saves a factor.
-
-        Where changes are few, it does not: then they were not followed because a new factor is due.
-        """
-        if self._hint is None or not self._hint[1]:
-            return None
-        current, waiting, size = self._hint[0].preconditioner, self._waiting(), self.statistics.size
-        if can_follow(waiting, size, self.hardware) or not can_correct(current, waiting, size):
-            return None
-        codes, signs = self._changed()
-        try:
-            return corrected(current, self.hardware.float64(codes), signs, self.hardware)
-        except NoProgressError:
-            return None
-
-    def _changed(self) -> tuple[Array, np.ndarray]:
-        """Return the codes that came or went since the last solution, and their signs."""
-        codes = self.hardware.concatenate([codes for codes, _, _ in self._changes], 0)
-        return codes, np.concatenate([signs for _, signs, _ in self._changes])
 
     # -- inside ------------------------------------------------------------------------------------
 

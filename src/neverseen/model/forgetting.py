@@ -78,7 +78,7 @@ class ForgettingModel:
         elif not isinstance(keys, Keyring):
             raise ConfigurationError(f"keys must be a neverseen.Keyring; got {type(keys).__name__}")
         elif settings.key not in (None, keys.membership):
-            raise ConfigurationError("the classifier's key is another than the keyring's membership key: leave it out")
+            raise ConfigurationError("the classifier's key is not the keyring's membership key: leave it out")
         digest = self.backbone.digest()
         if settings.backbone not in (None, digest):
             raise ConfigurationError("the classifier was set up for another backbone: leave its backbone= out")

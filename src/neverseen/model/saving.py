@@ -16,14 +16,15 @@ import numpy as np
 
 from neverseen.encoding import require_storable
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.statistics import narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.packing import narrowed, pack_triangle, unpack_triangle
 from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
 from neverseen.hardware import Hardware
 from neverseen.holdings import DIGEST_SIZE, MemoryHoldings
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
 from neverseen.labels import from_text, in_class_order
-from neverseen.model.exact import Configuration, ExactModel
+from neverseen.model.configuration import Configuration
+from neverseen.model.exact import ExactModel
 from neverseen.proof.keys import Key
 
 FORMAT = "neverseen-model-1"
@@ -121,9 +122,9 @@ def _assemble(
     configuration = Configuration.from_json(settings, tensors.pop("centres", None))
     if about["key"] is not None:
         found = Key(bytes.fromhex(about["key"]))
-        _demand(key is None or key == found, "its key, which is another than the key given,")
+        _demand(key is None or key == found, "its key, which is not the key given,")
         key = found
-    _demand(key is None or about["key_check"] in (None, key.check()), "its key, which is another than the key given,")
+    _demand(key is None or about["key_check"] in (None, key.check()), "its key, which is not the key given,")
     _demand(type(about["track_classes"]) is bool, "whether it tracks classes")
     track_classes = about["track_classes"]
     if not classes:

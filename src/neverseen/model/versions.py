@@ -21,7 +21,8 @@ import numpy as np
 
 from neverseen.encoding import require_storable
 from neverseen.engine.arithmetic import GridWeights
-from neverseen.engine.statistics import Statistics, narrowed
+from neverseen.engine.packing import narrowed
+from neverseen.engine.statistics import Statistics
 from neverseen.errors import (
     CertificateRejectedError,
     FileRejectedError,
@@ -33,7 +34,8 @@ from neverseen.hardware import Hardware, choose
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
 from neverseen.labels import as_array, from_text, in_class_order
-from neverseen.model.exact import CHUNK_ROWS, Configuration, ExactModel, model_digest
+from neverseen.model.configuration import Configuration, model_digest
+from neverseen.model.exact import CHUNK_ROWS, ExactModel
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
 FORMAT = "neverseen-version-1"

@@ -1,238 +1,50 @@
-"""Certificates: what a published version says of itself to people who need not trust who published it.
+"""Certificates: signed statements about published versions, for people who need not trust the publisher.
 
-Each version of a model has one: a small JSON file with digests of the sums and of the weights before and after, what
-was forgotten in between, the proven error bound, the time, the head of the service's audit log, and the SHA-256 of the
-certificate before it, signed with Ed25519. So the certificates form a chain. Nobody can change, drop or swap one
-without breaking it; and who remembers the newest one's digest also sees if the end was cut off.
+Each version of a model has a certificate: a small JSON file, signed with Ed25519. It holds digests of the sums and of
+the weights before and after, the commitments of the samples forgotten in between, the proven error bound, the time, the
+head of the service's audit log, and the SHA-256 of the previous certificate. So the certificates form a chain. Nobody
+can change, drop or swap one without breaking it. Anyone who knows the digest of the newest one also notices if the end
+is cut off.
 
-What was forgotten is listed as *commitments*: a hash of each sample's receipt (`neverseen.proof.receipts`). A receipt
-is sealed under a secret key, so whoever has it recognises its commitment, and to everybody else the commitment is 32
-random bytes.
+A *commitment* is a hash of a sample's receipt (`neverseen.proof.receipts`). A receipt is sealed under a secret key, so
+its holder recognises the commitment, and to everybody else the commitment is 32 random bytes.
 
-Nothing here needs a secret but `issue`. A check that fails raises `CertificateRejectedError` with the reason.
+Only `issue` needs a secret. A failed check raises `CertificateRejectedError` with the reason.
 ``docs/certificate.schema.json`` is the schema of the file.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import re
-import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 from neverseen.errors import CertificateRejectedError, LimitError
-from neverseen.labels import canonical_json
 from neverseen.proof.receipts import commitment
 from neverseen.proof.signing import SigningKey, ed25519_keys
+from neverseen.proof.statements import FORMATS, SIZE_LIMIT, AuditHead, Certificate, State, rejected, require_sound
 
-FORMATS = ("neverseen-certificate-1", "neverseen-certificate-2")
-"""What is read, the oldest first. Along a chain the format never goes back."""
-FORMAT = FORMATS[-1]
-"""What is issued."""
-SIZE_LIMIT = 2**30
-"""Bytes of a certificate: room for some sixteen million commitments."""
-_CONTEXTS = {
-    "neverseen-certificate-1": b"neverseen:certificate:1",
-    "neverseen-certificate-2": b"neverseen:certificate:2",
-}
-_MAX_NUMBER = 2**53 - 1  # what every JSON reader holds exactly
-_MAX_SAMPLES = 2**48
-_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_SIGNATURE = re.compile(r"[0-9a-f]{128}", re.ASCII)
-_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", re.ASCII)
-_BOUNDS = {(2.0 ** -(bits + 1)).hex(): bits for bits in range(1, 53)}  # error bound -> grid bits
-
-
-@dataclass(frozen=True)
-class State:
-    """What a model was at one moment.
-
-    Attributes
-    ----------
-    statistics, model : str
-        Digests of the sums and of the model, in hex (``docs/specification.md``, section 7).
-    samples, classes : int
-        How many it held.
-    """
-
-    statistics: str
-    model: str
-    samples: int
-    classes: int
-
-    @classmethod
-    def empty(cls, configuration: str) -> State:
-        """Return the one state of a model that holds no sample, whatever it held before.
-
-        Parameters
-        ----------
-        configuration : str
-            The configuration digest, in hex.
-        """
-        sums = hashlib.sha256(b"neverseen:statistics:1" + struct.pack("<Q", 0))
-        model = hashlib.sha256(b"neverseen:model:1" + bytes.fromhex(configuration) + struct.pack("<QQQ", 0, 0, 0))
-        return cls(sums.hexdigest(), model.hexdigest(), 0, 0)
-
-
-@dataclass(frozen=True)
-class AuditHead:
-    """How far an audit log had come at one moment.
-
-    Attributes
-    ----------
-    lines : int
-        Number of its last line; 0 if there was none.
-    head : str
-        The authentication code of that line, in hex; zeros if there was none.
-    """
-
-    lines: int
-    head: str
-
-    def is_sound(self) -> bool:
-        """Return whether this can be the head of a log: it may come from a file."""
-        return _is_count(self.lines, _MAX_NUMBER) and _matches(_DIGEST, self.head)
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """A signed statement about one published version. Made by `issue` or `from_json`; both check that it is sound.
-
-    Attributes
-    ----------
-    number : int
-        1 for the first certificate of a model, and one more for each that follows.
-    time : str
-        When it was issued: UTC, as in ``"2025-01-31T12:00:00Z"``.
-    configuration : str
-        Digest of the model's configuration.
-    before, after : State
-        The version published before (for the first: the empty model), and this one.
-    learned, forgotten : int
-        Samples that came and went in between.
-    commitments : tuple of str
-        One for each sample forgotten, in hex, sorted.
-    error_bound : str
-        ``float.hex()`` of half a grid step: no weight is further than this from the exact solution.
-    previous : str or None
-        SHA-256 of the file of the certificate before; None for the first.
-    key : str
-        Ed25519 public key, in hex.
-    signature : str
-        Of everything else, in hex.
-    audit : AuditHead or None
-        Of the service's audit log, which must hold this line ever after; None where no service published it, and in
-        format 1.
-    format : str
-        Of `FORMATS`.
-    """
-
-    number: int
-    time: str
-    configuration: str
-    before: State
-    after: State
-    learned: int
-    forgotten: int
-    commitments: tuple[str, ...]
-    error_bound: str
-    previous: str | None
-    key: str
-    signature: str
-    audit: AuditHead | None = None
-    format: str = FORMAT
-
-    @property
-    def grid_bits(self) -> int:
-        """Weights are multiples of ``2**-grid_bits``."""
-        return _BOUNDS[self.error_bound]
-
-    def to_json(self) -> bytes:
-        """Return the bytes of the certificate's file: canonical JSON and a line feed."""
-        return canonical_json(self._fields()).encode() + b"\n"
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the certificate's file, by which the next one names it."""
-        return hashlib.sha256(self.to_json()).hexdigest()
-
-    @classmethod
-    def from_json(cls, raw: bytes, source: str = "the certificate") -> Certificate:
-        """Return the certificate that a file holds, or raise `CertificateRejectedError`.
-
-        The form alone is checked, and strictly: there is one text for each certificate. Whether it is signed, and by
-        whom, is for `check_signature` to say.
-
-        Parameters
-        ----------
-        raw : bytes
-        source : str
-            What to call it in an error, such as its path.
-        """
-        if len(raw) > SIZE_LIMIT:
-            raise CertificateRejectedError(f"{source} is too large: {len(raw)} bytes; at most {SIZE_LIMIT} are read")
-        try:
-            fields = json.loads(raw.decode("ascii"))
-            canonical = canonical_json(fields).encode() + b"\n" == raw
-        except (ValueError, RecursionError) as error:
-            raise CertificateRejectedError(f"{source} is not JSON: it is damaged, or something else") from error
-        if not isinstance(fields, dict) or fields.get("format") not in FORMATS:
-            raise CertificateRejectedError(f"{source} is not a certificate of format {' or '.join(FORMATS)}")
-        if not canonical:
-            raise CertificateRejectedError(f"{source} is not in canonical form: it was altered or reformatted")
-        names = set(cls.__dataclass_fields__) - ({"audit"} if fields["format"] == FORMATS[0] else set())
-        if set(fields) != names:
-            odd = ", ".join(sorted(names ^ set(fields)))
-            raise CertificateRejectedError(f"{source} does not have the fields of a certificate: see {odd[:200]}")
-        for side in ("before", "after"):
-            state = fields[side]
-            if not isinstance(state, dict) or set(state) != set(State.__dataclass_fields__):
-                raise CertificateRejectedError(f"{source}: {side} does not have the fields of a state")
-            fields[side] = State(**state)
-        audit = fields.get("audit")
-        if audit is not None:
-            if not isinstance(audit, dict) or set(audit) != set(AuditHead.__dataclass_fields__):
-                raise CertificateRejectedError(f"{source}: audit does not have the fields of the head of a log")
-            fields["audit"] = AuditHead(**audit)
-        if not isinstance(fields["commitments"], list):
-            raise CertificateRejectedError(f"{source}: commitments is not a list")
-        certificate = cls(**fields | {"commitments": tuple(fields["commitments"])})
-        _require_sound(certificate)
-        return certificate
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Certificate:
-        """Read a certificate from its file, as `from_json` does."""
-        with Path(path).open("rb") as file:
-            return cls.from_json(file.read(SIZE_LIMIT + 1), str(path))
-
-    def _fields(self) -> dict[str, Any]:
-        fields = vars(self) | {"after": vars(self.after), "before": vars(self.before)}
-        fields["audit"] = None if self.audit is None else vars(self.audit)
-        if self.format == FORMATS[0]:
-            del fields["audit"]
-        return fields
-
-    def _signed(self) -> bytes:
-        """Return what is signed: all but the signature."""
-        fields = self._fields()
-        del fields["signature"]
-        return _CONTEXTS[self.format] + canonical_json(fields).encode()
+__all__ = [
+    "AuditHead",
+    "Certificate",
+    "State",
+    "check_chain",
+    "check_next",
+    "check_signature",
+    "check_state",
+    "is_mine",
+    "issue",
+]
 
 
 def is_mine(certificate: Certificate, receipt: bytes) -> bool:
     """Return whether a certificate lists this receipt.
 
-    True proves that the version of this certificate was published as one from which the sample of this receipt had
-    gone. It does not prove that the sample is gone now: it may have been learned again since, under the same id or
-    another, and no certificate tells. Whoever has the store can look (`neverseen.store.Store.holds`).
+    True proves that the publisher stated, with this version, that the sample of this receipt was forgotten. It does not
+    prove that the sample is not held now: it may have been learned again since, under the same id or another, and no
+    certificate shows that. The store can tell (`neverseen.store.Store.holds`).
 
     False proves nothing about the sample: it may be held, never learned, or listed by another certificate.
     """
@@ -257,19 +69,19 @@ def issue(
 ) -> Certificate:
     """Return a new certificate, signed; raise `CertificateRejectedError` if it would not continue the chain.
 
+    Parameters that are not described here are the fields of `Certificate`.
+
     Parameters
     ----------
     time : str or None
-        None stands for now. If the clock has been set back, the time of the previous certificate is repeated: times
-        in a chain never decrease.
+        None stands for now. If the clock was set back, the time of the previous certificate is repeated: times in a
+        chain never decrease.
     configuration : str
         Configuration digest, in hex.
     commitments : iterable of bytes
         In any order.
     previous : Certificate or None
         None for the first certificate; its `before` is ``State.empty(configuration)``.
-
-    Other parameters are the fields of `Certificate`.
 
     Examples
     --------
@@ -299,11 +111,11 @@ def issue(
         signature="0" * 128,
         audit=audit,
     )
-    _require_sound(unsigned)
+    require_sound(unsigned)
     _require_link(previous, unsigned)
-    certificate = replace(unsigned, signature=signing_key.sign(unsigned._signed()).hex())
+    certificate = replace(unsigned, signature=signing_key.sign(unsigned.signed_bytes()).hex())
     if (size := len(certificate.to_json())) > SIZE_LIMIT:
-        raise LimitError(f"the certificate would have {size} bytes, more than {SIZE_LIMIT}: forget less at a time")
+        raise LimitError(f"the certificate would have {size} bytes, more than {SIZE_LIMIT}: forget fewer at a time")
     return certificate
 
 
@@ -313,29 +125,29 @@ def check_signature(certificate: Certificate, public_key: str | None = None) -> 
     Parameters
     ----------
     public_key : str, optional
-        The publisher's key, 64 hex digits. **Without it, any key will do**: the signature then says that the
-        certificate is as its signer left it, not who that was.
+        The publisher's key, 64 hex digits. **Without it, any key is accepted**: the signature then shows that the
+        certificate is unaltered, not who signed it.
     """
     if public_key is not None and certificate.key != public_key:
-        raise _rejected(certificate, f"signed with the key {certificate.key}, not with the key given, {public_key}")
+        raise rejected(certificate, f"signed with the key {certificate.key}, not with the key given, {public_key}")
     _, public = ed25519_keys()
     from cryptography.exceptions import InvalidSignature
 
     try:
         public.from_public_bytes(bytes.fromhex(certificate.key)).verify(
-            bytes.fromhex(certificate.signature), certificate._signed()
+            bytes.fromhex(certificate.signature), certificate.signed_bytes()
         )
     except (InvalidSignature, ValueError):
-        raise _rejected(certificate, "its signature is wrong: it was altered after it was signed") from None
+        raise rejected(certificate, "its signature is wrong: it was altered after it was signed") from None
 
 
 def check_next(certificate: Certificate, previous: Certificate | None, public_key: str | None = None) -> None:
-    """Raise `CertificateRejectedError` unless a certificate is signed and follows directly on another.
+    """Raise `CertificateRejectedError` unless a certificate is signed and directly follows another.
 
     Parameters
     ----------
     previous : Certificate or None
-        None stands for the beginning. That it is signed itself is not checked: if this one is, its digest is.
+        None stands for the beginning. Its own signature is not checked: `certificate` signs its digest.
     public_key : str, optional
         As for `check_signature`.
     """
@@ -344,17 +156,17 @@ def check_next(certificate: Certificate, previous: Certificate | None, public_ke
 
 
 def check_chain(certificates: Sequence[Certificate], public_key: str | None = None, newest: str | None = None) -> None:
-    """Raise `CertificateRejectedError` unless certificates are all there from the first, in order, signed by one key.
+    """Raise `CertificateRejectedError` unless certificates are complete from the first, in order, signed by one key.
 
     Parameters
     ----------
     certificates : sequence of Certificate
         Oldest first.
     public_key : str, optional
-        The publisher's key. Without it, that of the first certificate must have signed them all.
+        The publisher's key. Without it, the key of the first certificate must have signed them all.
     newest : str, optional
-        Digest of the newest certificate, if it is known from elsewhere: a chain cannot tell by itself that its end
-        was cut off.
+        Digest of the newest certificate, if you know it from elsewhere: a chain alone cannot show that its end was cut
+        off.
     """
     if not certificates:
         raise CertificateRejectedError("there is no certificate to check")
@@ -364,13 +176,13 @@ def check_chain(certificates: Sequence[Certificate], public_key: str | None = No
     for certificate in certificates:
         check_signature(certificate, certificates[0].key if public_key is None else public_key)
     if newest is not None and certificates[-1].digest() != newest:
-        raise _rejected(certificates[-1], f"it is not the newest, whose digest is {newest}: the end was cut off")
+        raise rejected(certificates[-1], f"it is not the newest (digest {newest}): the end was cut off")
 
 
 def check_state(certificate: Certificate, state: State) -> None:
     """Raise `CertificateRejectedError` unless a certificate is about this state.
 
-    The state may be that of a published file, or of a model learned from scratch from what is retained.
+    The state may be that of a published file, or of a model that learned the retained samples from scratch.
     """
     for name, words in (
         ("samples", "the number of samples"),
@@ -380,111 +192,29 @@ def check_state(certificate: Certificate, state: State) -> None:
     ):
         stated, found = getattr(certificate.after, name), getattr(state, name)
         if stated != found:
-            raise _rejected(certificate, f"it states another state: {words} is {stated} there, and here {found}")
-
-
-def _require_sound(certificate: Certificate) -> None:
-    """Raise unless every field has its type and range, and the fields agree with each other."""
-    number = certificate.number
-    if type(number) is not int or not 1 <= number <= _MAX_NUMBER:
-        raise CertificateRejectedError(f"a certificate's number is {str(number)[:80]!r}; it must be 1 or more")
-
-    def demand(holds: bool, why: str) -> None:
-        if not holds:
-            raise _rejected(certificate, why)
-
-    demand(_is_time(certificate.time), "its time is not of the form 2025-01-31T12:00:00Z")
-    demand(_matches(_DIGEST, certificate.configuration), "its configuration is not 64 hex digits in lower case")
-    demand(_matches(_DIGEST, certificate.key), "its key is not 64 hex digits in lower case")
-    demand(_matches(_SIGNATURE, certificate.signature), "its signature is not 128 hex digits in lower case")
-    demand(
-        certificate.previous is None if number == 1 else _matches(_DIGEST, certificate.previous),
-        "previous must be 64 hex digits in lower case, and null in certificate 1 alone",
-    )
-    demand(
-        isinstance(certificate.error_bound, str) and certificate.error_bound in _BOUNDS,
-        "its error bound is not half a grid step, in hex",
-    )
-    audit = certificate.audit
-    demand(
-        audit is None or audit.is_sound(),
-        "audit is not a number of lines, and 64 hex digits in lower case",
-    )
-    for side in ("before", "after"):
-        state: State = getattr(certificate, side)
-        demand(
-            _matches(_DIGEST, state.statistics) and _matches(_DIGEST, state.model),
-            f"a digest in {side} is not 64 hex digits in lower case",
-        )
-        demand(
-            _is_count(state.samples) and _is_count(state.classes) and state.classes <= state.samples,
-            f"its counts in {side} are not numbers of samples and classes",
-        )
-        demand(
-            state == State.empty(certificate.configuration) if state.samples == 0 else state.classes > 0,
-            f"{side} holds no sample or no class, and is not the empty model",
-        )
-    learned, forgotten, before, after = (
-        certificate.learned,
-        certificate.forgotten,
-        certificate.before,
-        certificate.after,
-    )
-    demand(_is_count(learned) and _is_count(forgotten), "learned and forgotten are not numbers of samples")
-    demand(
-        after.samples == before.samples + learned - forgotten,
-        f"{before.samples} samples before, {learned} learned and {forgotten} forgotten do not make {after.samples}",
-    )
-    demand(before == after or (learned or forgotten) > 0, "nothing was learned or forgotten, yet the state changed")
-    demand(before == after or before.statistics != after.statistics, "before and after have the same sums, and differ")
-    commitments = certificate.commitments
-    demand(all(_matches(_DIGEST, entry) for entry in commitments), "a commitment is not 64 hex digits in lower case")
-    demand(all(a < b for a, b in pairwise(commitments)), "its commitments are not sorted, or one is there twice")
-    demand(len(commitments) == forgotten, f"it has {len(commitments)} commitments for {forgotten} samples forgotten")
+            raise rejected(certificate, f"it states another state: {words} is {stated} there and {found} here")
 
 
 def _require_link(previous: Certificate | None, certificate: Certificate) -> None:
-    """Raise unless a certificate follows directly on another; None stands for the beginning."""
+    """Raise unless a certificate directly follows another; None stands for the beginning."""
     expected = 1 if previous is None else previous.number + 1
     if certificate.number != expected:
-        raise _rejected(certificate, f"certificate {expected} was expected here: one is missing, twice or out of order")
+        raise rejected(certificate, f"certificate {expected} was expected here: one is missing, repeated or misplaced")
     if previous is None:
         if certificate.before != State.empty(certificate.configuration):
-            raise _rejected(certificate, "it is the first, and does not begin with the empty model")
+            raise rejected(certificate, "it is the first, but does not begin with the empty model")
         return
     if certificate.previous != previous.digest():
-        raise _rejected(certificate, f"it follows on another certificate {previous.number} than the one given")
+        raise rejected(certificate, f"it follows a different certificate {previous.number}, not the one given")
     if certificate.configuration != previous.configuration or certificate.error_bound != previous.error_bound:
-        raise _rejected(certificate, f"its configuration is another than in certificate {previous.number}")
+        raise rejected(certificate, f"its configuration differs from certificate {previous.number}")
     if certificate.before != previous.after:
-        raise _rejected(certificate, f"it does not begin where certificate {previous.number} ended")
+        raise rejected(certificate, f"it does not begin where certificate {previous.number} ended")
     if certificate.time < previous.time:
-        raise _rejected(certificate, f"its time {certificate.time} is before that of certificate {previous.number}")
+        raise rejected(certificate, f"its time {certificate.time} is before that of certificate {previous.number}")
     if certificate.key != previous.key:
-        raise _rejected(certificate, f"it is signed with another key than certificate {previous.number}")
+        raise rejected(certificate, f"it is not signed with the key of certificate {previous.number}")
     if FORMATS.index(certificate.format) < FORMATS.index(previous.format):
-        raise _rejected(
+        raise rejected(
             certificate, f"its format {certificate.format} is older than that of certificate {previous.number}"
         )
-
-
-def _rejected(certificate: Certificate, why: str) -> CertificateRejectedError:
-    return CertificateRejectedError(f"certificate {certificate.number}: {why}", certificate.number)
-
-
-def _matches(pattern: re.Pattern[str], value: object) -> bool:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None
-
-
-def _is_count(value: object, most: int = _MAX_SAMPLES) -> bool:
-    return type(value) is int and 0 <= value <= most
-
-
-def _is_time(value: object) -> bool:
-    if not isinstance(value, str) or not _TIME.fullmatch(value):
-        return False
-    try:
-        datetime.strptime(value, "%Y-%m-%dT%H:%M:%S%z")
-    except ValueError:
-        return False
-    return True

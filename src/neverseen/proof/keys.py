@@ -1,8 +1,8 @@
-"""The secrets of a model, and the file they are kept in.
+"""The secrets of a model, and their file.
 
-A model has one *membership* key, under which it knows its samples, for as long as it lives: what it keeps are digests,
-and they cannot be moved to another key without the samples. It has one or more *receipt* keys: receipts are sealed
-under the newest and opened under any, so this key can be changed as often as wanted.
+A model has one *membership* key for life. Its member digests are keyed with it, and they cannot be moved to another key
+without the samples. A model has one or more *receipt* keys: receipts are sealed under the newest and opened under any,
+so the receipt key can be rotated as often as you like.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SIZE_LIMIT = 2**20  # of a key file, before it is parsed
 
 
 class Key:
-    """A 32-byte secret. It never shows in a representation, a log line or an error.
+    """A 32-byte secret. No representation, log line or error ever shows it.
 
     Examples
     --------
@@ -51,11 +51,11 @@ class Key:
         return self._secret
 
     def derive(self, purpose: bytes) -> Key:
-        """Return another key, for one purpose: at most 16 bytes that name it. It tells nothing about this one."""
+        """Return another key for one purpose, named in at most 16 bytes. It reveals nothing about this one."""
         return Key(hashlib.blake2b(key=self._secret, digest_size=KEY_SIZE, person=purpose).digest())
 
     def check(self) -> str:
-        """Return eight bytes in hex that tell this key from others and nothing about it."""
+        """Return eight bytes in hex that identify this key and reveal nothing about it."""
         return hashlib.blake2b(key=self._secret, digest_size=8, person=b"neverseen:key-id").hexdigest()
 
     def __repr__(self) -> str:
@@ -71,8 +71,8 @@ class Key:
 class Keyring:
     """All secrets of one model: its membership key and its receipt keys.
 
-    Make one with `generate`, or with `create` together with its file. **Who loses it loses the means to forget by
-    receipt**; who has it can open every receipt.
+    Make one with `generate`, or together with its file with `create`. **If you lose it, you can no longer forget by
+    receipt.** Anyone who has it can open every receipt.
 
     Parameters
     ----------
@@ -139,25 +139,25 @@ class Keyring:
 
     @classmethod
     def generate(cls, membership: Key | None = None) -> Keyring:
-        """Return new keys, in memory alone: `save` them before you hand out a receipt.
+        """Return new keys, in memory only: `save` them before you hand out a receipt.
 
         Parameters
         ----------
         membership : Key, optional
-            The membership key, if there is one already.
+            An existing membership key.
         """
         return cls(membership or Key.generate(), [Key.generate()])
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Keyring:
-        """Make new keys and their file, of mode 600. A file that is there already is refused, not replaced."""
+        """Make new keys and their file, of mode 600. An existing file is refused, not replaced."""
         place = Path(path).resolve()
         keys = cls.generate()
         try:
             create_file(place, [keys._as_bytes(keys._receipts)])
         except FileExistsError:
             raise FileExistsError(
-                f"{place} is there already: open it with Keyring.load, or choose another name"
+                f"{place} already exists: open it with Keyring.load, or choose another name"
             ) from None
         keys._path = place
         return keys
@@ -165,7 +165,7 @@ class Keyring:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the keys to a file of mode 600, replaced whole or not at all; `rotate` keeps it up to date.
 
-        A file that is there is replaced only if it holds no key but these: keys that are lost cannot be made again.
+        An existing file is replaced only if it holds no other keys: lost keys cannot be made again.
         """
         place = Path(path).resolve()
         with self._rotating, _locked_folder(place):
@@ -201,17 +201,17 @@ class Keyring:
         return keys
 
     def rotate(self, keep: int | None = None) -> None:
-        """Seal receipts under a new key from now on. Old receipts stay good.
+        """Seal receipts under a new key from now on. Old receipts remain valid.
 
-        The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk. What
-        another process has made of it meanwhile is taken over: keys that it added, and that it dropped some. A process
-        that has the keys loaded follows this rotation when it seals its next receipt.
+        The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk. If
+        another process has added or dropped keys meanwhile, its changes are kept. A process that has loaded the keys
+        adopts this rotation when it seals its next receipt.
 
         Parameters
         ----------
         keep : int, optional
-            How many of the older receipt keys to keep: receipts sealed under any other are refused from now on.
-            All of them by default.
+            How many of the older receipt keys to keep; by default all. Receipts sealed under dropped keys are refused
+            from now on.
         """
         if keep is not None and (not isinstance(keep, int) or keep < 0):
             raise ConfigurationError(f"keep must be a number of keys, 0 or more; got {keep!r}")
@@ -254,7 +254,7 @@ def _stamp_of(path: Path) -> tuple[int, ...]:
 
 
 def tidy(path: Path) -> None:
-    """Remove what a process that died while it wrote a key file left of it."""
+    """Remove partial key files of a process that died."""
     if leftovers_of(path):
         with _locked_folder(path):
             pass
@@ -262,9 +262,9 @@ def tidy(path: Path) -> None:
 
 @contextmanager
 def _locked_folder(path: Path | None) -> Iterator[None]:
-    """Keep other processes from changing the key file meanwhile; where the system has no such locks, do nothing.
+    """Keep other processes from changing the key file meanwhile; on systems without such locks, do nothing.
 
-    What a process that died left of a key file goes first: it holds keys, perhaps some that were dropped.
+    Partial key files of a process that died are removed first: they hold keys, perhaps dropped ones.
     """
     if path is None or os.name != "posix" or not path.parent.is_dir():
         yield
@@ -281,4 +281,4 @@ def _key(digits: str) -> Key:
 
 
 def _reject(path: Path, why: str) -> NoReturn:
-    raise FileRejectedError(f"{path} is not a key file that can be used: {why}") from None
+    raise FileRejectedError(f"{path} is not a usable key file: {why}") from None

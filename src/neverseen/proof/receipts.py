@@ -1,16 +1,15 @@
-"""Receipts: what the owner of a sample keeps so that it can be forgotten.
+"""Receipts: the owner of a sample keeps one, and with it the sample can be forgotten.
 
-A receipt is a string of bytes that means nothing to anybody but the model that gave it. Inside are the sample's id,
-label and owner, the fingerprint of its content, and its features as the model learned them (int8, before projection).
-So forgetting by receipt needs neither the sample nor the backbone, and no flipped bit of a re-extracted feature can
-make it miss. It is sealed with AES-256-GCM-SIV (RFC 8452): who has no key can neither read it nor change it. The nonce
-is a keyed digest of the content, so a receipt is a function of what it says, and to see that two receipts are the same
-is all that a repeated nonce can tell in this mode.
+Only the model that issued a receipt can read it. Inside are the sample's id, label and owner, the fingerprint of its
+content, and its quantised features as learned. So forgetting by receipt needs neither the sample nor the backbone, and
+it works even if the features would come out differently today. A receipt is sealed with AES-256-GCM-SIV (RFC 8452):
+without the key, nobody can read or change it. The nonce is a keyed digest of the content, so equal contents give equal
+receipts. In this mode a repeated nonce reveals only that two receipts are equal.
 
-A model in memory gives receipts without a salt: the same sample under the same id has the same receipt, whatever the
-model's history. A store puts a random salt into each and keeps it with the sample. When the sample is forgotten the
-salt is gone, so nobody can rebuild the receipt from a guess of the sample, not even with the keys. Section 9 of
-``docs/specification.md`` lays both out byte by byte.
+A model in memory issues receipts without a salt: the same sample under the same id has the same receipt, whatever the
+model's history. A store puts a random salt into each receipt and keeps the salt with the sample. When the sample is
+forgotten the salt is deleted, so nobody can rebuild the receipt from a guess of the sample, not even with the keys.
+Section 9 of ``docs/specification.md`` lays both out byte by byte.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TEXT_LIMIT = 2**16 - 1
 """Bytes of an id, an owner or a label."""
 SALT_SIZE = 16
 PREFIXES = (b"NSR1", b"NSR2")
-"""How receipts begin: without a salt, and with one."""
+"""The first bytes of receipts: without a salt, and with one."""
 _PLAIN, _SALTED = PREFIXES
 _HEADER = struct.Struct("<4sI8s12s")  # magic, length of the whole, key check, nonce
 _TAG_SIZE = 16
@@ -43,7 +42,7 @@ _PAD = 32  # texts are filled up to a multiple of this, so that a receipt's leng
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a receipt says once it is opened."""
+    """The content of an opened receipt."""
 
     # canonical texts (`neverseen.labels`)
     id: str
@@ -55,7 +54,7 @@ class Receipt:
 
 
 def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:
-    """Return a receipt as the bytes that its owner keeps.
+    """Seal a receipt; return the bytes that its owner keeps.
 
     Parameters
     ----------
@@ -63,7 +62,7 @@ def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:
     key : Key
         The newest receipt key.
     model : bytes
-        Configuration digest of the model that gives it; 32 bytes.
+        Configuration digest of the issuing model; 32 bytes.
     """
     texts = [text.encode() for text in (receipt.id, receipt.owner, receipt.label)]
     fixed = model[:_MODEL_SIZE] + receipt.fingerprint + receipt.salt + _LENGTHS.pack(*map(len, texts))
@@ -78,36 +77,36 @@ def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:
 
 
 def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
-    """Return what a receipt says, or raise `ReceiptRejectedError`.
+    """Return the content of a receipt, or raise `ReceiptRejectedError`.
 
-    Nothing inside is looked at before the seal is found whole.
+    The content is read only after its seal is verified.
 
     Parameters
     ----------
     token : bytes
     row : int
-        Its place in the request, for the error.
+        Its position in the request, for the error.
     keys : sequence of Key
         Receipt keys that may have sealed it.
     model : bytes
-        Configuration digest of the model that it is shown to.
+        Configuration digest of the model that opens it.
     """
     token = bytes(token)
     if not token or not any(token.startswith(prefix[: len(token)]) for prefix in PREFIXES):
-        raise _rejected(row, "foreign", "is not a receipt at all: receipts start with the letters NSR1 or NSR2")
+        raise _rejected(row, "foreign", "is not a receipt: receipts start with the letters NSR1 or NSR2")
     if len(token) < _HEADER.size:
-        raise _rejected(row, "truncated", f"is cut short: {len(token)} bytes are there")
+        raise _rejected(row, "truncated", f"is cut short: it has only {len(token)} bytes")
     prefix, length, check, nonce = _HEADER.unpack_from(token)
     if len(token) < length:
-        raise _rejected(row, "truncated", f"is cut short: {len(token)} of its {length} bytes are there")
+        raise _rejected(row, "truncated", f"is cut short: it has only {len(token)} of {length} bytes")
     if len(token) > length or length > _SIZE_LIMIT:
-        raise _rejected(row, "altered", f"was altered: it has {len(token)} bytes and says {length}")
+        raise _rejected(row, "altered", f"was altered: it has {len(token)} bytes but states {length}")
     key = next((key for key in keys if bytes.fromhex(key.check()) == check), None)
     if key is None:
         raise _rejected(
             row,
             "key",
-            "was sealed under a key that this model does not have: it is another model's, or of a key since dropped",
+            "was sealed under a key that this model does not have: it is another model's, or the key was dropped",
         )
     content = _opened(token, key, nonce)
     if content is None:
@@ -123,7 +122,7 @@ def is_salted(token: bytes) -> bool:
 
 
 def commitment(receipt: bytes) -> bytes:
-    """Return 32 bytes that stand for a receipt in public: who has it recognises them, and nobody else can."""
+    """Return 32 bytes that stand for a receipt in public: only its holder recognises them."""
     return hashlib.sha256(b"neverseen:commitment:1" + receipt).digest()
 
 
@@ -132,13 +131,13 @@ def _opened(token: bytes, key: Key, nonce: bytes) -> bytes | None:
 
     try:
         content: bytes = _cipher(key).decrypt(nonce, token[_HEADER.size :], token[: _HEADER.size])
-    except (InvalidTag, ValueError):  # the latter if what is left is shorter than a tag
+    except (InvalidTag, ValueError):  # the latter if the rest is shorter than a tag
         return None
     return content
 
 
 def _parsed(content: bytes, salt_size: int) -> Receipt:
-    """Return the parts of a content whose seal is whole: `seal` made it, so that it is well-formed."""
+    """Return the parts of a verified content. `seal` made it, so it is well-formed."""
     place = _MODEL_SIZE + FINGERPRINT_SIZE
     fingerprint, salt = content[_MODEL_SIZE:place], content[place : place + salt_size]
     lengths = _LENGTHS.unpack_from(content, place + salt_size)
@@ -152,7 +151,7 @@ def _parsed(content: bytes, salt_size: int) -> Receipt:
 
 
 def require_cipher() -> Any:
-    """Return the class of the cipher, or say what is missing for it."""
+    """Return the class of the cipher, or raise `MissingPackageError`."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV

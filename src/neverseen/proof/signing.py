@@ -1,4 +1,4 @@
-"""The key that certificates are signed with, and its file."""
+"""The signing key of certificates, and its file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class SigningKey:
-    """The key that certificates are signed with. The secret never shows.
+    """The key that signs certificates. Its secret is never shown.
 
     Examples
     --------
@@ -41,7 +41,7 @@ class SigningKey:
 
     @classmethod
     def generate(cls) -> SigningKey:
-        """Return a new key, in memory alone: `save` it before you sign with it."""
+        """Return a new key, in memory only: `save` it before you sign with it."""
         return cls(secrets.token_bytes(32))
 
     def sign(self, message: bytes) -> bytes:
@@ -49,13 +49,13 @@ class SigningKey:
         return self._private.sign(message)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the key to a new file of mode 600. A file that is there already is refused, not replaced."""
+        """Write the key to a new file of mode 600. An existing file is refused, not replaced."""
         fields = {"format": KEY_FORMAT, "public": self.public, "secret": self._secret.hex()}
         try:
             create_file(Path(path), [canonical_json(fields).encode() + b"\n"])
         except FileExistsError:
             raise FileExistsError(
-                f"{path} is there already: open it with SigningKey.load, or choose another name"
+                f"{path} already exists: open it with SigningKey.load, or choose another name"
             ) from None
 
     @classmethod
@@ -64,7 +64,7 @@ class SigningKey:
         place = Path(path)
         if not place.is_file():
             raise FileNotFoundError(f"there is no signing key {place}: make one with SigningKey.generate().save")
-        refused = f"{place} is not a signing key that can be used"
+        refused = f"{place} is not a usable signing key"
         try:
             raw = read_secret(place, _KEY_SIZE_LIMIT)
         except FileRejectedError as error:
@@ -87,11 +87,11 @@ class SigningKey:
         return f"SigningKey(<secret>, public={self.public!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a signing key is not pickled or copied; save it to a file of its own")
+        raise TypeError("a signing key cannot be pickled or copied; save it to a separate file")
 
 
 def ed25519_keys() -> tuple[type[ed25519.Ed25519PrivateKey], type[ed25519.Ed25519PublicKey]]:
-    """Return the classes of private and public keys, or say what is missing for them."""
+    """Return the classes of private and public keys, or raise `MissingPackageError`."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:

@@ -1,12 +1,12 @@
-"""The witness: what lets anybody check published weights against the sums without solving for them.
+"""The witness: extra bits with which anybody can check published weights against the sums without a solve.
 
 The weights are ``N = round(2**p W*)`` with ``W* = A^-1 B`` and ``A = G + gamma I``. To prove them one needs more of W*
-than N shows, for rounding to the grid leaves a residual as large as A. So a version is published with more bits of it:
-the *rests* ``Z = 2**p W* - N``, which lie between -1/2 and 1/2, rounded to ``M = round(2**t Z)``.
+than N shows, because rounding to the grid leaves a residual as large as A. So a version is published with more bits of
+W*: the *rests* ``Z = 2**p W* - N``, which lie between -1/2 and 1/2, rounded to ``M = round(2**t Z)``.
 
 How weights are proved
 ----------------------
-Let N and M be any integer matrices, wherever they came from. Compute exactly, in integers,
+Let N and M be any integer matrices, from any source. Compute exactly, in integers,
 
     R = 2**t (2**p B - A N) - A M = A (2**t Z - M).
 
@@ -15,20 +15,21 @@ column and d rows,
 
     |2**t Z_i - M_i| <= ||A^-1 R||_2 <= ||R||_2 / gamma <= sqrt(d) r / gamma.
 
-If ``|M_i| + ceil(sqrt(d)) r / gamma < 2**(t-1)``, then ``|Z_i| < 1/2``: no integer but N_i is nearest to ``2**p W*_i``,
-and N_i is proved. Everything here is an integer, and no float decides anything. If R is 0 then M is exactly ``2**t Z``,
-and ``|M_i| = 2**(t-1)`` is a tie, proved if N_i is even.
+If ``|M_i| + ceil(sqrt(d)) r / gamma < 2**(t-1)``, then ``|Z_i| < 1/2``: N_i is the integer nearest to ``2**p W*_i``,
+and so N_i is proved. Everything here is an integer, and no float decides anything. If R is 0 then M is exactly
+``2**t Z``, and ``|M_i| = 2**(t-1)`` is a tie, proved if N_i is even.
 
 R is built piece by piece: N and M are cut into integers small enough for `IntegerSystem.product`, and ``R <- (R <<
-bits) - A piece``. Before each step ``|R| <= 2**62 >> bits`` is made sure of, and ``|A piece| < 2**62`` follows from the
-width of a piece. So no int64 can wrap, whatever N and M are; a column that breaks the bound is given up. Those of right
-weights keep it: what a piece leaves of W* is at most about half its last unit, so ``|R_i|`` is at most about half of
-``sum_j |A_ij|``, and times ``2**bits`` that is below 2**62 by the rule for widths.
+bits) - A piece``. Before each step ``|R| <= 2**62 >> bits`` is checked, and ``|A piece| < 2**62`` follows from the
+width of a piece. So no int64 can wrap, whatever N and M are; a column that breaks the bound is given up. Columns of
+correct weights keep the bound: after each piece, the rest of W* is at most about half the last unit of the piece. So
+``|R_i|`` is at most about half of ``sum_j |A_ij|``, and times ``2**bits`` that is below 2**62 by the rule for
+widths.
 
 The cost is one product with A for each piece: no iteration.
 
-That G is a Gram matrix nobody has to believe. `check_weights` makes sure that G is symmetric, and proves by one
-factorisation that no eigenvalue of A is below a *floor* of at least ``gamma / 2``, nearly always ``63/64 gamma``
+Nobody has to trust that G is a Gram matrix. `check_weights` checks that G is symmetric, and proves by one factorisation
+that no eigenvalue of A is below a *floor* of at least ``gamma / 2``, nearly always ``63/64 gamma``
 (`neverseen.engine.definiteness`); then it divides by the floor in place of gamma. A column that is proved with gamma,
 and not with the floor, is solved for.
 
@@ -38,11 +39,11 @@ No bound proves a tie in a column whose R is not 0. Nor are 60 bits enough where
 and a weight may be too large for one piece. The witness lists such columns as *unproved*, and the check solves for
 them, which settles ties (`neverseen.engine.solver`) at the price of a full solve.
 
-Whether the sums are those of the right samples is for other checks to show: the sums' digest in the certificate, or
-learning from the data again.
+Other checks show whether the sums come from the right samples: the sums' digest in the certificate, or learning the
+data again.
 
-The witness is a function of the sums, like the weights. It shows nothing of how they were computed, and so nothing of
-what was forgotten.
+The witness depends on the sums alone, like the weights. It shows nothing about how they were computed, and so nothing
+about forgotten samples.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ import numpy as np
 from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.definiteness import least_eigenvalue
 from neverseen.engine.following import Following
+from neverseen.engine.packing import narrowed
 from neverseen.engine.solver import Solution, solve
-from neverseen.engine.statistics import narrowed
 from neverseen.errors import CertificateRejectedError, IllConditionedError, InputError, LimitError
 from neverseen.hardware import Array, Hardware, choose
 
@@ -181,9 +182,8 @@ def check_weights(
 ) -> None:
     """Raise `CertificateRejectedError` unless the weights are the correctly rounded solution for these sums.
 
-    Sums, weights and witness may hold anything: what is accepted is proved (see the module). Sums are refused if their
-    matrix is not symmetric, or not positive semidefinite. They are also refused if it is, but gamma is so small beside
-    them that this cannot be shown.
+    Sums, weights and witness may hold anything: accepted weights are proved (see the module). Sums are refused if their
+    matrix is not symmetric or not positive semidefinite, or if gamma is too small beside them to prove that it is.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def check_weights(
         return
     top = int(gram.diagonal().max())
     if int(gram.diagonal().min()) < 0 or int(gram.max()) > top or int(gram.min()) < -top or not (gram == gram.T).all():
-        raise CertificateRejectedError("the sums are not those of any samples: their matrix is no Gram matrix")
+        raise CertificateRejectedError("the sums do not come from any samples: their matrix is no Gram matrix")
     try:
         system = IntegerSystem(gram, gamma, hardware)
     except LimitError as error:
@@ -220,14 +220,14 @@ def check_weights(
     if not proved.all():
         column = int(np.flatnonzero(~proved)[0])
         raise CertificateRejectedError(
-            f"the weights of column {column} are not proved: they leave a residual, or lie so near a half grid step, "
-            "that others may be right. Weights, witness and sums do not belong together: one of them was altered"
+            f"the weights of column {column} are not proved: their residual is too large, or they lie too near a half "
+            "grid step. Weights, witness and sums do not belong together: one of them was altered"
         )
     floor = least_eigenvalue(system)
     if floor is None:
         raise CertificateRejectedError(
-            "the sums cannot be shown to be those of any samples: their matrix is not positive semidefinite, or gamma "
-            f"= {gamma} is so small beside them that 64-bit floats cannot tell. Learn from the data again to check"
+            "the sums cannot be proved to come from samples: their matrix is not positive semidefinite, or gamma = "
+            f"{gamma} is too small beside them for 64-bit floats to tell. Learn the data again to check"
         )
     proved = _proved(residual, weights, rests, bits, floor)
     proved[left] = False
@@ -248,10 +248,10 @@ def _require_form(shape: tuple[int, ...], weights: np.ndarray, witness: Witness)
     if not all(type(column) is int and 0 <= column < shape[1] for column in unproved) or (
         list(unproved) != sorted(set(unproved))
     ):
-        raise CertificateRejectedError("the list of columns that the witness leaves unproved is not one of columns")
+        raise CertificateRejectedError("the witness's list of unproved columns is not a list of columns")
     for array, what, limit in ((weights, "weight", 2**61), (rests, "rest", 1 << (bits - 1))):
         if array.size and (int(array.max()) > limit or int(array.min()) < -limit):
-            raise CertificateRejectedError(f"a {what} is greater than any can be")
+            raise CertificateRejectedError(f"a {what} is out of range")
 
 
 def _residual(system: IntegerSystem, start: Array, *digits: tuple[np.ndarray, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -359,9 +359,7 @@ def _check_by_solving(
     try:
         solution = solve(gram, right, gamma, grid_bits, None, hardware, floor)
     except (IllConditionedError, LimitError) as error:
-        raise CertificateRejectedError(
-            f"the weights that the witness leaves unproved cannot be checked: {error}"
-        ) from error
+        raise CertificateRejectedError(f"the weights in unproved columns cannot be checked: {error}") from error
     wrong = np.argwhere(solution.weights != weights[:, columns])
     if len(wrong):
         row, place = wrong[0].tolist()

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import re
-import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,26 +20,25 @@ from neverseen.backbones.reading import Prepared
 from neverseen.errors import ConfigurationError, InputError
 from neverseen.ledger import RequestRow
 from neverseen.proof.keys import Keyring
-from neverseen.service.edge import messages
-from neverseen.service.edge.access import ApiKey, KeyFile, maker_of
+from neverseen.service.edge.access import ApiKey, KeyFile
 from neverseen.service.edge.answers import answer, is_long, written
 from neverseen.service.edge.apart import Apart
-from neverseen.service.edge.bodies import Bodies, content_type, declared, too_large
+from neverseen.service.edge.callers import Callers
 from neverseen.service.edge.connections import KEY
-from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, require_room
+from neverseen.service.edge.contents import Bounds, Given
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.gate import Gate
-from neverseen.service.edge.limits import Buckets, stranger
-from neverseen.service.edge.made import ROWS, Made, share_of
+from neverseen.service.edge.made import Made
+from neverseen.service.edge.reception import Reception
 from neverseen.service.edge.refusals import Refusals
+from neverseen.service.edge.requests import ANSWERED, client_answered, client_of
 from neverseen.service.edge.samples import bounds_of
-from neverseen.service.edge.shares import Shares
 from neverseen.service.edge.threads import Threads
 from neverseen.service.operations.audit import AuditLog, audit_key
 from neverseen.service.operations.history import History, Probe
 from neverseen.service.operations.log import LOG
 from neverseen.service.operations.metrics import Metrics
-from neverseen.service.operations.settings import Settings, service_folder
+from neverseen.service.operations.settings import FOLDER, Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.writer.idempotency import Repetitions
 from neverseen.service.writer.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, Job
@@ -55,20 +48,11 @@ from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store,
 from neverseen.store import Store
 
 Result = TypeVar("Result")
-_SMALL, _TINY = 2**15, 2**11  # bytes of a body that may be read at once, and of one that always is
-_PARTS, _NUMBERS = (
-    256,
-    4096,
-)  # strings, lists and objects, and values, of a body that is read at once: half a millisecond
-_FEW = 256  # samples or receipts that are looked at while everybody waits
+_SMALL = 2**15  # bytes of a body that may be digested at once
 _TICK = 0.05  # seconds; answers that must not tell anything come at multiples of this
-_HEALTH = frozenset(["/healthz", "/readyz"])
-_KEYED = ("/v1/", "/metrics")
 _IDEMPOTENCY = re.compile(r"[!-~]{1,200}")
 _THREADS = 4  # for each kind of work
 _STEP = 4096  # bytes of a body that take about as long to read as a request does without one
-ANSWERED: ContextVar[Request | None] = ContextVar("neverseen_answered", default=None)
-"""The request that is being answered."""
 
 
 class Service:
@@ -96,16 +80,8 @@ class Service:
         self.folder, self.settings = folder, (settings := fitted(settings))
         self._backbone, self._keys, self._clock, self._hardware = backbone, keys, clock, hardware
         self.metrics = Metrics()
-        self.buckets = Buckets(settings.requests_per_second, settings.request_burst)
-        self.sample_buckets = Buckets(settings.samples_per_second, settings.sample_burst)
-        self.byte_buckets = Buckets(settings.bytes_per_second, settings.bytes_burst)
-        self.public_buckets = Buckets(settings.public_per_second, settings.public_burst)
-        self.health_buckets = Buckets(settings.health_per_second, settings.health_burst)
-        self.class_buckets = Buckets(settings.classes_per_second, settings.class_burst)
-        self.public_byte_buckets = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
-        self.bodies, self.made = Bodies(settings), Made(settings.max_waiting_bytes)
-        self._pixels = Shares(settings.max_waiting_pixels, settings.max_waiting_pixels // 2)
-        self.access: KeyFile
+        self.access = KeyFile(folder / FOLDER)
+        self.callers, self.made = Callers(settings, self.access), Made(settings.max_waiting_bytes)
         self.audit: AuditLog
         self.refusals: Refusals
         self.room: Room
@@ -113,6 +89,7 @@ class Service:
         self.repetitions: Repetitions
         self.writer: Writer
         self.bounds: Bounds
+        self.reception: Reception
         self.readers: Apart
         self.checker: Apart
         self.predictor: Predictor
@@ -125,7 +102,6 @@ class Service:
     def start(self) -> None:
         """Open the store, and start all threads."""
         place = service_folder(self.folder)
-        self.access = KeyFile(place)
         self.access.all()  # a file that cannot be used is told now
         self.history = History(place, self.settings.history_points)
         self.repetitions = Repetitions(place)
@@ -159,6 +135,8 @@ class Service:
             self._threads, self._ledger_threads, self._network_threads = (
                 Threads(name, _THREADS, self.settings.max_connections) for name in ("service", "ledger", "prepare")
             )
+            parts = self.callers, self.made, self.readers, self._threads
+            self.reception = Reception(self.settings, self.bounds, *parts, self.admitted)
             self.writer.start(self.audit)
             undone.pop_all()
         self.started = True
@@ -231,15 +209,15 @@ class Service:
 
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do what takes long, or reads a file, beside the event loop; those who ask take turns."""
-        return await self._threads.do(_client(), work, *arguments)
+        return await self._threads.do(client_answered(), work, *arguments)
 
     async def from_ledger(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Read the ledger, in threads of its own: a database may be slow, or locked while it is cleared."""
-        return await self._ledger_threads.do(_client(), work, *arguments)
+        return await self._ledger_threads.do(client_answered(), work, *arguments)
 
     async def for_many(self, count: int, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do work on so many samples: at once if they are few, and else beside the event loop."""
-        return work(*arguments) if count <= _FEW else await self.in_thread(work, *arguments)
+        return await self._threads.for_many(count, client_answered(), work, *arguments)
 
     async def prepared(self, samples: list[Any]) -> Prepared:
         """Return the features of samples and what goes with them.
@@ -248,12 +226,12 @@ class Service:
         others have their turn.
         """
         if self.bounds.kind == "features" or len(samples) <= THROUGH_NETWORK:
-            return await self._network_threads.do(_client(), _prepared, self.opened(), samples)
+            return await self._network_threads.do(client_answered(), _prepared, self.opened(), samples)
         order, parts = order_of(samples), list[Prepared]()
         for first in range(0, len(order), THROUGH_NETWORK):
             part = [samples[place] for place in order[first : first + THROUGH_NETWORK]]
             where = f"in a part of the request, with {len(part)} samples: "
-            parts.append(await self._network_threads.do(_client(), _prepared, self.opened(), part, where))
+            parts.append(await self._network_threads.do(client_answered(), _prepared, self.opened(), part, where))
         return await self.in_thread(_joined, parts, order)
 
     async def answer(self, content: Any, status: int = 200) -> Response:
@@ -270,76 +248,34 @@ class Service:
         if request is not None:
             self.made.require_answer(request.scope, client_of(request), size, public=KEY not in request.scope)
 
-    # -- what is sent ------------------------------------------------------------------------------
+    async def admitted(self, request: Request, size: int = 0) -> None:
+        """Wait until it is a request's turn on the event loop; with a size, until that of a body to be read there."""
+        if self.started:
+            await self.gate.enter(self.callers.name_of(request), 1 + size / _STEP)
 
-    @asynccontextmanager
-    async def received(self, request: Request, action: str, key: ApiKey) -> AsyncIterator[tuple[bytearray, Given]]:
-        """Hand out a body and what it holds, both counted against the key until this is left.
+    # -- changes -----------------------------------------------------------------------------------
 
-        Parameters
-        ----------
-        action : {"learn", "predict", "forget"}
+    async def require_room(self, key: ApiKey, labels: list[Any]) -> None:
+        """Refuse labels after which there would be too many classes; new ones count against the key.
+
+        What is published counts here. When the request's turn has come, the writer counts what is held.
         """
-        kind = content_type(request, JSON, FORM)
-        most = self.settings.max_json if kind == JSON else self.settings.max_body
-        self._limit_samples(self.sample_buckets.wait(key.name))  # of one that has none left, nothing is read
-        unpacked, rows, share = 0, 0, share_of(ROWS, self.settings.max_waiting_bytes)
+        try:
+            names = await self.for_many(len(labels), texts_of, labels)
+        except InputError as error:
+            raise Refusal("invalid_request", str(error)) from None
+        new = self.room.require_few(self.opened().statistics(), key.name, names)
+        self.callers.count_classes(key, len(new))
+        self.room.asked(key.name, new)
 
-        def room(amount: int) -> bool:
-            nonlocal unpacked, rows
-            if self.bounds.kind != "images":
-                rows = amount * (self.bounds.row_bytes if self.bounds.kind == "features" else 1)
-                return self.made.take(request.scope, key.name, ROWS, min(rows, share))
-            if not self._pixels.take(key.name, amount):
-                return False
-            unpacked += amount
-            return True
-
-        async with self.body(request, key, min(most, self.settings.max_body)) as content:
-            try:
-                given = await self._read(request, action, key, content, room)
-                if action != "predict":  # its features wait for the writer, in a byte each
-                    rows += len(given.samples) * self.bounds.n_features
-                    taken = partial(self.made.take, request.scope, key.name, ROWS)
-                    require_room(taken, min(rows, share))
-                yield content, given
-            finally:
-                self._pixels.give(key.name, unpacked)
-                self.made.give(request.scope, ROWS)
-
-    @asynccontextmanager
-    async def body(self, request: Request, key: ApiKey | None, most: int) -> AsyncIterator[bytearray]:
-        """Hand out a body whose bytes count against the key, or the address.
-
-        They count before they are received, which takes time and room too. Where a request does not say how many they
-        are, or says too many, they count as they come, whatever becomes of it. Who has none left is refused before.
-        """
-        said = declared(request)
-        buckets, client = (
-            (self.byte_buckets, key.name) if key is not None else (self.public_byte_buckets, address_of(request))
-        )
-        if said is not None and said <= most:
-            wait, count = buckets.take(client, said), None
-        else:
-            wait, count = buckets.wait(client), partial(buckets.spend, client)
-        if wait and said is not None and said > most:
-            raise too_large(most)  # waiting would not help
-        if wait:
-            limit = f"bytes_per_second = {self.settings.bytes_per_second}"
-            words = "this address sends too much without a key" if key is None else f"this key sends too much ({limit})"
-            raise Refusal("rate_limited", f"{words}: wait as long as Retry-After says", wait=wait)
-        async with self.bodies.receiving(request, client_of(request), most, key is None, count) as content:
-            yield content
-
-    async def _read(
-        self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
-    ) -> Given:
-        kind = request.headers["content-type"]
-        if self.bounds.kind != "images" and _reads_fast(content, kind):
-            await self.admitted(request, len(content))
-            return READERS[action](bytes(content), kind, self.bounds, partial(require_room, room))
-        about, parts = await self.readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
-        return await self.in_thread(messages.unpacked, about, parts)
+    def tag_of(self, request: Request, key: ApiKey) -> bytes | None:
+        """Return the tag of a request with an idempotency key."""
+        given = request.headers.getlist("idempotency-key")
+        if not given:
+            return None
+        if len(given) > 1 or not _IDEMPOTENCY.fullmatch(given[0]):
+            raise Refusal("invalid_request", "Idempotency-Key must be given once, as 1 to 200 visible ASCII characters")
+        return self.repetitions.tag(key.name, given[0])
 
     async def digest_of(self, action: str, content: bytearray, given: Given) -> bytes:
         """Return what stands for the content of a request, for whoever sends it again."""
@@ -356,119 +292,6 @@ class Service:
             parts = [repr((given.labels, given.ids, given.owner)).encode(), *parts]
             parts = [piece for part in parts for piece in (len(part).to_bytes(8), part)]
         return self.repetitions.body(action, *parts)
-
-    # -- who asks ----------------------------------------------------------------------------------
-
-    def key_of(self, request: Request) -> ApiKey | None:
-        """Return the key of a request; without a good one it counts against its address, and there is none."""
-        token = token_of(request) or ""
-        key = self.access.find(token, look=False)
-        if key is None:
-            self.public(request)  # who guesses is slowed down
-            key = self.access.find(token)
-        if key is not None:
-            request.scope[KEY] = key.name
-        return key
-
-    def require(self, request: Request, *scopes: str) -> ApiKey:
-        """Return the key of a request if it has one of these scopes, or refuse; without a scope, any will do.
-
-        The buckets come first: whatever a request is refused for, it counts, and one too many costs next to nothing.
-        """
-        key = self.key_of(request)
-        if key is None:
-            raise Refusal("unauthorized", "send an API key that is good: Authorization: Bearer nsk_...")
-        self._count_key(key)
-        if scopes and not any(map(key.may, scopes)):
-            raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
-        return key
-
-    async def admitted(self, request: Request, size: int = 0) -> None:
-        """Wait until it is a request's turn on the event loop; with a size, until that of a body to be read there."""
-        if self.started:
-            token = token_of(request)
-            key = None if token is None else self.access.find(token, look=False)
-            client = address_of(request) if key is None else key.name
-            await self.gate.enter(client, 1 + size / _STEP)
-
-    def count_early(self, request: Request) -> None:
-        """Count a request before its route is looked for, unless its route counts a key."""
-        path = request.scope["path"]
-        if path in _HEALTH:
-            self._count(request, "health_per_second", self.health_buckets)
-        elif token_of(request) is None or not path.startswith(_KEYED):
-            self.public(request)
-
-    def public(self, request: Request) -> None:
-        """Count a request that needs no key, once: against its key if it has a good one, or against its address."""
-        if "neverseen.counted" not in request.scope:
-            self._count(request, "public_per_second", self.public_buckets)
-
-    def _count(self, request: Request, setting: str, buckets: Buckets) -> None:
-        request.scope["neverseen.counted"] = True
-        token = token_of(request)
-        key = None if token is None else self.access.find(token, look=False)  # who guesses counts below
-        if key is not None:
-            request.scope[KEY] = key.name
-            self._count_key(key)
-            return
-        wait = buckets.take(address_of(request))
-        if wait:
-            limit = f"{setting} = {getattr(self.settings, setting):g}"
-            words = f"this address asks too often ({limit}): wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
-
-    def _count_key(self, key: ApiKey) -> None:
-        wait = self.buckets.take(key.name)
-        if wait:
-            limit = f"requests_per_second = {self.settings.requests_per_second:g}"
-            words = f"this key asks too often ({limit}): wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
-
-    def may_see(self, request: Request, key: ApiKey, row: RequestRow) -> bool:
-        """Return whether a request may be shown that was carried out: it is of this key, or the key sees all."""
-        if key.may("audit") or row.client == key.name:
-            return True
-        token = token_of(request)
-        return token is not None and row.maker is not None and hmac.compare_digest(row.maker, maker_of(token, row.id))
-
-    def count_samples(self, key: ApiKey, samples: int) -> None:
-        """Count samples against a key."""
-        self._limit_samples(self.sample_buckets.take(key.name, samples))
-
-    def _limit_samples(self, wait: float) -> None:
-        if wait:
-            limit = f"samples_per_second = {self.settings.samples_per_second:g}"
-            words = f"this key sends too many samples ({limit}): wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
-
-    async def require_room(self, key: ApiKey, labels: list[Any]) -> None:
-        """Refuse labels after which there would be too many classes; new ones count against the key.
-
-        What is published counts here. When the request's turn has come, the writer counts what is held.
-        """
-        try:
-            names = await self.for_many(len(labels), texts_of, labels)
-        except InputError as error:
-            raise Refusal("invalid_request", str(error)) from None
-        new = self.room.require_few(self.opened().statistics(), key.name, names)
-        wait = self.class_buckets.take(key.name, len(new)) if new else 0.0
-        if wait:
-            limit = f"classes_per_second = {self.settings.classes_per_second:g}"
-            words = f"this key brings too many new classes ({limit}): wait as long as Retry-After says"
-            raise Refusal("rate_limited", words, wait=wait)
-        self.room.asked(key.name, new)
-
-    # -- changes -----------------------------------------------------------------------------------
-
-    def tag_of(self, request: Request, key: ApiKey) -> bytes | None:
-        """Return the tag of a request with an idempotency key."""
-        given = request.headers.getlist("idempotency-key")
-        if not given:
-            return None
-        if len(given) > 1 or not _IDEMPOTENCY.fullmatch(given[0]):
-            raise Refusal("invalid_request", "Idempotency-Key must be given once, as 1 to 200 visible ASCII characters")
-        return self.repetitions.tag(key.name, given[0])
 
     async def change(self, job: Job) -> Any:
         """Have a job done."""
@@ -519,27 +342,6 @@ def _joined(parts: list[Prepared], order: list[int]) -> Prepared:
     return Prepared.joined(parts).only(sorted(range(len(order)), key=order.__getitem__))
 
 
-def _client() -> str:
-    """Return whom the request counts as that is being answered."""
-    request = ANSWERED.get()
-    return "" if request is None else client_of(request)
-
-
-def _reads_fast(content: bytearray, content_type: str) -> bool:
-    """Return whether a body can be read while everybody waits: it is tiny, or has few values for its size."""
-    if len(content) <= _TINY:
-        return True
-    if len(content) > _SMALL or not content_type.lower().startswith(JSON):
-        return False
-    return content.count(b",") <= _NUMBERS and all(content.count(mark) <= _PARTS for mark in (b'"', b"[", b"{"))
-
-
-def token_of(request: Request) -> str | None:
-    """Return the token that a request shows, good or not."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
-
-
 def waiting_view(job: Job) -> dict[str, Any]:
     """Return a request that waits, as JSON values."""
     return {
@@ -551,43 +353,3 @@ def waiting_view(job: Job) -> dict[str, Any]:
         "certificate": None,
         "key": job.client,
     }
-
-
-_IDS, _SECRET = count(), secrets.token_bytes(32)
-
-
-def new_id() -> str:
-    """Return the id of a new request: a number of this process, in a form that tells nobody how many there were."""
-    digest = hashlib.blake2b(next(_IDS).to_bytes(8), key=_SECRET, digest_size=12, person=b"neverseen:req")
-    return "req_" + digest.hexdigest()
-
-
-def address_of(request: Request) -> str:
-    """Return what a request without a key is counted against: the address, or network, that it comes from."""
-    return stranger(request.client.host if request.client else "")
-
-
-def client_of(request: Request) -> str:
-    """Return whom a request counts as that was counted: the name of its key, or its address."""
-    return str(request.scope.get(KEY) or address_of(request))
-
-
-def flag(request: Request, name: str) -> bool:
-    """Return a query parameter that is true or false."""
-    given = request.query_params.getlist(name)
-    if not given:
-        return False
-    if len(given) > 1 or given[0] not in ("true", "false"):
-        raise Refusal("invalid_request", f"the query parameter {name} is true or false")
-    return given[0] == "true"
-
-
-def number(request: Request, name: str, default: int | None, least: int, most: int) -> int | None:
-    """Return a query parameter that is a whole number."""
-    given = request.query_params.getlist(name)
-    if not given:
-        return default
-    word = given[0]
-    if len(given) > 1 or not re.fullmatch(r"[0-9]{1,16}", word, re.ASCII) or not least <= int(word) <= most:
-        raise Refusal("invalid_request", f"the query parameter {name} is a whole number from {least} to {most}")
-    return int(word)

@@ -1,1 +1,1 @@
-"""Samples and receipts in the files that people have: tables, folders of images, lines of receipts."""
+"""Samples and receipts from users' files: tables, folders of images, lines of receipts."""

@@ -1,7 +1,7 @@
-"""Files of receipts: one a line, as JSON that people can read and cut up.
+"""Files of receipts: one JSON object a line, which people can read and split.
 
-Each line has ``id``, ``label``, ``owner`` and, in base64url, the ``receipt``. The first three are for people; what
-counts is inside the receipt. A file of one receipt's bytes alone is read too.
+Each line has ``id``, ``label``, ``owner`` and, in base64url, the ``receipt``. The first three are for people; only
+the receipt counts. A file that holds the bytes of a single receipt is read too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ COUNT_LIMIT = 10_000_000
 
 
 class ReceiptFile:
-    """A new file of mode 600 for receipts that are about to be given. What is there already is never overwritten.
+    """A new file of mode 600 for new receipts. An existing file is never overwritten.
 
-    In a folder, a name that is free is taken.
+    In a folder, it takes a free name.
     """
 
     def __init__(self, place: Path) -> None:
@@ -45,7 +45,7 @@ class ReceiptFile:
         sync_folder(self.path.parent)
 
     def discard(self) -> None:
-        """Remove the file: there is nothing to put in."""
+        """Remove the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -56,11 +56,11 @@ def _new_file(place: Path) -> tuple[Path, int]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     if not place.is_dir():
         if not place.parent.is_dir():
-            raise FileNotFoundError(f"there is no folder {place.parent} to write receipts to")
+            raise FileNotFoundError(f"the folder {place.parent} for the receipts does not exist")
         try:
             return place, os.open(place, flags, 0o600)
         except FileExistsError:
-            raise FileExistsError(f"{place} is there already and may hold receipts: choose another name") from None
+            raise FileExistsError(f"{place} already exists and may hold receipts: choose another name") from None
     number = 1
     while True:
         path = place / f"receipts-{number:04d}.jsonl"
@@ -76,7 +76,7 @@ def read_receipts(paths: Sequence[Path]) -> list[bytes]:
 
 
 def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
-    """Return where each receipt in some files is, for people, and the receipt, in order."""
+    """Return the place of each receipt in some files, for messages, and the receipt, in order."""
     receipts: list[tuple[str, bytes]] = []
     for path in paths:
         require_file(path, "a file of receipts, as learn writes it")

@@ -7,10 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from neverseen.errors import InputError
-from neverseen.sources.tables import ENDINGS, ROW_LIMIT, Columns, Samples, Takes, lines_of, read_table
+from neverseen.sources.array_files import read_arrays
+from neverseen.sources.csv_files import read_csv
+from neverseen.sources.json_lines import read_json_lines
+from neverseen.sources.parquet_files import read_parquet
+from neverseen.sources.tables import ROW_LIMIT, Columns, Samples, Takes, lines_of
 
 __all__ = ["Columns", "Samples", "Takes", "read_source"]
 
+TABLES = {
+    ".csv": read_csv,
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    ".npz": read_arrays,
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
+}
 IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TEXTS = {".txt", ".tsv", ".text"}
 _SHOWN = 3  # bad images that an error names
@@ -24,15 +36,15 @@ def read_source(
     Parameters
     ----------
     labelled : bool
-        Whether labels are needed. Without them, a line of text is a text, and an image may lie anywhere.
+        Whether labels are needed. If not, a whole line is a text, and an image may lie in any folder.
     takes : Takes, optional
-        What the samples are for. What does not fit is refused, and images are decoded once to see that they can be.
+        What the store takes. Other samples are refused, and images are decoded once to check them.
     skip_bad : bool
-        Leave images out that cannot be used, and note them in ``skipped``.
+        Leave out unusable images, and list them in ``skipped``.
     """
     ending = source.suffix.lower()
     given = [name for name in ("labels", "ids", "owners", "texts") if getattr(columns, name) is not None]
-    if given and (source.is_dir() or ending not in ENDINGS) and source.exists():
+    if given and (source.is_dir() or ending not in TABLES) and source.exists():
         raise InputError(
             f"{source} has no columns, and --{given[0]} names one: use a table (.csv, .jsonl, .parquet, .npz)"
         )
@@ -42,8 +54,8 @@ def read_source(
         raise FileNotFoundError(f"there is no {source}")
     elif not source.is_file():  # reading a pipe might wait for ever
         raise InputError(f"{source} is a pipe or a device: give a file")
-    elif ending in ENDINGS:
-        found = read_table(source, replace(columns, labelled=labelled), takes)
+    elif ending in TABLES:
+        found = TABLES[ending](source, replace(columns, labelled=labelled), takes)
     elif ending in TEXTS:
         found = _texts(source, columns, labelled, takes)
     elif ending in IMAGES:
@@ -53,7 +65,7 @@ def read_source(
             found = _usable(source, found, skip_bad=False)
     else:
         raise InputError(
-            f"{source}: what it holds is not known by its name; use a folder of images, or a file that ends in .csv, "
+            f"{source}: the ending of its name is unknown; use a folder of images, or a file that ends in .csv, "
             ".jsonl, .parquet, .npz, .txt or .tsv"
         )
     if not len(found):
@@ -82,8 +94,8 @@ def _images(source: Path, columns: Columns, labelled: bool, takes: Takes | None,
         loose = next((name for name in names if "/" not in name), None)
         if loose is not None:
             raise InputError(
-                f"the image {source / loose} is in no subfolder: its subfolder would be its class. Give one label for "
-                "all images with --label"
+                f"the image {source / loose} is in no subfolder, so it has no class. Put it in a subfolder named after "
+                "its class, or give one label for all images with --label"
             )
         labels = [name.partition("/")[0] for name in names]
     found = Samples(paths, labels, list(names), None, names, names)
@@ -93,13 +105,13 @@ def _images(source: Path, columns: Columns, labelled: bool, takes: Takes | None,
 def _image_paths(source: Path) -> Iterator[Path]:
     for count, path in enumerate(source.rglob("*")):
         if count > ROW_LIMIT:
-            raise InputError(f"{source} has more than {ROW_LIMIT:,} files: work on less at a time")
+            raise InputError(f"{source} has more than {ROW_LIMIT:,} files: use fewer at a time")
         if path.suffix.lower() in IMAGES and path.is_file() and not path.name.startswith("."):
             yield path
 
 
 def _usable(source: Path, found: Samples, skip_bad: bool) -> Samples:
-    """Return the images that can be decoded and prepared; raise, naming the others, unless they may be skipped."""
+    """Return the usable images; raise with the names of the others, unless they may be skipped."""
     from neverseen.backbones import progress_bar
     from neverseen.backbones.contents import decoded
     from neverseen.backbones.images import require_image
@@ -132,23 +144,20 @@ def _texts(source: Path, columns: Columns, labelled: bool, takes: Takes | None) 
     split = labelled and columns.label is None
     samples, labels, lines = [], [], []
     with source.open("r", encoding="utf-8", newline="\n") as file:
-        try:
-            for number, line in enumerate(lines_of(source, file), 1):
-                words = line.rstrip("\r\n")
-                if not words:
-                    continue
-                label, tab, rest = words.partition("\t")
-                if split and not tab:
-                    raise InputError(
-                        f"{source}, line {number}: no TAB between label and text. Give one label for all with --label"
-                    )
-                if split and not (label.strip() and rest.strip()):
-                    missing = "text after" if label.strip() else "label before"
-                    raise InputError(f"{source}, line {number}: there is no {missing} the TAB")
-                samples.append(rest if split else words)
-                labels.append(label)
-                lines.append(f"line {number}")
-        except UnicodeDecodeError:
-            raise InputError(f"{source} is not text in UTF-8") from None
+        for number, line in enumerate(lines_of(source, file), 1):
+            words = line.rstrip("\r\n")
+            if not words:
+                continue
+            label, tab, rest = words.partition("\t")
+            if split and not tab:
+                raise InputError(
+                    f"{source}, line {number}: no TAB between label and text. Give one label for all with --label"
+                )
+            if split and not (label.strip() and rest.strip()):
+                missing = "text after" if label.strip() else "label before"
+                raise InputError(f"{source}, line {number}: there is no {missing} the TAB")
+            samples.append(rest if split else words)
+            labels.append(label)
+            lines.append(f"line {number}")
     names = [f"text {number}" for number in range(1, len(samples) + 1)]
     return Samples(samples, labels if split else None, None, None, names, lines)

@@ -17,9 +17,10 @@ from neverseen.ledger import Ledger, in_file
 from neverseen.proof.keys import Keyring
 from neverseen.proof.signing import SigningKey
 from neverseen.store.description import Description
+from neverseen.store.parts import KEYS, LEDGER, SIGNING_KEY, SUMS
 from neverseen.store.publications import CERTIFICATES, VERSIONS
 from neverseen.store.snapshots import StoredClassGrams, write_snapshot
-from neverseen.store.store import KEYS, LEDGER, SIGNING_KEY, SUMS, Store, open_store
+from neverseen.store.store import Store, open_store
 
 if TYPE_CHECKING:
     from neverseen.model.classifier import AnalyticClassifier
@@ -61,7 +62,7 @@ def create(
         require_recipe(recipe)
     place = Path(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise FileExistsError(f"{place} is there already: open it with store.open, or choose another folder")
+        raise FileExistsError(f"{place} already exists: open it with store.open, or choose another folder")
     settings = AnalyticClassifier() if classifier is None else classifier
     known = Keyring.generate(settings.key) if keys is None else keys
     # The facade checks backbone, classifier and keys, and binds the backbone's digest.

@@ -12,7 +12,7 @@ from neverseen.encoding import require_storable
 from neverseen.errors import ConfigurationError, FileRejectedError, StoreDamagedError, UnknownKindError
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, parse_json
-from neverseen.model.exact import Configuration
+from neverseen.model.configuration import Configuration
 from neverseen.store.arrays import StoredArray, write_array
 
 NAME = "store.json"

@@ -17,12 +17,15 @@ class LedgerHoldings:
     ----------
     last_record, journal_bytes : int
         Sequence number of the last change in the journal, and the bytes of those that are not folded.
+    folded : float
+        When the journal was folded last, or read.
     """
 
     def __init__(self, key: Key | None, ledger: Ledger, clock: Callable[[], float]) -> None:
         self.key = key
         self.last_record = 0
         self.journal_bytes = 0
+        self.folded = clock()
         self._ledger = ledger
         self._clock = clock
 

@@ -1,4 +1,4 @@
-"""Whether a store holds what receipts are about: what certificates alone cannot tell.
+"""Whether a store holds what receipts and samples are about: what certificates alone cannot tell.
 
 A certificate lists receipts whose samples went. The same sample can be held all the while under another id, or be
 learned again afterwards, and no certificate says so.
@@ -7,17 +7,20 @@ learned again afterwards, and no certificate says so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.errors import ReceiptRejectedError
+from neverseen.backbones.reading import Prepared
+from neverseen.errors import AlreadyForgottenError, ReceiptRejectedError
 from neverseen.holdings import member_digests, owned_number, tickets_of
-from neverseen.labels import LabelIndex, from_text
+from neverseen.labels import LabelIndex, from_text, normalise, text
 from neverseen.ledger import Ledger
 from neverseen.ledger.tables import chunks
+from neverseen.model.intake import Intake
 from neverseen.proof.keys import Key, Keyring
-from neverseen.proof.receipts import Receipt, commitment, unseal
+from neverseen.proof.receipts import Receipt, commitment, seal, unseal
+from neverseen.store.parts import Parts
 
 _TOGETHER = 2**16
 """Pairs of a receipt and a class that are looked up at a time: their digests are in memory."""
@@ -44,13 +47,9 @@ class Holding(NamedTuple):
     sure: bool
 
 
-def holdings(
-    ledger: Ledger,
-    receipts: Sequence[bytes],
-    configuration: bytes,
-    keys: Keyring | None,
-) -> list[Holding]:
-    """Return what the ledger says about each receipt; without the keys of the store receipts cannot be opened."""
+def holdings(parts: Parts, receipts: Sequence[bytes], keys: Keyring | None) -> list[Holding]:
+    """Return what the ledger says about each receipt. Without the store's keys receipts cannot be opened."""
+    ledger, configuration = parts.ledger, parts.description.configuration.digest()
     marks = [commitment(receipt) for receipt in receipts]
     numbers = ledger.certificates_of(marks)
     standing = ledger.knows_commitments(marks)
@@ -100,3 +99,66 @@ def _digests(receipts: list[Receipt], name: str, configuration: bytes, key: Key)
     ids, prints = [receipt.id for receipt in receipts], [receipt.fingerprint for receipt in receipts]
     tickets = tickets_of(configuration, key, ids, [name] * len(receipts), prints)
     return ((member, ticket.content) for (_, member), ticket in zip(members, tickets, strict=True))
+
+
+def answered(
+    ledger: Ledger, errors: Sequence[ReceiptRejectedError], receipts: Sequence[bytes]
+) -> list[ReceiptRejectedError]:
+    """Return refusals of receipts, those that certificates list with their numbers."""
+    used = [commitment(token) if error.reason == "used" else b"" for error, token in zip(errors, receipts, strict=True)]
+    numbers = ledger.certificates_of(value for value in used if value)
+    return [
+        error
+        if number is None
+        else AlreadyForgottenError(
+            f"receipt {error.row} was used already: its sample was forgotten, and certificate {number} says so. If "
+            "the sample was learned again since, only its new receipt is good. Nothing was changed",
+            error.row,
+            number,
+        )
+        for error, number in zip(errors, map(numbers.get, used), strict=True)
+    ]
+
+
+def receipts_again(
+    parts: Parts, intake: Intake, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any
+) -> list[bytes] | None:
+    """Return the receipts that an owner's samples were given when they were learned; None if one is not held."""
+    names, owners = [text(normalise(label)) for label in labels], [text(normalise(owner))] * len(labels)
+    tickets = intake.tickets([text(normalise(each)) for each in ids], owners, names, prepared.prints)
+    held = parts.ledger.by_numbers([ticket.number for ticket in tickets])
+    configuration, keys = parts.description.configuration.digest(), intake.require_keys().current()
+    receipts: list[bytes] = []
+    for ticket, name, fingerprint, quantised in zip(tickets, names, prepared.prints, prepared.quantised, strict=True):
+        row = held.get(ticket.number)
+        if row is None:
+            return None
+        said = Receipt(ticket.id, ticket.owner, name, fingerprint, quantised, row.salt)
+        sealed = (seal(said, key, configuration) for key in keys)
+        found = next((token for token in sealed if commitment(token) == row.commitment), None)
+        if found is None:
+            return None
+        receipts.append(found)
+    return receipts
+
+
+def ids_held(parts: Parts, key: Key, ids: Sequence[Any], owners: Sequence[Any] | None) -> list[bool]:
+    """Return, for each id, whether a sample of its owner is held under it."""
+    configuration = parts.description.configuration.digest()
+    numbers = [
+        owned_number(configuration, key, text(normalise(owner)), text(normalise(each)))
+        for owner, each in zip([None] * len(ids) if owners is None else owners, ids, strict=True)
+    ]
+    held = parts.ledger.by_numbers(numbers)
+    return [number in held for number in numbers]
+
+
+def held_already(ledger: Ledger, members: Sequence[bytes], owners: Sequence[Any] | None) -> list[bool]:
+    """Return, for each member digest, whether its owner has one like it, held or before it here."""
+    seen = {(digest, row.owner) for digest, found in ledger.by_members(members).items() for row in found}
+    whose = [text(normalise(owner)) for owner in ([None] * len(members) if owners is None else owners)]
+    answers = []
+    for pair in zip(members, whose, strict=True):
+        answers.append(pair in seen)
+        seen.add(pair)
+    return answers

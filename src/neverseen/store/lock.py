@@ -23,12 +23,8 @@ class WriterLock:
     """The right to change a store, held until `release` or the end of the process, however it ends.
 
     It is this process's alone. One that is forked from it shares the open file, and can let go of its own copy only.
-
-    Parameters
-    ----------
-    path : Path
-        A file that stays. Its content says who holds the lock, for the message to others; the lock itself is the
-        operating system's, on the open file.
+    The file stays. Its content says who holds the lock, for the message to others; the lock itself is the operating
+    system's, on the open file.
     """
 
     def __init__(self, path: Path) -> None:

@@ -8,18 +8,24 @@ to the one before are right, and a version once the certificate states its diges
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from neverseen.errors import CertificateRejectedError, FileRejectedError, StoreDamagedError
+from neverseen.errors import CertificateRejectedError, FileRejectedError, NotPublishedError, StoreDamagedError
 from neverseen.hardware import Hardware
 from neverseen.io.files import create_file
+from neverseen.labels import parse_json
+from neverseen.ledger import Ledger
 from neverseen.model.versions import Version, read_version, write_version
-from neverseen.proof.certificates import Certificate, check_next, check_signature
+from neverseen.proof.certificates import AuditHead, Certificate, check_next, check_signature
 from neverseen.store.description import NAME, Description
 
 VERSIONS, CERTIFICATES = "versions", "certificates"
+NEWEST = "newest"
+"""Key of the ledger's notes: number and digest of the certificate that was published last."""
+AUDIT = "audit"
+"""Key of the ledger's notes: the head of a service's audit log, as canonical JSON."""
 _NAME = re.compile(r"([0-9]{8}|[1-9][0-9]{8,15})\.json", re.ASCII)
 _UNNAMED = re.compile(r"\.[0-9]{8,16}\.json\.[a-z0-9_]{8}", re.ASCII)  # a certificate while it is written
 _REMEDY = (
@@ -40,22 +46,49 @@ def note_of(certificate: Certificate) -> str:
 
 
 class Publications:
-    """The certificates and versions in a store's folder.
+    """The certificates and versions in a store's folder; the ledger notes which is the newest."""
 
-    Parameters
-    ----------
-    folder : Path
-        The store's.
-    description : Description
-        Whose public key must have signed the certificates.
-    newest : callable
-        Returns the ledger's note of the certificate that was published last, as `note_of` makes it, or None.
-    """
+    def __init__(self, folder: Path, description: Description, ledger: Ledger, hardware: Hardware) -> None:
+        self._folder, self._description = folder, description
+        self._ledger, self._hardware = ledger, hardware
+        self._read: tuple[int, Version] | None = None
 
-    def __init__(self, folder: Path, description: Description, newest: Callable[[], str | None]) -> None:
-        self._folder = folder
-        self._description = description
-        self._newest = newest
+    @property
+    def number(self) -> int:
+        """The number of the version that readers see; 0 if there is none."""
+        return self._noted_number("published")
+
+    @property
+    def sealed_number(self) -> int:
+        """The number of the certificate up to which all that was forgotten is off the disk; 0 if there is none."""
+        return self._noted_number("sealed")
+
+    def _noted_number(self, key: str) -> int:
+        noted = self._ledger.meta(key) or "0"
+        if not (noted.isascii() and noted.isdecimal() and len(noted) <= 16):
+            raise StoreDamagedError(f"the ledger of {self._folder} is damaged: its note {key!r} is no number")
+        return int(noted)
+
+    def unpublished(self) -> int:
+        """Return by how many samples what is held differs from the published version; see `Store.unpublished`."""
+        number = self.number
+        before = self.certificate(number).after.samples if number else 0
+        learned, held = self._ledger.learned_since_certificate()
+        forgotten = before - (held - learned)
+        return learned + forgotten
+
+    @property
+    def audit_head(self) -> AuditHead | None:
+        """How far the audit log of a service must have come, as the ledger and the newest certificate say."""
+        noted, number = self._ledger.meta(AUDIT), self.number
+        try:
+            found = [] if noted is None else [AuditHead(**parse_json(noted))]
+            if not all(head.is_sound() for head in found):
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
+            raise StoreDamagedError(f"the ledger of {self._folder} is damaged: its note {AUDIT!r} is none") from None
+        certified = self.certificate(number).audit if number else None
+        return max(found + ([] if certified is None else [certified]), key=lambda head: head.lines, default=None)
 
     def certificate_path(self, number: int) -> Path:
         """Return where a certificate is kept."""
@@ -77,6 +110,10 @@ class Publications:
             raise StoreDamagedError(f"{path} holds certificate {found.number}: restore it from a copy")
         return found
 
+    def certificates(self) -> list[Certificate]:
+        """Return all certificates that are published, oldest first."""
+        return [self.certificate(number) for number in range(1, self.number + 1)]
+
     def checked(self, number: int) -> Certificate:
         """Return a certificate that this store signed, and that follows on the one before it."""
         configuration = self._description.configuration
@@ -89,7 +126,7 @@ class Publications:
             raise StoreDamagedError(
                 f"{self.certificate_path(number)} is of a model with other settings: restore it from a copy"
             )
-        noted = self._newest() or ""
+        noted = self._ledger.meta(NEWEST) or ""
         if noted.startswith(f"{number} ") and noted != note_of(found):
             raise StoreDamagedError(
                 f"{self.certificate_path(number)} is not the certificate that was published under its number: restore "
@@ -165,13 +202,34 @@ class Publications:
 
     # -- versions ----------------------------------------------------------------------------------
 
-    def version(self, number: int, hardware: Hardware) -> Version:
+    def newest_version(self) -> Version:
+        """Return the published version."""
+        number = self.number
+        if number == 0:
+            raise NotPublishedError(
+                f"nothing is published in {self._folder} yet: publish it, or wait for the process that writes it"
+            )
+        for _ in range(10):  # another process may publish, and remove this version, between the two lines
+            if self._read is not None and self._read[0] == number:
+                return self._read[1]
+            try:
+                self._read = number, self._version(number)
+            except FileNotFoundError:
+                if number == self.number:
+                    raise StoreDamagedError(
+                        f"version {number} is missing from {self._folder / VERSIONS}: restore it from a copy, or "
+                        "publish again"
+                    ) from None
+                number = self.number
+        raise StoreDamagedError(f"the versions in {self._folder / VERSIONS} do not hold still")
+
+    def _version(self, number: int) -> Version:
         """Return a version that is what its certificate states; `FileNotFoundError` if it is not there."""
         path = self.version_path(number)
         stated = self.checked(number).after
         remedy = "restore it from a copy, or remove it and publish again"
         try:
-            version = read_version(path, hardware)
+            version = read_version(path, self._hardware)
         except FileRejectedError as error:
             raise StoreDamagedError(f"{error}: {remedy}") from error
         if (version.digest(), len(version.classes)) != (stated.model, stated.classes):

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from neverseen.engine.classes import ClassGrams
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.statistics import ClassGrams, Statistics, narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.packing import narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.statistics import Statistics
 from neverseen.errors import FileRejectedError, StoreDamagedError
 from neverseen.hardware import Hardware
 from neverseen.io.files import replace_file

@@ -81,14 +81,14 @@ def create_app(
     app.state.front = front(app, Frame(app, service, direct))
 
     async def http_error(request: Request, error: Exception) -> Response:
-        service.public(request)  # what is not there is not asked for any oftener
+        service.callers.public(request)  # what is not there is not asked for any oftener
         return _http_error(error)
 
     app.add_exception_handler(HTTPException, http_error)
     made: list[Response] = []
 
     async def openapi(request: Request) -> Response:
-        service.public(request)
+        service.callers.public(request)
         if not made:
             bounds = service.bounds
             made.append(answer(document(app, bounds.kind, bounds.n_features, service.settings.max_batch)))

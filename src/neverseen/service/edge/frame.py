@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neverseen.service.core import ANSWERED, Service, new_id
+from neverseen.service.core import Service
 from neverseen.service.edge.connections import CUT, KEY
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.requests import ANSWERED, new_id
 from neverseen.service.operations.log import LOG
 
 CSP = (
@@ -82,9 +83,9 @@ class Frame:
         try:
             await self._service.admitted(Request(scope))
             if scope["method"] != "POST":
-                self._service.count_early(Request(scope))
+                self._service.callers.count_early(Request(scope))
             if scope["query_string"] and scope["path"].startswith("/v1/") and not _is_known(scope):
-                self._service.public(Request(scope))
+                self._service.callers.public(Request(scope))
                 raise _unknown(scope)
             direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
             if direct is None:

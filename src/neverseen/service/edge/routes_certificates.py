@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from neverseen.proof.certificates import State
-from neverseen.service.core import Service, client_of, number
+from neverseen.service.core import Service
 from neverseen.service.edge.answers import answer
 from neverseen.service.edge.bodies import content_type
 from neverseen.service.edge.contents import JSON
 from neverseen.service.edge.documented import SENT, answers, body
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.requests import client_of, number
 from neverseen.service.edge.schemas import CertificatesAnswer, PublicKeyAnswer, VerifyAnswer, VerifyBody
 from neverseen.service.edge.turns import Turns
 from neverseen.service.operations import checks
@@ -89,7 +90,7 @@ class Certificates:
     async def listed(self, request: Request) -> Response:
         """List certificates."""
         service = self._service
-        service.public(request)
+        service.callers.public(request)
         limit = number(request, "limit", 100, 1, 1000) or 100
         newest = service.writer.published.number
         before = number(request, "before", newest + 1, 1, 2**53) or newest + 1
@@ -100,13 +101,13 @@ class Certificates:
 
     async def key(self, request: Request) -> Response:
         """Return the public key."""
-        self._service.public(request)
+        self._service.callers.public(request)
         return answer({"key": self._service.opened().description.public_key})
 
     async def one(self, request: Request) -> Response:
         """Return the bytes of a certificate."""
         service = self._service
-        service.public(request)
+        service.callers.public(request)
         word = str(request.path_params["certificate_number"])
         wanted = int(word) if word.isascii() and word.isdigit() and len(word) <= 16 else 0
         if not 1 <= wanted <= service.writer.published.number:
@@ -130,12 +131,12 @@ class Certificates:
     async def verify(self, request: Request) -> Response:
         """Make checks."""
         service, settings = self._service, self._service.settings
-        key = service.key_of(request)
+        key = service.callers.key_of(request)
         if key is not None:
-            service.require(request)
+            service.callers.require(request)
         content_type(request, JSON)
         most = settings.max_public_body if key is None else settings.max_json
-        async with service.body(request, key, most) as content:
+        async with service.reception.body(request, key, most) as content:
             audit = "unauthorized" if key is None else "" if key.may("audit") else "forbidden"
             question = {"published": service.writer.published.number, "audit": audit}
             found, _ = await service.checker.ask(client_of(request), question, content)

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from neverseen.service.core import Service, flag, token_of
+from neverseen.service.core import Service
 from neverseen.service.edge.access import OWNER, ApiKey, maker_of
 from neverseen.service.edge.answers import answer, written
 from neverseen.service.edge.bodies import content_type
@@ -30,6 +30,7 @@ from neverseen.service.edge.documented import (
 )
 from neverseen.service.edge.documented import form as documented_form
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.requests import flag, token_of
 from neverseen.service.edge.schemas import (
     EXAMPLE_RECEIPT,
     CertificateAnswer,
@@ -145,12 +146,12 @@ class Changing:
     async def learn(self, request: Request) -> Response:
         """Learn samples."""
         service = self._service
-        key = service.require(request, "learn")
+        key = service.callers.require(request, "learn")
         _require_query(request)
         tag = service.tag_of(request, key)
-        async with service.received(request, "learn", key) as (content, given):
+        async with service.reception.received(request, "learn", key) as (content, given):
             labels, ids, owner = given.labels, given.ids, _owner(key, given.owner)
-            service.count_samples(key, len(labels))
+            service.callers.count_samples(key, len(labels))
             if tag is None or not await service.from_ledger(is_known, service.opened(), tag):
                 await service.require_room(key, labels)  # what was learned already has its room
             digest = await service.digest_of("learn", content, given)
@@ -173,12 +174,12 @@ class Changing:
     async def forget(self, request: Request) -> Response:
         """Forget by receipts, or by samples."""
         service = self._service
-        key = service.require(request, "forget")
+        key = service.callers.require(request, "forget")
         tag = service.tag_of(request, key)
         _require_query(request, "dry_run")
         dry_run = flag(request, "dry_run")
-        async with service.received(request, "forget", key) as (content, given):
-            service.count_samples(key, len(given))
+        async with service.reception.received(request, "forget", key) as (content, given):
+            service.callers.count_samples(key, len(given))
             digest = await service.digest_of("forget", content, given)
             if given.receipts is None:
                 return await self._forget_samples(request, key, given, tag, digest, dry_run)
@@ -209,14 +210,14 @@ class Changing:
     async def forget_class(self, request: Request) -> Response:
         """Forget a class."""
         service = self._service
-        key = service.require(request, "forget")
+        key = service.callers.require(request, "forget")
         if key.owner is not None:
             raise Refusal("forbidden", "a class is everybody's: this needs a key without an owner")
         tag = service.tag_of(request, key)
         _require_query(request, "dry_run")
         dry_run = flag(request, "dry_run")
         content_type(request, JSON)
-        async with service.body(request, key, _CLASS_BODY) as content:
+        async with service.reception.body(request, key, _CLASS_BODY) as content:
             label = parsed(ClassBody, bytes(content)).label
             digest = service.repetitions.body("forget_class", content)
             job = _job(FORGET_CLASS, request, key, 1, label, tag, digest)
@@ -259,7 +260,7 @@ class Changing:
 
     async def _operate(self, request: Request, verb: str) -> Response:
         service = self._service
-        key = service.require(request, "admin")
+        key = service.callers.require(request, "admin")
         if "idempotency-key" in request.headers:
             words = f"{verb} takes no Idempotency-Key: what is published already is not published again. Leave it out"
             raise Refusal("invalid_request", words)
@@ -267,7 +268,9 @@ class Changing:
         writer, below = service.writer, flag(request, "below_min_batch")
         entry = {"action": verb, "key": key.name, "request": request.scope["neverseen.id"]}
         entry |= {"below_min_batch": True} if below else {}
-        async with service.body(request, key, _CLASS_BODY):  # nothing is in it; if it is cut off, nothing is done
+        async with service.reception.body(
+            request, key, _CLASS_BODY
+        ):  # nothing is in it; if it is cut off, nothing is done
             number = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
         return answer({"certificate": number, "sealed": writer.published.clean})
 

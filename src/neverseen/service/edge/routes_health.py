@@ -30,7 +30,7 @@ def router(service: Service) -> APIRouter:
 
     async def metrics(request: Request) -> Response:
         """Return counters for Prometheus. They count single requests, so they are for auditors."""
-        service.require(request, "audit")
+        service.callers.require(request, "audit")
         service.metrics.queue.set(len(service.writer))
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 

@@ -10,11 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.labels import in_class_order
-from neverseen.service.core import Service, number, waiting_view
+from neverseen.service.core import Service, waiting_view
 from neverseen.service.edge.answers import answer
 from neverseen.service.edge.documented import KEYED, SECURED, SENT, answers, body
 from neverseen.service.edge.documented import form as documented_form
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.requests import number
 from neverseen.service.edge.schemas import (
     HistoryAnswer,
     ModelAnswer,
@@ -85,9 +86,9 @@ class Reading:
     async def predict(self, request: Request) -> Response:
         """Predict samples."""
         service = self._service
-        key = service.require(request, "predict")
-        async with service.received(request, "predict", key) as (_, given):
-            service.count_samples(key, len(given))
+        key = service.callers.require(request, "predict")
+        async with service.reception.received(request, "predict", key) as (_, given):
+            service.callers.count_samples(key, len(given))
             service.count_answer(service.predictor.answer_size(len(given), service.writer.published))
             found = await service.predictor.predict(given.samples, key.name)
         return await service.answer(found)
@@ -95,7 +96,7 @@ class Reading:
     async def model(self, request: Request) -> Response:
         """Describe the model."""
         service = self._service
-        key = service.require(request)
+        key = service.callers.require(request)
         published, opened, settings = service.writer.published, service.opened(), service.settings
         state = None if published.certificate is None else published.certificate.after
         found: dict[str, Any] = {
@@ -127,7 +128,7 @@ class Reading:
 
     async def history(self, request: Request) -> Response:
         """Return the points of charts."""
-        self._service.require(request, "audit")
+        self._service.callers.require(request, "audit")
         service = self._service
         written = await service.in_thread(service.history.written)
         service.count_answer(len(written))
@@ -136,7 +137,7 @@ class Reading:
     async def requests(self, request: Request) -> Response:
         """List requests."""
         service = self._service
-        key = service.require(request, "learn", "forget", "audit")
+        key = service.callers.require(request, "learn", "forget", "audit")
         limit = number(request, "limit", 100, 1, 1000) or 100
         before = request.query_params.getlist("before")
         if len(before) > 1 or any(not _ID.fullmatch(word) for word in before):
@@ -145,7 +146,7 @@ class Reading:
         ledger = service.opened().ledger
         if before:
             row = await service.from_ledger(ledger.request, before[0])
-            if row is None or not service.may_see(request, key, row):
+            if row is None or not service.callers.may_see(request, key, row):
                 raise Refusal("not_found", "there is no such request")
         waiting = [] if before else service.writer.waiting(client)
         found = [waiting_view(job) for job in waiting[:limit]]
@@ -157,7 +158,7 @@ class Reading:
     async def request(self, request: Request) -> Response:
         """Show one request."""
         service = self._service
-        key = service.require(request, "learn", "forget", "audit")
+        key = service.callers.require(request, "learn", "forget", "audit")
         wanted = str(request.path_params["request_id"])
         client = None if key.may("audit") else key.name
         if _ID.fullmatch(wanted):
@@ -165,6 +166,6 @@ class Reading:
                 if job.id == wanted:
                     return answer({"request": waiting_view(job)})
             row = await service.from_ledger(service.opened().ledger.request, wanted)
-            if row is not None and service.may_see(request, key, row):
+            if row is not None and service.callers.may_see(request, key, row):
                 return answer({"request": service.view(row, key)})
         raise Refusal("not_found", "there is no such request")

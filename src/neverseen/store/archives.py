@@ -1,6 +1,6 @@
 """A whole store as one file, to carry it elsewhere.
 
-A tar file with the files of the store's folder under their own names; the ledger as a database without journal.
+A tar file of the files in the store's folder, under their own names. The ledger is a database without a journal.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from neverseen.cli.opening import described, opened
 from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError
 from neverseen.io.files import sync_folder
+from neverseen.proof.keys import Keyring
+from neverseen.store.description import NAME, Description
+from neverseen.store.store import open_store
 
 LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")
 REQUIRED = ("signing.json", LEDGER)
 SHOWN = 5
-"""Names of other files that a message lists."""
+"""How many unexpected files a message lists."""
 _NAME = re.compile(
     r"store\.json|keys\.json|signing\.json|ledger\.sqlite|backbone\.onnx|[0-9a-f]{64}"
     r"|certificates/[0-9]{8,16}\.json|versions/[0-9]{8,16}\.safetensors|sums/[0-9a-f]{64}(?:\.json)?",
@@ -33,13 +35,25 @@ _NAME = re.compile(
 """The files of a store, section 11 of the specification; an array beside store.json holds centres."""
 
 
-def write_archive(folder: Path, file: Path, keys: Path | None = None) -> str:
-    """Write a store to a new file of mode 600, and return the digest of its model. `keys` is not archived."""
-    if described(folder).ledger is not None:
-        raise ConfigurationError(f"the ledger of {folder} is in a database of its own: use that database's tools")
+def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], keys: Keyring | None = None) -> str:
+    """Write a whole store to a new file of mode 600, and return the digest of its model.
+
+    The file holds the keys that are in the store's folder: guard it as you would the store.
+
+    Parameters
+    ----------
+    folder, file : path
+    keys : Keyring, optional
+        Where they are not in the folder. They are not archived.
+    """
+    folder, file = Path(folder), Path(file)
+    if Description.read(folder).ledger is not None:
+        raise ConfigurationError(f"the ledger of {folder} is in a separate database: use that database's backup tools")
+    if file.exists():
+        raise FileExistsError(f"{file} already exists: choose another name")
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {file.parent} to write {file.name} to")
-    with opened(folder, write=True, keys=keys) as model:  # nobody else changes it meanwhile
+    with open_store(folder, keys=keys) as model:  # nobody else changes it meanwhile
         digest = model.digest()
         handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 600
         copy, copied = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
@@ -64,7 +78,7 @@ def write_archive(folder: Path, file: Path, keys: Path | None = None) -> str:
 
 
 def _copy_ledger(source: Path, target: str) -> None:
-    """Copy a database to an empty file as it stands, what is in its write-ahead log included."""
+    """Copy a database to an empty file, including its write-ahead log."""
     try:
         with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
             old.backup(new)
@@ -74,17 +88,25 @@ def _copy_ledger(source: Path, target: str) -> None:
 
 
 def read_archive(
-    folder: Path, file: Path, keys: Path | None = None, skipped: Callable[[str], None] | None = None
+    folder: str | os.PathLike[str],
+    file: str | os.PathLike[str],
+    keys: Keyring | None = None,
+    skipped: Callable[[str], None] | None = None,
 ) -> str:
-    """Make a store from a file that `write_archive` wrote, whole or not at all, and return the digest of its model.
+    """Make a store from a file by `write_archive`, whole or not at all, and return the digest of its model.
 
     Parameters
     ----------
-    keys : Path, optional
-        The key file, where it is not in the archive.
+    folder, file : path
+        The folder is made; it must not be there yet.
+    keys : Keyring, optional
+        Where they are not in the archive.
     skipped : callable, optional
-        Called with the name of each file that is none of a store's: it is left out. Without, such files are refused.
+        Called with the name of each unexpected file, which is left out. Without it, such files are refused.
     """
+    folder, file = Path(folder), Path(file)
+    if folder.exists() or folder.is_symlink():
+        raise FileExistsError(f"{folder} already exists: choose another folder")
     partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     partial.mkdir(mode=0o700)
     try:
@@ -94,13 +116,15 @@ def read_archive(
             with tarfile.open(file, mode="r:") as archive:
                 _unpack(archive, partial, file, skipped)
         except tarfile.TarError as error:
-            raise FileRejectedError(f"{file} is not a .tar file that can be read: {error}") from error
-        if described(partial).ledger is not None:  # it would name a database of the sender's choice
-            raise FileRejectedError(f"{file} names a database for its ledger: it was not written by export")
+            raise FileRejectedError(f"{file} is not a readable .tar file: {error}") from error
+        if not (partial / NAME).is_file():
+            raise FileRejectedError(f"{file} is not a store: there is no {NAME} in it")
+        if Description.read(partial).ledger is not None:  # it would name a database of the sender's choice
+            raise FileRejectedError(f"{file} names a database for its ledger: export did not write this file")
         missing = [name for name in REQUIRED if not (partial / name).is_file()]
         if missing:
-            raise FileRejectedError(f"{file} lacks {', '.join(missing)}: it is not the whole of a store")
-        with opened(partial, write=True, keys=keys) as model:
+            raise FileRejectedError(f"{file} lacks {', '.join(missing)}: it is not a complete store")
+        with open_store(partial, keys=keys) as model:
             model.check()
             digest = model.digest()
         partial.rename(folder)
@@ -112,16 +136,16 @@ def read_archive(
 
 
 def _unpack(archive: tarfile.TarFile, folder: Path, source: Path, skipped: Callable[[str], None] | None) -> None:
-    """Write the files of an archive, under names that a store's files have and no others."""
+    """Write the files of an archive; only names that a store's files have are allowed."""
     members = archive.getmembers()
     others = [member.name for member in members if member.isreg() and not _NAME.fullmatch(member.name)]
     if others and skipped is None:
         few = ", ".join(repr(name[:80]) for name in others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
         raise FileRejectedError(
             f"{source} holds {few}, which {'is no file' if len(others) == 1 else 'are no files'} of a store. Version "
-            "0.1.0 archived whatever lay in the folder: to leave such files out, use --skip-others"
+            "0.1.0 archived every file in the folder: to leave such files out, use --skip-others"
         )
-    for member in members:  # not compressed, and nothing sparse: no more comes out than there is
+    for member in members:  # neither compressed nor sparse: the output is no larger than the archive
         content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
         if content is None:
             raise FileRejectedError(f"{source} holds {member.name[:80]!r}, which is no file of a store")
@@ -138,7 +162,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path, source: Path, skipped: Calla
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who and when."""
+    """Remove owner and time."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime, member.mode = 0, 0o600

@@ -1,0 +1,225 @@
+"""Commands that make a store and fill it: init, learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neverseen.cli.opening import keys_of, opened, require_place, taken_by
+from neverseen.cli.options import (
+    Backbone,
+    Folder,
+    Ids,
+    Json,
+    Keys,
+    Label,
+    Labels,
+    Owners,
+    Publish,
+    SkipBad,
+    Source,
+    Texts,
+)
+from neverseen.cli.printing import (
+    about,
+    counted,
+    print_json,
+    published_words,
+    skipped_view,
+    tell_leftovers,
+    tell_skipped,
+)
+from neverseen.cli.publishing import ended
+from neverseen.errors import (
+    IdTakenError,
+    InputError,
+    LabelError,
+)
+from neverseen.labels import normalise, require_classes, text
+from neverseen.proof.keys import Keyring
+from neverseen.sources.receipts import ReceiptFile
+from neverseen.sources.samples import Columns, Samples, read_source
+
+if TYPE_CHECKING:
+    pass
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(init)
+    app.command()(learn)
+
+
+def init(
+    folder: Folder,
+    backbone: Annotated[
+        str,
+        typer.Option(
+            help="The backbone, which turns samples into features: features:NUMBER if you have features already (or "
+            "features:NUMBER:NAME, where NAME says what produced them), efficientnet_lite0 for images, minilm for "
+            "texts, onnx:FILE for your own network on images, or MODULE:FUNCTION, from an installed module or one in "
+            "this folder, for any other.",
+            show_default=False,
+        ),
+    ],
+    codes: Annotated[
+        int, typer.Option(help="Size of the random projection: larger is more accurate and slower.", min=1, max=2**20)
+    ] = 2048,
+    seed: Annotated[int, typer.Option(help="Seed of the random projection.", min=0, max=2**64 - 1)] = 0,
+    gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.", min=1, max=2**40)] = 2**16,
+    track_classes: Annotated[
+        bool, typer.Option("--track-classes", help="Keep separate sums for each class, which forget-class needs.")
+    ] = False,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of a PostgreSQL database for the ledger.",
+            envvar="NEVERSEEN_LEDGER",
+            show_default="a file in the folder",
+        ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="A key file outside the folder, created if missing. Every later change needs it.",
+            show_default="a file in the folder",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a store: a folder with a model that holds nothing yet.
+
+    Example: `neverseen init shop --backbone features:384`
+    """
+    from neverseen import AnalyticClassifier, RandomProjection, store
+    from neverseen.backbones.words import backbone_from_words
+
+    tell_leftovers(folder)
+    if not folder.is_dir() or any(folder.iterdir()):
+        require_place(folder)
+    made = backbone_from_words(backbone)
+    settings = AnalyticClassifier(RandomProjection(codes, seed), gamma, track_classes=track_classes)
+    known = None
+    if keys is not None:
+        known = keys_of(folder, keys) if keys.exists() or keys.is_symlink() else Keyring.create(keys)
+    with store.create(folder, made, settings, keys=known, ledger=ledger) as new:
+        description = new.description
+    if as_json:
+        print_json(
+            {
+                "backbone": made.name,
+                "configuration": description.configuration.digest().hex(),
+                "folder": str(folder),
+                "n_features": made.n_features,
+                "public_key": description.public_key,
+            }
+        )
+        return
+    typer.echo(f"made {folder}, for {made.n_features} features of {made.name}")
+    typer.echo(f"its certificates are signed with the key {description.public_key}")
+    if description.backbone["recipe"] is None:
+        typer.echo(f"the store has no recipe for its backbone: give --backbone {backbone} with each command")
+
+
+def learn(
+    folder: Folder,
+    source: Source,
+    labels: Labels = None,
+    label: Label = None,
+    ids: Ids = None,
+    owners: Owners = None,
+    texts: Texts = None,
+    receipts: Annotated[
+        Path, typer.Option(help="Where to write the receipts: a new file, or a folder for one.")
+    ] = Path(),
+    random_ids: Annotated[bool, typer.Option("--random-ids", help="Do not use the source's ids or paths.")] = False,
+    skip_bad: SkipBad = False,
+    skip_held: Annotated[
+        bool, typer.Option("--skip-held", help="Leave out samples that are already held, or that occur twice.")
+    ] = False,
+    publish: Publish = True,
+    backbone: Backbone = None,
+    keys: Keys = None,
+    as_json: Json = False,
+) -> None:
+    """Learn samples, all or none, and write a receipt for each.
+
+    A receipt is the means to forget its sample: give each to the sample's owner. The store keeps none.
+
+    Example: `neverseen learn shop monday.csv --receipts monday.jsonl`
+    """
+    from neverseen.backbones.reading import Prepared
+
+    takes, made = taken_by(folder, backbone)
+    found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
+    tell_skipped(found)
+    for name, place in zip(found.labels or (), found.places, strict=False):
+        try:
+            require_classes([name])
+        except LabelError as error:
+            raise LabelError(f"{source}, {place}: {error}") from None
+    ways: dict[str, Any] = {"raw": True, "words": backbone, "made": made, "needs_keys": True}
+    with opened(folder, write=True, keys=keys, signs=publish, **ways) as model:
+        file, change, given = ReceiptFile(receipts), None, found.samples
+        try:
+            if skip_held:
+                prepared = model.prepare(given, remember=True)
+                again = model.held_already(prepared, found.labels or [], found.owners)
+                rows = [row for row, is_held in enumerate(again) if not is_held]
+                given, found = prepared.only(rows), found.only(rows)
+            change = model.learning(given, found.labels, None if random_ids else found.ids, found.owners)
+            if not skip_held:
+                again = model.held_already(
+                    Prepared(change.quantised, list(change.prints)), found.labels or [], found.owners
+                )
+            file.write(change.receipts, change.facts())  # before the change: with the receipts it can be undone
+            model.commit(change)
+            if not change.receipts:
+                file.discard()
+        except BaseException as error:
+            if change is not None and model.may_be_held(change, error):
+                typer.echo(f"the samples may have been learned: their receipts are in {file.path}", err=True)
+            else:
+                file.discard()
+            if isinstance(error, IdTakenError):
+                raise _taken(error, folder, source, found) from error
+            raise
+        learned = f"{counted(len(change), 'sample')} learned, with receipts in {file.path}"
+        certificate = ended(model, learned if change.receipts else "", publish)
+    if as_json:
+        print_json(
+            {
+                "certificate": about(certificate),
+                "held_already": sum(again),
+                "learned": len(change),
+                "receipts": str(file.path) if change.receipts else None,
+                "skipped": skipped_view(found),
+            }
+        )
+        return
+    if any(again):
+        ending = "left out" if skip_held else "learned again and counted again (--skip-held leaves them out)"
+        typer.echo(f"already held, or given twice: {sum(again):,} of {counted(len(again), 'sample')}, {ending}")
+    if not change.receipts:
+        typer.echo("nothing was new: no sample was learned, and no receipts were written")
+        return
+    typer.echo(f"learned {counted(len(change), 'sample')}; {published_words(certificate)}")
+    typer.echo(f"receipts are in {file.path}: give them to their owners")
+
+
+def _taken(error: IdTakenError, folder: Path, source: Path, found: Samples) -> InputError:
+    """Return the refusal of an id that is taken, with its place in the source."""
+    row, first = error.row, error.first
+    name, place = text(normalise((found.ids or [])[row])), found.places[row]
+    whose = "" if found.owners is None or found.owners[row] is None else " of this owner"
+    if first is None:
+        return InputError(
+            f"{source}, {place}: {folder} already holds a sample{whose} under the id {name}. If it is the same "
+            "sample, leave it out (--skip-held); otherwise give it another id, or use --random-ids"
+        )
+    return InputError(
+        f"{source}, {found.places[first]} and {place}: two samples{whose} have the id {name}. Give one of them another "
+        "id, or use --random-ids"
+    )

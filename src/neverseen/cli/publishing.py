@@ -1,0 +1,76 @@
+"""Commands that make changes visible, and last: publish, seal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from neverseen.cli.opening import opened
+from neverseen.cli.options import Folder, Json, Keys
+from neverseen.cli.printing import about, print_json, published_words
+
+if TYPE_CHECKING:
+    from neverseen.proof.certificates import Certificate
+    from neverseen.store import Store
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(publish)
+    app.command()(seal)
+
+
+def publish(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
+    """Make all changes visible to readers, with a certificate.
+
+    Example: `neverseen publish shop`
+    """
+    with opened(folder, write=True, keys=keys, signs=True) as model:
+        certificate = model.publish()
+    if as_json:
+        print_json({"certificate": about(certificate)})
+    else:
+        typer.echo(published_words(certificate))
+
+
+def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
+    """Publish, and clear forgotten samples off the disk.
+
+    Example: `neverseen seal shop`
+    """
+    with opened(folder, write=True, keys=keys, signs=True) as model:
+        certificate = model.publish()
+        ended(model, published_words(certificate), False, seal=True)
+    if as_json:
+        print_json({"certificate": about(certificate), "sealed": True})
+    else:
+        typer.echo(f"sealed; {published_words(certificate)}")
+
+
+@contextmanager
+def _done_before(what: str) -> Iterator[None]:
+    """If a step after a change fails, say what was done, so that nobody repeats it."""
+    try:
+        yield
+    except BaseException:
+        if what:
+            typer.echo(what, err=True)
+        raise
+
+
+def ended(model: Store, done: str, publish: bool, *, seal: bool = False) -> Certificate | None:
+    """Publish and seal, as wanted. If one fails, say what was `done` before it, and what to run later."""
+    certificate = None
+    if publish:
+        command = f"neverseen {'seal' if seal else 'publish'} {model.folder}"
+        with _done_before(done and f"{done}, but not published yet: run {command} later, and do not repeat this"):
+            certificate = model.publish()
+            done = f"{done}; {published_words(certificate)}"
+    if seal:
+        command = f"neverseen seal {model.folder}"
+        with _done_before(f"{done}; not sealed yet: run {command} later, and do not repeat the rest"):
+            model.scrub()
+    return certificate

@@ -1,0 +1,147 @@
+"""What is kept for each class: the sum of its codes and, where class forgetting is wanted, its own Gram matrix."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neverseen.engine.packing import narrowed
+from neverseen.errors import NotLearnedError
+from neverseen.hardware import Array, Hardware
+
+
+class ClassSums:
+    """The sum of the codes of each class: one row each of an int64 array where the hardware computes.
+
+    Rows that no class has are zero: of a class that is gone nothing stays.
+
+    Parameters
+    ----------
+    size : int
+        Number of codes d.
+    hardware : Hardware
+    """
+
+    def __init__(self, size: int, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._names: list[str] = []  # of the rows
+        self._rows: dict[str, int] = {}
+        self._table: Array = hardware.zeros(0, size)  # at least as many rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def row(self, name: str) -> np.ndarray:
+        """Return the sum of a class."""
+        return self._hardware.numpy(self._table[self._rows[name]])
+
+    def of(self, names: list[str]) -> Array:
+        """Return the sums of some classes, int64 of shape (C, d), as a copy."""
+        return self._table[[self._rows[name] for name in names]]
+
+    def change(self, names: list[str], sums: Array, sign: int) -> None:
+        """Add `sign` times sums, int64 of shape (C, d), to those of the classes named, new ones among them."""
+        new = [name for name in names if name not in self._rows]
+        short = len(self._names) + len(new) - len(self._table)
+        if short > 0:  # twice as many rows as there were, so that they are seldom copied
+            more = self._hardware.zeros(max(short, len(self._table)), self._table.shape[1])
+            self._table = self._hardware.concatenate([self._table, more], 0)
+        for name in new:
+            self._rows[name] = len(self._names)
+            self._names.append(name)
+        self._hardware.add_to_rows(self._table, [self._rows[name] for name in names], sums, sign)
+
+    def remove(self, name: str) -> None:
+        """Let a class go: the last row takes its place."""
+        row, moved = self._rows.pop(name), self._names.pop()
+        last = len(self._names)
+        if row != last:
+            self._table[row] = self._table[last]
+            self._rows[moved], self._names[row] = row, moved
+        self._table[last] = 0
+
+
+class ClassGrams:
+    """One Gram matrix per class: the upper triangle, packed row by row, in the narrowest integers that hold it.
+
+    **A sum over one sample is that sample.** Keep these only where class forgetting without data is worth it, and
+    guard them as you would the data.
+
+    Parameters
+    ----------
+    size : int
+        Number of codes d.
+    folder : path, optional
+        Keep the sums in files there instead of memory. A folder of its own is made inside, and removed with
+        this object.
+    """
+
+    def __init__(self, size: int, folder: str | os.PathLike[str] | None = None) -> None:
+        self.size = size
+        self.folder = folder
+        self._packed: dict[str, np.ndarray | Path] = {}
+        self._spill: Path | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._packed
+
+    def packed(self, name: str) -> np.ndarray:
+        """Return the packed triangle of a class."""
+        kept = self._packed[name]
+        return np.load(kept, mmap_mode="r", allow_pickle=False) if isinstance(kept, Path) else kept
+
+    def put(self, name: str, packed: np.ndarray | None) -> None:
+        """Set the packed triangle of a class, narrowed; None drops the class."""
+        kept = self._packed.pop(name, None)
+        if packed is None:
+            if isinstance(kept, Path):
+                kept.unlink(missing_ok=True)
+            return
+        narrow = narrowed(packed)
+        self._packed[name] = narrow if self.folder is None else self._write(Path(self.folder), name, narrow)
+
+    def _write(self, folder: Path, name: str, packed: np.ndarray) -> Path:
+        if self._spill is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._spill = Path(tempfile.mkdtemp(prefix="class-sums-", dir=folder))  # mode 700
+            weakref.finalize(self, shutil.rmtree, str(self._spill), ignore_errors=True)
+        path = self._spill / f"{hashlib.sha256(name.encode()).hexdigest()}.npy"
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            np.save(file, packed, allow_pickle=False)
+        partial.replace(path)
+        return path
+
+    def change(self, other: ClassGrams, sign: int) -> None:
+        """Add or take away the sums of another."""
+        for name in other:
+            delta = other.packed(name).astype(np.int64)
+            if name in self:
+                delta *= sign
+                delta += self.packed(name)
+            elif sign < 0:
+                raise NotLearnedError(f"no sums are kept for class {name}")
+            self.put(name, delta)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "folder": self.folder,
+            "packed": {name: np.array(self.packed(name)) for name in self},
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["size"], state["folder"])  # type: ignore[misc]
+        for name, packed in state["packed"].items():
+            self.put(name, packed)

@@ -1,0 +1,75 @@
+"""What shapes a model, and the digest that stands for a model."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neverseen.encoding import Encoder, encoder_of, whole_number
+from neverseen.errors import ConfigurationError
+from neverseen.labels import canonical_json
+
+_HEX_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What shapes a model and is fixed before its first sample."""
+
+    encoder: Encoder
+    gamma: int  # ridge strength, a whole number from 1 to 2**40
+    grid_bits: int  # weights are multiples of 2**-grid_bits; from 1 to 52
+    # digest of what makes the features, 64 hex digits; None if the features come from the caller
+    backbone: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", whole_number("gamma", self.gamma, 1, 2**40))
+        object.__setattr__(self, "grid_bits", whole_number("grid_bits", self.grid_bits, 1, 52))
+        self.encoder.configuration()  # raises if its settings are unusable
+        if self.backbone is not None and not (isinstance(self.backbone, str) and _HEX_DIGEST.fullmatch(self.backbone)):
+            raise ConfigurationError(
+                f"backbone must be a backbone's digest(), 64 hex digits, or None; got {self.backbone!r}"
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the configuration as JSON values."""
+        settings = {
+            "encoder": self.encoder.configuration(),
+            "format": 1,
+            "gamma": self.gamma,
+            "grid_bits": self.grid_bits,
+        }
+        return settings if self.backbone is None else settings | {"backbone": self.backbone}
+
+    @classmethod
+    def from_json(cls, settings: dict[str, Any], array: np.ndarray | None = None) -> Configuration:
+        """Return the configuration that `as_json` gave; an encoder may also need its array."""
+        encoder = encoder_of(settings["encoder"], array)
+        configuration = cls(encoder, settings["gamma"], settings["grid_bits"], settings.get("backbone"))
+        if configuration.as_json() != settings:
+            raise ConfigurationError("the configuration is not one that there can be")
+        return configuration
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the configuration."""
+        return hashlib.sha256(canonical_json(self.as_json()).encode()).digest()
+
+
+def empty_digest(configuration: Configuration) -> str:
+    """Return the digest of a model that holds no sample."""
+    return model_digest(configuration.digest(), 0, [], np.zeros((0, 0), np.int64))
+
+
+def model_digest(configuration: bytes, n_features: int, classes: list[str], weights: np.ndarray) -> str:
+    """Return the SHA-256 of what a model is, in hex: configuration digest, features, classes, grid weights."""
+    hasher = hashlib.sha256(b"neverseen:model:1" + configuration)
+    hasher.update(struct.pack("<QQQ", n_features, *weights.shape))
+    for name in classes:
+        hasher.update(struct.pack("<Q", len(name)) + name.encode())
+    hasher.update(np.ascontiguousarray(weights, dtype="<i8").tobytes())
+    return hasher.hexdigest()

@@ -1,0 +1,151 @@
+"""`Callers`: who asks, what they may, and how much of it.
+
+Everything counts against a key, or against an address where there is none.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from functools import partial
+
+from starlette.requests import Request
+
+from neverseen.ledger import RequestRow
+from neverseen.service.edge.access import ApiKey, KeyFile, maker_of
+from neverseen.service.edge.bodies import declared, too_large
+from neverseen.service.edge.connections import KEY
+from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.limits import Buckets
+from neverseen.service.edge.requests import address_of, token_of
+from neverseen.service.operations.settings import Settings
+
+_HEALTH = frozenset(["/healthz", "/readyz"])
+_KEYED = ("/v1/", "/metrics")
+
+
+class Callers:
+    """The keys of a service, and a token bucket of each kind for everybody who asks.
+
+    Parameters
+    ----------
+    settings : Settings
+    access : KeyFile
+    """
+
+    def __init__(self, settings: Settings, access: KeyFile) -> None:
+        self._settings, self._access = settings, access
+        self._requests = Buckets(settings.requests_per_second, settings.request_burst)
+        self._samples = Buckets(settings.samples_per_second, settings.sample_burst)
+        self._classes = Buckets(settings.classes_per_second, settings.class_burst)
+        self._bytes = Buckets(settings.bytes_per_second, settings.bytes_burst)
+        self._public = Buckets(settings.public_per_second, settings.public_burst)
+        self._public_bytes = Buckets(settings.public_bytes_per_second, settings.public_bytes_burst)
+        self._health = Buckets(settings.health_per_second, settings.health_burst)
+
+    def key_of(self, request: Request) -> ApiKey | None:
+        """Return the key of a request; without a good one it counts against its address, and there is none."""
+        token = token_of(request) or ""
+        key = self._access.find(token, look=False)
+        if key is None:
+            self.public(request)  # who guesses is slowed down
+            key = self._access.find(token)
+        if key is not None:
+            request.scope[KEY] = key.name
+        return key
+
+    def name_of(self, request: Request) -> str:
+        """Return whom a request counts as that was not counted yet: the name of a key that is known, or an address."""
+        key = self._known(request)
+        return address_of(request) if key is None else key.name
+
+    def _known(self, request: Request) -> ApiKey | None:
+        token = token_of(request)
+        return None if token is None else self._access.find(token, look=False)
+
+    def require(self, request: Request, *scopes: str) -> ApiKey:
+        """Return the key of a request if it has one of these scopes, or refuse; without a scope, any will do.
+
+        The buckets come first: whatever a request is refused for, it counts, and one too many costs next to nothing.
+        """
+        key = self.key_of(request)
+        if key is None:
+            raise Refusal("unauthorized", "send an API key that is good: Authorization: Bearer nsk_...")
+        self._count_key(key)
+        if scopes and not any(map(key.may, scopes)):
+            raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
+        return key
+
+    def count_early(self, request: Request) -> None:
+        """Count a request before its route is looked for, unless its route counts a key."""
+        path = request.scope["path"]
+        if path in _HEALTH:
+            self._count(request, "health_per_second", self._health)
+        elif token_of(request) is None or not path.startswith(_KEYED):
+            self.public(request)
+
+    def public(self, request: Request) -> None:
+        """Count a request that needs no key, once: against its key if it has a good one, or against its address."""
+        if "neverseen.counted" not in request.scope:
+            self._count(request, "public_per_second", self._public)
+
+    def _count(self, request: Request, setting: str, buckets: Buckets) -> None:
+        request.scope["neverseen.counted"] = True
+        key = self._known(request)  # who guesses counts below
+        if key is not None:
+            request.scope[KEY] = key.name
+            self._count_key(key)
+            return
+        wait = buckets.take(address_of(request))
+        if wait:
+            limit = f"{setting} = {getattr(self._settings, setting):g}"
+            words = f"this address asks too often ({limit}): wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
+
+    def _count_key(self, key: ApiKey) -> None:
+        self._limit(self._requests.take(key.name), "asks too often", "requests_per_second")
+
+    def may_see(self, request: Request, key: ApiKey, row: RequestRow) -> bool:
+        """Return whether a request may be shown that was carried out: it is of this key, or the key sees all."""
+        if key.may("audit") or row.client == key.name:
+            return True
+        token = token_of(request)
+        return token is not None and row.maker is not None and hmac.compare_digest(row.maker, maker_of(token, row.id))
+
+    def require_samples(self, key: ApiKey) -> None:
+        """Refuse a key that has sent all samples that it may send for now, before anything is read."""
+        self._limit(self._samples.wait(key.name), "sends too many samples", "samples_per_second")
+
+    def count_samples(self, key: ApiKey, samples: int) -> None:
+        """Count samples against a key."""
+        self._limit(self._samples.take(key.name, samples), "sends too many samples", "samples_per_second")
+
+    def count_classes(self, key: ApiKey, new: int) -> None:
+        """Count new classes against a key."""
+        if new:
+            self._limit(self._classes.take(key.name, new), "brings too many new classes", "classes_per_second")
+
+    def count_body(self, request: Request, key: ApiKey | None, most: int) -> Callable[[int], None] | None:
+        """Count the bytes of a body; return what is to be told of bytes that come, if they count as they come.
+
+        They count before they are received, which takes time and room too. Where a request does not say how many they
+        are, or says too many, they count as they come, whatever becomes of it. Who has none left is refused before.
+        """
+        said = declared(request)
+        buckets, client = (self._public_bytes, address_of(request)) if key is None else (self._bytes, key.name)
+        if said is not None and said <= most:
+            wait, count = buckets.take(client, said), None
+        else:
+            wait, count = buckets.wait(client), partial(buckets.spend, client)
+        if wait and said is not None and said > most:
+            raise too_large(most)  # waiting would not help
+        if wait and key is None:
+            words = "this address sends too much without a key: wait as long as Retry-After says"
+            raise Refusal("rate_limited", words, wait=wait)
+        self._limit(wait, "sends too much", "bytes_per_second", "")
+        return count
+
+    def _limit(self, wait: float, does: str, setting: str, style: str = "g") -> None:
+        if wait:
+            limit = f"{setting} = {getattr(self._settings, setting):{style}}"
+            raise Refusal("rate_limited", f"this key {does} ({limit}): wait as long as Retry-After says", wait=wait)

@@ -1,0 +1,116 @@
+"""`Reception`: the bodies of requests and what is in them, counted before they are read and while they are held."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from starlette.requests import Request
+
+from neverseen.service.edge import messages
+from neverseen.service.edge.access import ApiKey
+from neverseen.service.edge.apart import Apart
+from neverseen.service.edge.bodies import Bodies, content_type
+from neverseen.service.edge.callers import Callers
+from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, require_room
+from neverseen.service.edge.made import ROWS, Made, share_of
+from neverseen.service.edge.requests import client_of
+from neverseen.service.edge.shares import Shares
+from neverseen.service.edge.threads import Threads
+from neverseen.service.operations.settings import Settings
+
+_SMALL, _TINY = 2**15, 2**11  # bytes of a body that may be read at once, and of one that always is
+_PARTS, _NUMBERS = 256, 4096  # strings, lists and objects, and values, of one that may: half a millisecond
+
+
+class Reception:
+    """Receives and reads bodies.
+
+    Parameters
+    ----------
+    settings : Settings
+    bounds : Bounds
+        What one body may hold.
+    callers : Callers
+    made : Made
+        Counts the rows of features in bodies.
+    readers : Apart
+        The processes that read what takes long, or is an image.
+    threads : Threads
+    admitted : callable
+        Waits until a body of so many bytes may be read on the event loop.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        bounds: Bounds,
+        callers: Callers,
+        made: Made,
+        readers: Apart,
+        threads: Threads,
+        admitted: Callable[[Request, int], Awaitable[None]],
+    ) -> None:
+        self._settings, self._bounds, self._callers, self._made = settings, bounds, callers, made
+        self._readers, self._threads, self._admitted = readers, threads, admitted
+        self._bodies = Bodies(settings)
+        self._pixels = Shares(settings.max_waiting_pixels, settings.max_waiting_pixels // 2)
+
+    @asynccontextmanager
+    async def received(self, request: Request, action: str, key: ApiKey) -> AsyncIterator[tuple[bytearray, Given]]:
+        """Hand out a body to learn, predict or forget, and what it holds; both count until this is left."""
+        settings, bounds = self._settings, self._bounds
+        most = settings.max_body
+        if content_type(request, JSON, FORM) == JSON:
+            most = min(most, settings.max_json)
+        self._callers.require_samples(key)  # of one that has none left, nothing is read
+        unpacked, rows, share = 0, 0, share_of(ROWS, settings.max_waiting_bytes)
+        take = partial(self._made.take, request.scope, key.name, ROWS)
+
+        def room(amount: int) -> bool:
+            nonlocal unpacked, rows
+            if bounds.kind != "images":
+                rows = amount * (bounds.row_bytes if bounds.kind == "features" else 1)
+                return take(min(rows, share))
+            if not self._pixels.take(key.name, amount):
+                return False
+            unpacked += amount
+            return True
+
+        async with self.body(request, key, most) as content:
+            try:
+                given = await self._read(request, action, key, content, room)
+                if action != "predict":  # its features wait for the writer, in a byte each
+                    rows += len(given.samples) * bounds.n_features
+                    require_room(take, min(rows, share))
+                yield content, given
+            finally:
+                self._pixels.give(key.name, unpacked)
+                self._made.give(request.scope, ROWS)
+
+    @asynccontextmanager
+    async def body(self, request: Request, key: ApiKey | None, most: int) -> AsyncIterator[bytearray]:
+        """Hand out a body whose bytes count against the key, or the address."""
+        count = self._callers.count_body(request, key, most)
+        async with self._bodies.receiving(request, client_of(request), most, key is None, count) as content:
+            yield content
+
+    async def _read(
+        self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
+    ) -> Given:
+        kind = request.headers["content-type"]
+        if self._bounds.kind != "images" and reads_fast(content, kind):
+            await self._admitted(request, len(content))
+            return READERS[action](bytes(content), kind, self._bounds, partial(require_room, room))
+        about, parts = await self._readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
+        return await self._threads.do(client_of(request), messages.unpacked, about, parts)
+
+
+def reads_fast(content: bytearray, content_type: str) -> bool:
+    """Return whether a body can be read while everybody waits: it is tiny, or has few values for its size."""
+    if len(content) <= _TINY:
+        return True
+    if len(content) > _SMALL or not content_type.lower().startswith(JSON):
+        return False
+    return content.count(b",") <= _NUMBERS and all(content.count(mark) <= _PARTS for mark in (b'"', b"[", b"{"))

@@ -1,0 +1,118 @@
+"""Whether ledger, sums and certificates of a store agree: each may come from a copy of another day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from neverseen.engine.definiteness import why_impossible
+from neverseen.engine.packing import pack_triangle
+from neverseen.engine.statistics import Statistics
+from neverseen.errors import StoreDamagedError
+from neverseen.proof.certificates import Certificate, check_chain
+from neverseen.store.parts import SUMS, Parts
+
+
+def check(parts: Parts, statistics: Callable[[], Statistics]) -> None:
+    """Raise unless all of a store is whole and agrees, with the sums that `statistics` returns; see `Store.check`."""
+    parts.ledger.check()
+    if certificates := parts.publications.certificates():
+        check_chain(certificates, parts.description.public_key)
+    _require_listed(parts, certificates)
+    for _ in range(10):  # another process may change it meanwhile, and remove what is being read
+        before = parts.standing()
+        try:
+            sums = statistics()
+            require_held(parts, sums)
+            require_stated(parts, sums)
+            _require_made_up(parts, sums)
+            return
+        except StoreDamagedError:
+            if before == parts.standing():
+                raise
+    raise StoreDamagedError(f"{parts.folder} does not hold still: try again when it changes less")
+
+
+def require_held(parts: Parts, sums: Statistics) -> None:
+    """Raise `StoreDamagedError` unless sums and ledger have as many samples of each class, and none is forgotten.
+
+    Nobody but this process adds to what was forgotten from here on, so publishing need not look again.
+    """
+    require_same(parts, sums, parts.ledger.total())
+    if not parts.ledger.is_outdated and parts.ledger.holds_pending():
+        raise StoreDamagedError(
+            f"the ledger of {parts.folder} is damaged: a sample that it holds is noted as forgotten. Restore it from a "
+            "copy"
+        )
+
+
+def require_same(parts: Parts, sums: Statistics, rows: int | None = None) -> None:
+    """Raise `StoreDamagedError` unless the ledger notes as many samples of each class as the sums are of.
+
+    `rows` is how many there are, where they were counted.
+    """
+    held = parts.ledger.counts()
+    rows = sum(held.values()) if rows is None else rows
+    if held != dict(sums.counts) or rows != sums.total:
+        raise StoreDamagedError(
+            f"the ledger of {parts.folder} and its sums are not of the same samples ({rows} and {sums.total}): restore "
+            "both from one copy"
+        )
+
+
+def require_stated(parts: Parts, sums: Statistics) -> None:
+    """Raise `StoreDamagedError` unless version and sums are those that the newest certificate states.
+
+    Without the version's file it can be published again. Samples that it states and that are not held must be noted
+    as forgotten: the next certificate would deny it otherwise. The sums can be compared if nothing changed since:
+    then none is pending, and as many samples are held. Else nobody has signed for them yet.
+    """
+    publications, ledger = parts.publications, parts.ledger
+    number, gone = publications.number, len(ledger.pending())
+    if number == 0:
+        return
+    if publications.version_path(number).exists():
+        publications.newest_version()
+    after = publications.checked(number).after
+    learned, held = ledger.learned_since_certificate()
+    if not held - learned <= after.samples <= held - learned + gone:
+        raise StoreDamagedError(
+            f"the ledger of {parts.folder} has {held - learned} samples of certificate {number} and {gone} forgotten "
+            f"since, and the certificate states {after.samples}: restore ledger and sums from one copy"
+        )
+    unchanged = gone == 0 and sums.total == after.samples > 0  # without samples the sums are zero
+    if unchanged and sums.digest() != after.statistics:
+        raise StoreDamagedError(
+            f"the sums in {parts.folder / SUMS} are not those that certificate {number} states, and the ledger has no "
+            "change since: restore ledger and sums from one copy"
+        )
+
+
+def _require_listed(parts: Parts, certificates: list[Certificate]) -> None:
+    """Raise `StoreDamagedError` unless certificates list just what the ledger says they do."""
+    listed = {(bytes.fromhex(each), entry.number) for entry in certificates for each in entry.commitments}
+    known = len(certificates)  # another process may publish more meanwhile
+    said = [row in listed for row in parts.ledger.certified() if row[1] <= known]
+    if not all(said) or len(said) != len(listed):
+        raise StoreDamagedError(
+            f"the ledger of {parts.folder} names other receipts as forgotten than its certificates list: restore it "
+            "from a copy"
+        )
+
+
+def _require_made_up(parts: Parts, sums: Statistics) -> None:
+    """Raise `StoreDamagedError` unless the sums of classes, if there are any, make up the sums of all."""
+    if sums.class_grams is None:
+        return
+    left = pack_triangle(sums.hardware.numpy(sums.gram)).astype(np.int64)
+    wrong = False
+    for name, row in zip(sums.classes, sums.cross().T, strict=True):
+        packed = sums.class_grams.packed(name)
+        wrong |= why_impossible(packed, row[np.newaxis], [sums.counts[name]]) is not None
+        left -= packed
+    if wrong or left.any():
+        raise StoreDamagedError(
+            f"the sums of classes in {parts.folder / SUMS} are not those of any samples, or do not make up the sums of "
+            "all: restore them from a copy"
+        )

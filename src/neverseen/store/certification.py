@@ -1,0 +1,87 @@
+"""What is held becomes a version that readers see, with a signed certificate."""
+
+from __future__ import annotations
+
+from neverseen.engine.statistics import Statistics
+from neverseen.errors import LedgerError, StoreDamagedError
+from neverseen.ledger import Writing
+from neverseen.model.exact import ExactModel
+from neverseen.model.versions import Version
+from neverseen.proof.certificates import AuditHead, Certificate, State, issue
+from neverseen.proof.signing import SigningKey
+from neverseen.store.agreement import require_same
+from neverseen.store.parts import SIGNING_KEY, Parts
+from neverseen.store.publications import CERTIFICATES, NEWEST, note_of
+
+
+def certify(parts: Parts, model: ExactModel, always: bool, audit: AuditHead | None) -> Certificate:
+    """Publish what a model holds, if it changed or `always`; see `Store.publish`."""
+    ledger, publications, named = parts.ledger, parts.publications, parts.configuration
+    with model.locked():
+        ledger.require_claim()
+        number = publications.number
+        previous = None if number == 0 else publications.checked(number)
+        before = State.empty(named) if previous is None else previous.after
+        pending = ledger.pending()
+        require_same(parts, model.statistics)
+        version = Version.of(model)
+        after = state_of(model.statistics, version, named)
+        if previous is not None and after == before and not pending and not always:
+            if not publications.version_path(number).exists():  # lost, or removed because it was wrong
+                publications.write_version(number, version)
+            return previous
+        learned = after.samples - before.samples + len(pending)
+        bits, key = parts.description.configuration.grid_bits, _signing_key(parts)
+        certificate = issue(
+            number + 1, None, named, before, after, learned, len(pending), pending, bits, previous, key, audit
+        )
+        publications.write_version(number + 1, version)
+        _commit(parts, certificate)
+        parts.tidy()
+        return certificate
+
+
+def state_of(statistics: Statistics, version: Version, configuration: str) -> State:
+    """Return what a certificate states of sums and their version."""
+    if statistics.total == 0:
+        return State.empty(configuration)
+    return State(statistics.digest(), version.digest(), statistics.total, len(version.classes))
+
+
+def note_published(writing: Writing, certificate: Certificate) -> None:
+    """Note in the ledger that a certificate is the newest."""
+    writing.set_meta("published", str(certificate.number))
+    writing.set_meta(NEWEST, note_of(certificate))
+    writing.certify(certificate.number)
+
+
+def _commit(parts: Parts, certificate: Certificate) -> None:
+    """Write a certificate, and note it in the ledger.
+
+    The file comes last before the commit. If that fails, nothing else may be changed until the store is opened
+    again: what is signed must stay what the ledger comes to.
+    """
+    number = certificate.number
+    try:
+        with parts.ledger.writing() as writing:
+            note_published(writing, certificate)
+            parts.publications.add(certificate)
+    except BaseException as error:
+        if not parts.publications.certificate_path(number).exists() or getattr(error, "uncertain", False):
+            raise
+        parts.ledger.stop_writing()
+        if not isinstance(error, Exception):
+            raise
+        raise LedgerError(
+            f"certificate {number} is in {parts.folder / CERTIFICATES}, and was not noted in the ledger ({error}): "
+            "open the store again, and that is made up for",
+            uncertain=True,
+        ) from error
+
+
+def _signing_key(parts: Parts) -> SigningKey:
+    path = parts.folder / SIGNING_KEY
+    found = SigningKey.load(path)
+    if found.public != parts.description.public_key:
+        raise StoreDamagedError(f"{path} is not the key that this store signs with: restore it from a copy")
+    return found

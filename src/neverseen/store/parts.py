@@ -1,0 +1,81 @@
+"""What an open store consists of, handed to those who work on all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from neverseen.errors import ConfigurationError
+from neverseen.hardware import Hardware
+from neverseen.ledger import Ledger, in_file
+from neverseen.proof.keys import Keyring
+from neverseen.store.description import Description
+from neverseen.store.publications import VERSIONS, Publications, files_in
+from neverseen.store.snapshots import files_of
+
+KEYS, SIGNING_KEY, LOCK, LEDGER, SUMS = "keys.json", "signing.json", "lock", "ledger.sqlite", "sums"
+"""Names of files in the folder; `SUMS` is a folder itself."""
+
+
+class Parts(NamedTuple):
+    """The parts of a store. `clock` returns the Unix time in seconds."""
+
+    folder: Path
+    description: Description
+    ledger: Ledger
+    publications: Publications
+    hardware: Hardware
+    clock: Callable[[], float]
+
+    @classmethod
+    def open(cls, folder: Path, description: Description, hardware: Hardware, clock: Callable[[], float]) -> Parts:
+        """Open the ledger of a store."""
+        ledger = Ledger(description.ledger or in_file(folder / LEDGER))
+        return cls(folder, description, ledger, Publications(folder, description, ledger, hardware), hardware, clock)
+
+    @property
+    def configuration(self) -> str:
+        """The digest of the configuration, in hexadecimal."""
+        return self.description.configuration.digest().hex()
+
+    def standing(self) -> tuple[str | None, ...]:
+        """Return what differs once the ledger has changed."""
+        return tuple(map(self.ledger.meta, ("sequence", "snapshot", "published", "writer")))
+
+    def require_own(self, keys: Keyring | None) -> Keyring | None:
+        """Return keys, if there are any; refuse those of another store."""
+        if keys is not None and self.ledger.meta("key_check") not in (None, keys.membership.check()):
+            raise ConfigurationError("the keys are not those that this store was made with")
+        return keys
+
+    def tidy(self) -> None:
+        """Remove sums and versions that the ledger does not name: left by a process that died, or replaced.
+
+        Certificates are never removed: what is signed stays.
+        """
+        wanted = {
+            SUMS: files_of(self.folder / SUMS, self.ledger.meta("snapshot") or ""),
+            VERSIONS: {self.publications.version_path(self.publications.number).name},
+        }
+        for name, keep in wanted.items():
+            for path in files_in(self.folder / name):
+                if path.name not in keep:
+                    path.unlink()
+
+    def status(self) -> dict[str, Any]:
+        """Return how the store stands, as JSON values."""
+        counts = self.ledger.counts()
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        return {
+            "backbone": self.description.backbone["name"],
+            "bytes": sum(path.stat().st_size for path in files),
+            "classes": len(counts),
+            "configuration": self.configuration,
+            "folder": str(self.folder),
+            "forgets_to_publish": len(self.ledger.pending()),
+            "published": self.publications.number,
+            "samples": sum(counts.values()),
+            "samples_by_class": counts,
+            "sealed": self.ledger.meta("unsealed") is None,
+        }

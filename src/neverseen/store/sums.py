@@ -1,0 +1,119 @@
+"""The sums of a store: a snapshot, and the journal of what changed since."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+from neverseen.engine.definiteness import why_impossible
+from neverseen.engine.packing import pack_triangle
+from neverseen.engine.statistics import Statistics
+from neverseen.errors import ConfigurationError, LimitError, NotLearnedError, StoreDamagedError
+from neverseen.holdings import LEARN
+from neverseen.ledger import JournalRow
+from neverseen.model.exact import ExactModel
+from neverseen.proof.keys import Key
+from neverseen.store.description import NAME
+from neverseen.store.held import LedgerHoldings
+from neverseen.store.journal import gathered
+from neverseen.store.parts import SUMS, Parts
+from neverseen.store.snapshots import read_snapshot, release_classes, write_snapshot
+
+FOLD_BYTES = 2**26
+"""A journal of more bytes is folded into a snapshot."""
+FOLD_SECONDS = 3600.0
+"""A journal older than this is folded at the next change."""
+
+
+def snapshot_of(parts: Parts) -> str:
+    """Return the name of the snapshot that the journal follows on."""
+    name = parts.ledger.meta("snapshot")
+    if name is None:
+        raise StoreDamagedError(f"the ledger of {parts.folder} names no snapshot: restore it from a copy")
+    return name
+
+
+def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
+    """Return the model of a snapshot and of the journal since."""
+    description, folder = parts.description, parts.folder
+    statistics = read_snapshot(folder / SUMS, snapshot, parts.hardware)
+    size = description.configuration.encoder.code_size(description.n_features)
+    if (statistics.size, statistics.class_grams is not None) != (size, description.track_classes):
+        raise StoreDamagedError(
+            f"the sums in {folder / SUMS} have {statistics.size} codes where {NAME} has {size}, or only one of the two "
+            "tracks classes: restore both from one copy"
+        )
+    holdings = LedgerHoldings(key, parts.ledger, parts.clock)
+    model = ExactModel(description.configuration, description.n_features, holdings, parts.hardware, statistics)
+
+    def noted() -> Iterator[JournalRow]:
+        for record in parts.ledger.journal():
+            holdings.noted(record)
+            yield record
+
+    sums, why, gone = model.statistics, None, False
+    try:
+        for change in gathered(noted(), model.n_features):
+            gone |= change.kind != LEARN
+            model.replay(change)
+    except (NotLearnedError, LimitError, ConfigurationError) as error:
+        why = str(error)
+    if why is None and gone:  # what only adds samples cannot make impossible sums of possible ones
+        packed = pack_triangle(sums.hardware.numpy(sums.gram))
+        why = why_impossible(packed, sums.cross().T, [sums.counts[each] for each in sums.classes])
+    if why is not None:
+        raise StoreDamagedError(
+            f"the journal of {folder} cannot have followed on its sums: {why}. Restore both from one copy"
+        )
+    return model
+
+
+def read_sums(parts: Parts) -> Statistics:
+    """Return the sums as they are on disk, while another process may change them."""
+    for _ in range(10):  # the writer may fold, and remove this snapshot, meanwhile
+        snapshot = snapshot_of(parts)
+        try:
+            stored = read_model(parts, snapshot, None)
+        except StoreDamagedError:
+            if snapshot == snapshot_of(parts):
+                raise
+            continue
+        if snapshot == snapshot_of(parts):
+            return stored.statistics
+    raise StoreDamagedError(f"the sums in {parts.folder / SUMS} do not hold still: try again")
+
+
+def fold_if_due(parts: Parts, model: ExactModel) -> None:
+    """Fold a journal that is long or old, after a change; whoever made the change is warned if it fails."""
+    held = _holdings(model)
+    if held.journal_bytes > FOLD_BYTES or (held.journal_bytes and parts.clock() - held.folded > FOLD_SECONDS):
+        try:
+            fold(parts, model)
+        except Exception as error:  # what led here is on disk and stands: who made it must hear that it was made
+            why = str(error) or type(error).__name__
+            warnings.warn(
+                f"the journal of {parts.folder} was not folded, and will be with a later change: {why}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+def fold(parts: Parts, model: ExactModel) -> None:
+    """Write the sums as a snapshot, and drop the journal that led to them."""
+    held, folder = _holdings(model), parts.folder / SUMS
+    with model.locked():
+        parts.ledger.require_claim()
+        name = write_snapshot(folder, model.statistics)
+        with parts.ledger.writing() as writing:
+            writing.set_meta("snapshot", name)
+            writing.drop_journal(held.last_record)
+        held.journal_bytes = 0
+        release_classes(folder, name, model.statistics)
+        held.folded = parts.clock()
+        parts.tidy()
+
+
+def _holdings(model: ExactModel) -> LedgerHoldings:
+    if not isinstance(model.holdings, LedgerHoldings):  # `read_model` made them
+        raise TypeError("the holdings of a store are in its ledger")
+    return model.holdings
