@@ -27,7 +27,7 @@ CODES: dict[str, tuple[int, str]] = {
     "not_found": (404, "There is nothing of this kind, or nothing that this key may know of."),
     "not_learned": (404, "The model does not hold such a sample or class."),
     "features_moved": (404, "The sample was learned, but its features come out differently now: use its receipt."),
-    "receipt_rejected": (404, "A receipt is altered, foreign, or cut short: no sample is held under it."),
+    "receipt_rejected": (404, "A receipt is altered, foreign, cut short, or of a dropped key: it tells nothing now."),
     "method_not_allowed": (405, "The path does not take this method."),
     "timeout": (408, "The body did not come in time, or too slowly."),
     "already_forgotten": (409, "A receipt was used before: no sample is held under it."),
@@ -52,7 +52,7 @@ CODES: dict[str, tuple[int, str]] = {
     "internal": (500, "A mistake of the service."),
     "busy": (503, "Too much waits already: wait as long as Retry-After says."),
     "unavailable": (503, "The store cannot be written now. A request with an idempotency key can be sent again."),
-    "stopping": (503, "The service is about to stop."),
+    "stopping": (503, "The service is about to stop. A request with an idempotency key can be sent again."),
     "no_room": (507, "With so many classes, the model could not be published in the memory that there is."),
 }
 """Each code, with its status and what it means."""
