@@ -46,11 +46,10 @@ $(VENV)/.browser: | $(VENV)/bin/python
 test: $(VENV)/.dev $(VENV)/.browser ## run every test, two files at a time
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
-QUICK := arithmetic encoding fixedpoint rational solver statistics holdings labels model certificates keys receipts \
-	witness saving vectors forgetting store store_arrays versions walk
+QUICK := encoding engine holdings model proof store/test_store.py store/test_arrays.py test_labels.py test_vectors.py test_walk.py
 
 quick: $(VENV)/.dev ## within a minute: the engine, models, proofs and stores, without services, browsers and benchmarks
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal $(QUICK:%=tests/test_%.py)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal $(QUICK:%=tests/%)
 
 lint: $(VENV)/.dev ## check style
 	$(VENV)/bin/ruff check .

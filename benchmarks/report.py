@@ -22,7 +22,7 @@ from benchmarks.paper.results import Results, read_runs
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 DEMO = RESULTS / "demo-2-cores.json"
-PAGES = ("README.md", "docs/costs.md", "docs/paper.md", "docs/service.md")
+PAGES = ("README.md", "docs/costs.md", "docs/paper.md", "docs/service.md", "docs/service-load.md")
 MARK = re.compile(r"<!-- results: (\w+) -->")
 Rows = Iterator[list[str]]
 

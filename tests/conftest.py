@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # not all of the tests need what databases need
 
     from neverseen.ledger import Ledger
     from tests.postgresql import Server
-    from tests.test_console import Running
+    from tests.service.test_console import Running
 
 settings.register_profile(
     "neverseen", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -96,7 +96,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def tab(browser: Browser, service: Running) -> Iterator[Page]:
     """A tab that the tests of a file share: a new one costs more than most tests."""
-    from tests.test_console import opened
+    from tests.service.test_console import opened
 
     with opened(browser, service) as found:
         yield found
@@ -105,7 +105,7 @@ def tab(browser: Browser, service: Running) -> Iterator[Page]:
 @pytest.fixture
 def page(tab: Page, service: Running) -> Iterator[Page]:
     """The shared tab, signed in, with nothing in it of the tests before."""
-    from tests.test_console import signed_in, watched
+    from tests.service.test_console import signed_in, watched
 
     signed_in(tab, service.admin)
     with watched(tab, service):

@@ -79,7 +79,7 @@ def openapi() -> dict[str, Any]:
 
     from neverseen.service import create_app
     from neverseen.service.edge.documented import document
-    from tests.service import BACKBONE, KEYS, new_store
+    from tests.services import BACKBONE, KEYS, new_store
 
     with tempfile.TemporaryDirectory() as place:
         app = create_app(new_store(Path(place) / "store"), backbone=BACKBONE, keys=KEYS, hardware="numpy")

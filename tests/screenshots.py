@@ -16,7 +16,7 @@ from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.service.operations.settings import service_folder
 from tests import chromium
-from tests.test_console import Running, call, go, opened, running
+from tests.service.test_console import Running, call, go, opened, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -68,7 +68,7 @@ def pictures(service: Running, browser: Browser, sample: np.ndarray, receipts: l
         shot(page, "overview", whole=True)
         go(page, "/#/forget")
         page.get_by_label("Receipts", exact=True).fill("\n".join(receipts[:3]))
-        page.get_by_role("button", name="Show what would go").click()
+        page.get_by_role("button", name="Show the effect").click()
         page.get_by_role("dialog").wait_for()
         shot(page, "forget")
         page.get_by_role("button", name="Forget 3 samples").click()

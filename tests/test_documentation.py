@@ -88,8 +88,9 @@ def test_the_page_of_routes_is_up_to_date_and_says_what_each_field_is() -> None:
 def test_every_setting_of_the_service_is_described_with_its_default() -> None:
     from neverseen.service.operations.settings import Settings
 
-    table = EXPLAINED.partition("| setting | default | |\n")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (.+) \|$", table, re.MULTILINE)
+    tables = "".join(re.findall(r"^\| setting \| default \| \|\n((?:\|.*\n)+)", EXPLAINED, re.MULTILINE))
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (.+) \|$", tables, re.MULTILINE)
+    assert len(rows) == len({name for name, _, _ in rows})
     known = {field.name: field.default for field in dataclasses.fields(Settings)}
     told = {name: default.replace(",", "") for name, default, _ in rows}
     assert sorted(told) == sorted(known)

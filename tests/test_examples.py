@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import neverseen
-from tests.service import WITHOUT_TORCH
+from tests.services import WITHOUT_TORCH
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -1,4 +1,4 @@
-"""What holds the house together: no package reaches into another's underscore names."""
+"""What holds the house together: no package reaches into another's underscore names, and no file is too long."""
 
 from __future__ import annotations
 
@@ -76,3 +76,8 @@ def test_an_intrusion_is_found(tmp_path: Path) -> None:
         "from neverseen.store import _x\ndef f(store, row):\n    row._replace(a=1)\n    return store._ledger\n"
     )
     assert intrusions([path], {"_x", "_ledger"}) == ["bad.py:1: _x", "bad.py:4: _ledger"]
+
+
+def test_no_file_is_longer_than_450_lines() -> None:
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in SOURCE.rglob("*.py")}
+    assert {str(path): length for path, length in lengths.items() if length >= 450} == {}

@@ -17,7 +17,7 @@ from neverseen.backbones import contents
 from neverseen.cli import app
 from neverseen.holdings import deciding
 from neverseen.ledger import Ledger
-from tests.service import ROWS, new_store, running
+from tests.services import ROWS, new_store, running
 
 
 @pytest.fixture

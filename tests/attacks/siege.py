@@ -23,7 +23,7 @@ import neverseen
 from benchmarks import siege_service
 from neverseen.service.edge.access import KeyFile
 from neverseen.service.operations.settings import NAME, service_folder
-from tests.service import ROWS, SCRIPT
+from tests.services import ROWS, SCRIPT
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,8 +85,8 @@ class Watch:
 
 @contextmanager
 def besieged(folder: Path, kind: str = "features", **settings: Any) -> Iterator[Besieged]:
-    """Start a service for features, as in `tests.service`, or for images, as in `benchmarks.siege_service`."""
-    from tests.service import new_store
+    """Start a service for features, as in `tests.services`, or for images, as in `benchmarks.siege_service`."""
+    from tests.services import new_store
 
     (siege_service.create if kind == "images" else new_store)(folder)
     keys = KeyFile(service_folder(folder))

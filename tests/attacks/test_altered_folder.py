@@ -40,7 +40,7 @@ from neverseen.store.description import Description
 from neverseen.store.publications import Publications
 from neverseen.store.snapshots import read_snapshot, write_snapshot
 from tests.attacks.test_rollback import contents, refused
-from tests.test_store import IDS, KEYS, LABELS, ROWS, never, new, opened
+from tests.store.test_store import IDS, KEYS, LABELS, ROWS, never, new, opened
 
 
 @pytest.fixture(scope="module")

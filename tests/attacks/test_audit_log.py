@@ -38,7 +38,7 @@ from neverseen.service.operations.audit import AuditLog
 from neverseen.service.writer import queue as queue_module
 from neverseen.service.writer.jobs import FORGET, Job
 from neverseen.service.writer.queue import Writer
-from tests.service import KEYS, Running, never, running, samples
+from tests.services import KEYS, Running, never, running, samples
 
 KEY = audit_key(KEYS)
 STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.test_console import Running, call, centre, drop, go, new_store, running
+from tests.service.test_console import Running, call, centre, drop, go, new_store, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -92,7 +92,7 @@ def test_classes_that_are_to_be_forgotten(page: Page) -> None:
             continue
         page.get_by_label("Label", exact=True).fill(label)
         page.get_by_label("Kind").select_option("text")
-        page.get_by_role("button", name="Show what would go").click()
+        page.get_by_role("button", name="Show the effect").click()
         assert dialog.locator("td.text").text_content() == shown
         assert hidden_in(page) == set()
         dialog.get_by_role("button", name="Cancel").click()
@@ -168,7 +168,7 @@ def test_names_of_files(page: Page) -> None:
     go(page, "/#/forget")
     drop(page, ".drop", TURNED, "hello")
     page.locator(".drop").get_by_text(f"{HOSTILE[TURNED]} will be read").wait_for()
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.locator(".notice").get_by_text(f"{HOSTILE[TURNED]}, line 1 is not a receipt").wait_for()
     assert hidden_in(page) == set()
 

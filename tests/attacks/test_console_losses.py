@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.test_console import Running, call, centre, forgotten, go, hurried, learned, new_store, opened, running, until
+from tests.service.test_console import (
+    Running,
+    call,
+    centre,
+    forgotten,
+    go,
+    hurried,
+    learned,
+    new_store,
+    opened,
+    running,
+    until,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, Route
@@ -76,11 +88,11 @@ def test_a_forget_without_an_answer_that_is_called_off(page: Page, service: Runn
     page.route("**/v1/forget", cut)
     go(page, "/#/forget")
     page.get_by_label("Receipts", exact=True).fill(receipt)
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.get_by_role("button", name="Forget 1 sample").click()
     page.get_by_role("dialog").get_by_text("Confirming again is safe").wait_for()
     page.get_by_role("button", name="Cancel").click()
-    page.locator("main .notice").get_by_text("it may have been carried out all the same").wait_for()
+    page.locator("main .notice").get_by_text("The request may still have been carried out").wait_for()
     assert "othing was changed" not in page.locator("main").inner_text()
     assert "othing was changed" not in page.locator("#announce").inner_text()
 
@@ -104,13 +116,13 @@ def holding(page: Page, path: str) -> list[Route]:
 def confirm(page: Page, receipt: str) -> None:
     """Ask for a receipt to be forgotten on the page for it, and confirm it."""
     page.get_by_label("Receipts", exact=True).fill(receipt)
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.get_by_role("button", name="Forget 1 sample").click()
 
 
 def assert_unsure(page: Page) -> None:
     """Nobody is told that nothing was changed."""
-    page.locator("main .notice").get_by_text("it may have been carried out all the same").wait_for()
+    page.locator("main .notice").get_by_text("The request may still have been carried out").wait_for()
     assert "othing was changed" not in page.locator("main").inner_text()
     assert "othing was changed" not in page.locator("#announce").inner_text()
 
@@ -272,7 +284,7 @@ def test_signing_out(page: Page) -> None:
     assert json.loads(Path(saved.value.path()).read_text())["receipt"] == receipt
     page.get_by_role("heading", name="Sign in").wait_for()
     page.goto("/#/receipts")  # the next person at this tab
-    page.locator("main").get_by_text("This tab was given no receipts.").wait_for()
+    page.locator("main").get_by_text("This tab has received no receipts.").wait_for()
 
 
 def test_an_answer_that_is_lost(page: Page, service: Running) -> None:
@@ -345,7 +357,7 @@ def test_asking_again_that_is_refused(page: Page, service: Running) -> None:
         notice.get_by_text("The samples may have been learned.").wait_for()
         assert leaving_asks(page)
         page.get_by_role("button", name="Learn", exact=True).click()
-        notice.get_by_text("First settle the request before").wait_for()
+        notice.get_by_text("First finish the earlier request").wait_for()
         again.click()
         page.locator(".batch").nth(number).wait_for()
         assert len(kept(page)) == number + 1

@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from neverseen import Keyring
-from tests.test_console import (
+from tests.service.test_console import (
     NO_SUBTLE,
     Running,
     altered,
@@ -112,7 +112,7 @@ def test_a_key_that_the_service_does_not_tell(page: Page, service: Running) -> N
     page.route("**/v1/certificates/key", lambda route: route.fulfill(status=503, json=refused))
     go(page, f"/certificates/{number}")
     page.get_by_role("heading", name="Checked in part").wait_for()
-    check(page, "signature").get_by_text("Whether that is this service's key is not known").wait_for()
+    check(page, "signature").get_by_text("Whether this is the service's key could not be checked").wait_for()
     assert check(page, "signature").locator(".good").count() == 0
     assert page.locator(".verdict.good").count() == 0
 
@@ -256,7 +256,7 @@ def test_a_refusal_and_an_effect_of_what_was_replaced(page: Page, service: Runni
     forgotten(service, used)
     go(page, "/#/forget")
     page.get_by_label("Receipts", exact=True).fill(used)
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     page.locator("main .notice").get_by_text("no sample is held under this receipt").wait_for()
     page.get_by_label("Receipts", exact=True).fill(held)
     assert page.locator("main .notice").count() == 0
@@ -267,11 +267,11 @@ def test_a_refusal_and_an_effect_of_what_was_replaced(page: Page, service: Runni
         asked.append(route)
 
     page.route("**/v1/forget?dry_run=true", hold)
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     until(page, lambda: bool(asked))
     page.get_by_label("Receipts", exact=True).fill(used)
     asked[0].continue_()
-    page.get_by_role("button", name="Show what would go").wait_for()
+    page.get_by_role("button", name="Show the effect").wait_for()
     assert page.get_by_role("dialog").count() == 0
 
 
@@ -284,7 +284,7 @@ def test_a_list_of_certificates_that_does_not_come(page: Page, service: Running)
     page.route("**/v1/certificates?limit=1", lambda route: route.fulfill(**answers.pop()))
     while answers:
         go(page, "/certificates/1")
-        around.get_by_text("Whether there are newer ones is not known").wait_for()
+        around.get_by_text("There may be newer ones").wait_for()
         assert "This is the newest" not in page.locator("main").inner_text()
 
 
@@ -407,7 +407,7 @@ def test_five_of_four_thousand(page: Page, service: Running) -> None:
     shown = check(page, "mine").locator("details[open] li").all_inner_texts()
     assert shown == [f"all.jsonl, line {place + 1:,}, id s{place}" for place in places]
     with page.expect_download() as saved:
-        check(page, "mine").get_by_role("button", name="Download which").click()
+        check(page, "mine").get_by_role("button", name="Download the list").click()
     told = [json.loads(line) for line in Path(saved.value.path()).read_text().splitlines()]
     assert [place for place, entry in enumerate(told) if entry["listed"]] == places
     assert len(told) == 4000
@@ -417,18 +417,18 @@ def test_five_of_four_thousand(page: Page, service: Running) -> None:
 
 WRONG_ROWS = {
     "1,5;2,5;3,5;4,5": "Row 1 has commas and semicolons",
-    "1,,2,3,4,5,6,7,8": "Row 1 has nothing in place 2",
-    "1;;2;3;4;5;6;7;8": "Row 1 has nothing in place 2",
-    "1\t\t2\t3\t4\t5\t6\t7\t8": "Row 1 has nothing in place 2",
-    "\t1\t2\t3\t4\t5\t6\t7\t8": "Row 1 has nothing in place 1",
-    "1,2,3,4,5,6,7,8,": "Row 1 has nothing in place 9",
+    "1,,2,3,4,5,6,7,8": "Row 1 has no value in place 2",
+    "1;;2;3;4;5;6;7;8": "Row 1 has no value in place 2",
+    "1\t\t2\t3\t4\t5\t6\t7\t8": "Row 1 has no value in place 2",
+    "\t1\t2\t3\t4\t5\t6\t7\t8": "Row 1 has no value in place 1",
+    "1,2,3,4,5,6,7,8,": "Row 1 has no value in place 9",
     "1,5 2,5 3,5 4,5": "Row 1 has something that is not a finite number",
     "1,5\t2,5\t3,5\t4,5": "Row 1 has something that is not a finite number",
     "1 2 3 4 5 6 7 0x10": "Row 1 has something that is not a finite number",
     "1 2 3 4 5 6 7 0b11": "Row 1 has something that is not a finite number",
     "1 2 3 4 5 6 7 Infinity": "Row 1 has something that is not a finite number",
     "1 2 3 4 5 6 7 1e999": "Row 1 has something that is not a finite number",
-    "1 2 3 4 5 6 7 8\n1;2;3;4;5;6;7;": "Row 2 has nothing in place 8",
+    "1 2 3 4 5 6 7 8\n1;2;3;4;5;6;7;": "Row 2 has no value in place 8",
 }
 """Rows that were taken for others, or could be, and what is said of them."""
 
@@ -471,13 +471,13 @@ def test_labels_that_are_no_whole_numbers(page: Page) -> None:
     labels = {"7": 7, "-7": -7, "0": 0, "007": "007", "-0": "-0", "1e3": "1e3", "0x10": "0x10", "7.0": "7.0"}
     for label in labels:
         page.get_by_label("Label", exact=True).fill(label)
-        page.get_by_role("button", name="Show what would go").click()
+        page.get_by_role("button", name="Show the effect").click()
         page.locator("main .notice").get_by_text("No sample of it.").wait_for()
     assert [json.dumps(label) for label in sent] == [json.dumps(label) for label in labels.values()]
     for label in ("007", "-0", "9007199254740993"):
         page.get_by_label("Label", exact=True).fill(label)
         page.get_by_label("Kind").select_option("whole number")
-        page.get_by_role("button", name="Show what would go").click()
+        page.get_by_role("button", name="Show the effect").click()
         page.locator("main .notice").get_by_text(f"“{label}” is not a whole number").wait_for()
     assert len(sent) == len(labels)
 
@@ -489,7 +489,7 @@ def test_a_class_whose_samples_are_not_told(browser: Browser, service: Running) 
         go(page, "/#/forget")
         page.get_by_label("A whole class").check()
         page.get_by_label("Label", exact=True).fill("secret")
-        page.get_by_role("button", name="Show what would go").click()
+        page.get_by_role("button", name="Show the effect").click()
         dialog = page.get_by_role("dialog")
         dialog.get_by_role("heading", name="The class will be forgotten").wait_for()
         assert dialog.locator("td").all_inner_texts() == ["secret", "all"]
@@ -518,7 +518,7 @@ def test_what_was_learned_again_is_not_called_forgotten(page: Page, service: Run
     look(page, receipt)
     words = check(page, "mine").get_by_text(f"Certificate {number} lists this receipt as forgotten")
     assert "Later versions may have learned the sample again." in words.inner_text()
-    assert "unless it was learned again" in page.locator("main").inner_text()
+    assert "unless they were learned again" in page.locator("main").inner_text()
     sent: list[Any] = []
     page.on("request", lambda request: sent.append(request.url))
     check(page, "mine").get_by_role("button", name="Ask the service what is held now").click()
@@ -573,7 +573,7 @@ def test_the_forget_page_says_what_the_service_knows(page: Page, service: Runnin
     number = forgotten(service, receipt)
     go(page, "/#/forget")
     page.get_by_label("Receipts", exact=True).fill(receipt)
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Show the effect").click()
     notice = page.locator("main .notice")
     notice.get_by_text("The service says that no sample is held under this receipt.").wait_for()
     assert f"Certificate {number} lists it as forgotten" in notice.inner_text()

@@ -14,10 +14,10 @@ import pytest
 
 from neverseen import ConfigurationError, ForgettingModel, Keyring, ReceiptRejectedError, store
 from neverseen.service.edge.errors import Refusal
-from tests.service import BACKBONE as SERVED
-from tests.service import KEYS, SIZE, new_store, running, samples
-from tests.service import classifier as served_classifier
-from tests.test_store import BACKBONE, IDS, LABELS, ROWS, classifier
+from tests.services import BACKBONE as SERVED
+from tests.services import KEYS, SIZE, new_store, running, samples
+from tests.services import classifier as served_classifier
+from tests.store.test_store import BACKBONE, IDS, LABELS, ROWS, classifier
 
 RECIPE = {"kind": "features", "n_features": SIZE, "name": "precomputed"}
 
@@ -39,7 +39,7 @@ def test_a_rotation_while_the_store_is_open(path: Path, keep: int | None) -> Non
     with store.open(path.parent, backbone=BACKBONE) as again:
         again.forget(receipts)
         if keep == 0:
-            with pytest.raises(ReceiptRejectedError, match="of a key since dropped"):
+            with pytest.raises(ReceiptRejectedError, match="the key was dropped"):
                 again.forget(before)
         else:
             again.forget(before)
@@ -146,7 +146,7 @@ def _open_to_others(path: Path, older: bytes) -> None:
 FAULTS: dict[Callable[[Path, bytes], None], str] = {
     _gone: "keys.json is gone",
     _older: "keys.json is older than the keys in use",
-    _damaged: "keys.json is not a key file that can be used: it is damaged",
+    _damaged: "it is damaged, or not a file of format",
     _open_to_others: "others may read or change it",
 }
 

@@ -21,7 +21,7 @@ from neverseen.engine.statistics import Statistics
 from neverseen.errors import NotLearnedError, StoreDamagedError
 from neverseen.labels import LabelIndex
 from neverseen.store.journal import class_record, samples_record
-from tests.service import BACKBONE, KEYS, ROWS, new_store
+from tests.services import BACKBONE, KEYS, ROWS, new_store
 
 COUNT = 4
 CLASSES = ['"cat"', '"dog"']

@@ -16,7 +16,7 @@ import pytest
 
 from neverseen import AmbiguousError, InputError, NotLearnedError, ReceiptRejectedError, store
 from neverseen.store import Store
-from tests.service import BACKBONE, KEYS, LABELS, ROWS, Running, bearer, classifier, never, running, samples, token
+from tests.services import BACKBONE, KEYS, LABELS, ROWS, Running, bearer, classifier, never, running, samples, token
 
 
 @pytest.fixture(scope="module")

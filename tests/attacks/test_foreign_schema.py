@@ -24,7 +24,7 @@ from neverseen.store import create
 from neverseen.store.archives import read_archive, write_archive
 from tests.ledgers import add, some
 from tests.postgresql import Server
-from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, never, opened
+from tests.store.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, never, opened
 
 LOOP = "WITH RECURSIVE t(key, value) AS (SELECT 'a', 'b' UNION ALL SELECT key, value FROM t) SELECT key, value FROM t"
 SQLITE = {

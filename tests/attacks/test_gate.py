@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from pathlib import Path
 
 import pytest
 
 from neverseen.service.edge.gate import Gate
 from neverseen.service.edge.limits import stranger
 from neverseen.service.edge.usage import Usage
+from neverseen.service.predicting import _Waiting
+from tests.services import running
 
 
 def test_whoever_had_least_comes_next() -> None:
@@ -135,3 +139,22 @@ def test_many_addresses_have_the_turns_of_one_key() -> None:
         return order.index("ada")
 
     assert asyncio.run(story()) <= 2
+
+
+def test_nobody_waits_for_a_large_prediction_or_an_old_one(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        service.learn(range(4))
+        predictor, loop = service.service.predictor, asyncio.new_event_loop()
+
+        async def asked(rows: int, since: float) -> list[str]:
+            job = _Waiting([[0.0] * 6] * rows, loop.create_future(), since, "eve", 0)
+            predictor._asked["eve"] = {job: None}
+            found = predictor.served()
+            del predictor._asked["eve"]
+            return found
+
+        now = time.monotonic()
+        assert loop.run_until_complete(asked(1, now)) == ["eve"]
+        assert loop.run_until_complete(asked(800, now)) == []
+        assert loop.run_until_complete(asked(1, now - 1)) == []
+        loop.close()

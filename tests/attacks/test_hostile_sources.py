@@ -30,9 +30,9 @@ from neverseen.labels import has_surrogates
 from neverseen.sources import tables
 from neverseen.sources.samples import read_source
 from neverseen.sources.tables import Columns
+from tests.cli.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
 from tests.networks_for_stores import Letters, linear_network
 from tests.samples import uniform_bytes
-from tests.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
 
 __all__ = ["_here"]
 

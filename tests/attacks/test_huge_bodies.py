@@ -24,7 +24,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.limits import stranger
 from neverseen.service.edge.schemas import ForgetBody, PredictBody
 from tests.attacks.siege import Besieged, besieged, call, features
-from tests.service import Running, bearer, never, running, samples, token
+from tests.services import Running, bearer, never, running, samples, token
 
 PREDICT = {"samples": [{"features": features([0])[0]}]}
 HUGE = 63 * 2**20

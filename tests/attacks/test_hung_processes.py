@@ -24,7 +24,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.writer import queue
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
-from tests.service import ROWS, Running, running
+from tests.services import ROWS, Running, running
 
 QUESTION = {"action": "predict", "content_type": "application/json"}
 LONG = 600.0
@@ -130,7 +130,7 @@ def test_readyz_names_predictions_that_do_not_come(tmp_path: Path, monkeypatch: 
             eventually(lambda: bool(predictor._begun))
             assert ready(service) == ""
             monkeypatch.setattr(predicting, "_LATE", 0.0)
-            assert ready(service) == "predictions do not come"
+            assert ready(service) == "predictions get no answer"
             gate.set()
             assert asked.result().status_code == 200
         eventually(lambda: not predictor._begun)

@@ -34,7 +34,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.writer.applying import apply
 from neverseen.service.writer.idempotency import Repetitions, to_keep, told_apart
 from neverseen.service.writer.jobs import FORGET, Applied, Job
-from tests.service import (
+from tests.services import (
     BACKBONE,
     KEYS,
     LABELS,
@@ -440,7 +440,7 @@ def test_a_learn_whose_receipt_key_was_dropped(tmp_path: Path) -> None:
     with running(folder, STILL, keyring=Keyring(KEYS.membership, [Key(bytes([9] * 32))])) as service:
         error = service.client.post("/v1/samples", json=body, headers=secret).json()["error"]
         assert (error["code"], error["request"]) == ("receipts_gone", first["request"]["id"])
-        assert "or the receipt key was dropped" in error["message"]
+        assert "or their receipt key was dropped" in error["message"]
         assert service.digest() == never([1])
 
 

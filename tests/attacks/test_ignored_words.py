@@ -13,7 +13,7 @@ from PIL import Image
 
 from neverseen.service import Settings
 from tests.attacks.siege import besieged
-from tests.service import bearer, never, running, samples
+from tests.services import bearer, never, running, samples
 
 STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)
 

@@ -36,7 +36,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.samples import bounds_of
 from neverseen.service.edge.shares import Shares
 from tests.attacks.siege import Besieged, besieged, call
-from tests.service import QUICK, Running, running
+from tests.services import QUICK, Running, running
 
 SIDE = 2000  # of the largest image that is taken
 LIMITS = {"max_pixels": SIDE**2, "max_request_pixels": 2 * SIDE**2, "max_waiting_pixels": 4 * SIDE**2}

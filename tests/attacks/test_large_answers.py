@@ -24,7 +24,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.made import ANSWER, Made
 from neverseen.service.operations.history import History
 from neverseen.service.operations.run import Server, connections_of
-from tests.service import QUICK, ROWS, Running, bearer, running, samples, token
+from tests.services import QUICK, ROWS, Running, bearer, running, samples, token
 
 CLASSES = 20
 LONG = ["\U0001f600" * 146 + f"{number:04d}" for number in range(CLASSES)]
@@ -150,7 +150,7 @@ def test_who_reads_slowly_but_steadily_gets_all(tmp_path: Path, monkeypatch: pyt
     """Time passes as the client reads: 100 kB a second. A connection may wait for 10 seconds, and the answer takes 70."""
     read, ticks = [0], threading.Semaphore(0)
     connections = Connections(100, 100, 10.0, lambda: read[0] / 100_000)
-    monkeypatch.setattr("tests.service.connections_of", lambda _: connections)
+    monkeypatch.setattr("tests.services.connections_of", lambda _: connections)
     tick = Server.on_tick
 
     async def often(self: Server, counter: int) -> bool:
@@ -187,7 +187,7 @@ def test_who_takes_an_answer_too_slowly_on_the_whole_is_cut(
     """No single wait is too long for the connection, but all together are: here, any time at all is too long."""
     with running(tmp_path / "s", QUICK) as service:
         learn_long(service)
-    monkeypatch.setattr("tests.service.connections_of", lambda _: Connections(100, 100, 600.0))
+    monkeypatch.setattr("tests.services.connections_of", lambda _: Connections(100, 100, 600.0))
     with running(tmp_path / "s", replace(QUICK, idle_timeout=1e-9, answer_rate=1e15)) as service:
         for count in (1, 4000):  # 7 MB
             with pytest.raises(httpx.TransportError):

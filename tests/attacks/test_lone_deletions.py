@@ -17,7 +17,7 @@ import pytest
 from neverseen import store
 from neverseen.client import Client, ServiceError
 from neverseen.service import Settings
-from tests.service import BACKBONE, KEYS, ROWS, Running, bearer, never, new_store, running, samples, token
+from tests.services import BACKBONE, KEYS, ROWS, Running, bearer, never, new_store, running, samples, token
 
 BATCHED = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0)
 

@@ -22,7 +22,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.writer.applying import apply
 from neverseen.service.writer.jobs import LEARN, Job, LearnSamples
 from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, memory_left, needed, per_class
-from tests.service import BACKBONE, KEYS, QUICK, ROWS, Process, Running, bearer, new_store, running, samples, token
+from tests.services import BACKBONE, KEYS, QUICK, ROWS, Process, Running, bearer, new_store, running, samples, token
 
 GIB = 2**30
 

@@ -22,7 +22,7 @@ import pytest
 from neverseen.errors import ConfigurationError
 from neverseen.service import Settings
 from neverseen.service.edge.connections import Connections, allowed
-from tests.service import Process, bearer, new_store, running, samples, token
+from tests.services import Process, bearer, new_store, running, samples, token
 from tests.tls import certificate
 
 FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))"

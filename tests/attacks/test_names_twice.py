@@ -21,7 +21,7 @@ from neverseen.service.edge.contents import parsed
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.schemas import Body, ClassBody, ForgetBody, LearnBody, PredictBody, VerifyBody
 from neverseen.sources.receipts import read_receipts
-from tests.service import BACKBONE, KEYS, never, new_store, running
+from tests.services import BACKBONE, KEYS, never, new_store, running
 
 STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)
 SAMPLE = '{"text":"a","label":"cat"}'
@@ -51,7 +51,7 @@ ONCE: list[tuple[type[Body], Any]] = [
 
 @pytest.mark.parametrize(("model", "words"), TWICE)
 def test_a_body_with_a_name_twice_is_refused(model: type[Body], words: str) -> None:
-    with pytest.raises(Refusal, match="has a name twice") as caught:
+    with pytest.raises(Refusal, match="a name appears twice") as caught:
         parsed(model, words.encode())
     assert caught.value.code == "invalid_request"
 

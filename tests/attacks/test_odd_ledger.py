@@ -22,7 +22,7 @@ from neverseen import LedgerError, StoreDamagedError
 from neverseen.ledger import Ledger, RequestRow, in_file
 from neverseen.proof.receipts import commitment
 from tests.ledgers import add, remove, some
-from tests.test_store import IDS, LABELS, ROWS, new, opened
+from tests.store.test_store import IDS, LABELS, ROWS, new, opened
 
 COUNT, HELD = 20, 5
 MEMORY = 2**24

@@ -28,7 +28,7 @@ from neverseen.service.writer import queue
 from neverseen.service.writer.applying import apply
 from neverseen.service.writer.jobs import LEARN, Job, LearnSamples
 from neverseen.store import Store
-from tests.service import BACKBONE, KEYS, ROWS, Running, bearer, new_store, running, samples, token
+from tests.services import BACKBONE, KEYS, ROWS, Running, bearer, new_store, running, samples, token
 
 QUICK = Settings(quiet=0, max_delay=0)
 

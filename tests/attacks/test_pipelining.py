@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from neverseen.service import Settings
 from neverseen.service.edge.protocol import HEADERS, WAITING, LimitedProtocol
 from neverseen.service.predicting import Predictor
-from tests.service import Running, running, samples
+from tests.services import Running, running, samples
 
 ASKED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST /v1/verify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from neverseen.service import Settings, audit_key, check_audit
-from tests.service import KEYS, bearer, new_store, running, token
+from tests.services import KEYS, bearer, new_store, running, token
 
 SLOW = Settings(requests_per_second=1e-6, request_burst=5, public_per_second=1e-6, public_burst=5)  # never refills
 MANY = 60

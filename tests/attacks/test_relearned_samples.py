@@ -25,7 +25,7 @@ from neverseen.proof.certificates import Certificate, is_mine
 from neverseen.sources.receipts import ReceiptFile, read_receipts
 from neverseen.store import Store
 from tests.samples import clustered
-from tests.service import running
+from tests.services import running
 
 ROWS, NUMBERS = clustered("relearned", 24, 8, 2)
 NAMES = [("cat", "dog")[number] for number in NUMBERS]

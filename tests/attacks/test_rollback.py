@@ -30,7 +30,7 @@ from neverseen.proof.signing import SigningKey
 from neverseen.store import Store, create
 from neverseen.store.parts import Parts
 from neverseen.store.publications import Publications
-from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, never, new, opened
+from tests.store.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, never, new, opened
 
 OLDER = "is older than its certificates"
 

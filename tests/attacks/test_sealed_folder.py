@@ -26,7 +26,7 @@ from neverseen.ledger.tables import LASTING, tables
 from neverseen.proof.certificates import Certificate
 from neverseen.proof.receipts import Receipt, commitment, seal
 from neverseen.store import Store
-from tests.service import BACKBONE, KEYS, LABELS, QUICK, ROWS, bearer, classifier, running, samples, token
+from tests.services import BACKBONE, KEYS, LABELS, QUICK, ROWS, bearer, classifier, running, samples, token
 
 GONE, KEPT = range(3), range(3, 40)
 OWNER, LABEL = "ada-lovelace", "zebra"

@@ -16,7 +16,7 @@ from benchmarks.siege_attacks import head, post, trickle
 from neverseen.service import Settings
 from neverseen.service.edge.bodies import Deadlines
 from tests.attacks.siege import besieged, call, features
-from tests.service import Running, bearer, running, samples, token
+from tests.services import Running, bearer, running, samples, token
 
 PREDICT = {"samples": [{"features": features([0])[0]}]}
 MEGABYTE = 10**6

@@ -14,7 +14,7 @@ from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.limits import is_stranger, stranger
 from neverseen.service.edge.turns import Turns
-from tests.service import bearer, running, token
+from tests.services import bearer, running, token
 
 
 class Waiting:

@@ -20,7 +20,7 @@ from neverseen.errors import StoreDamagedError, StoreLockedError
 from neverseen.model.exact import ExactModel
 from neverseen.proof.certificates import check_chain
 from neverseen.store import Store, recovery, sums
-from tests.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, new, opened
+from tests.store.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, new, opened
 
 COUNT = 20
 

@@ -15,7 +15,7 @@ from neverseen.cli.program import app
 from neverseen.proof.certificates import State, issue
 from neverseen.proof.receipts import commitment
 from neverseen.proof.signing import SigningKey
-from tests.service import BACKBONE, KEYS, LABELS, ROWS, new_store
+from tests.services import BACKBONE, KEYS, LABELS, ROWS, new_store
 
 OTHER = SigningKey.generate()
 

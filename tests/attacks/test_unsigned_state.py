@@ -22,7 +22,7 @@ from neverseen.proof.certificates import Certificate, check_chain, issue
 from neverseen.proof.signing import SigningKey
 from neverseen.proof.witness import Witness
 from tests.attacks.test_rollback import contents, refused
-from tests.test_store import IDS, LABELS, ROWS, never, new, opened
+from tests.store.test_store import IDS, LABELS, ROWS, never, new, opened
 
 Attack = Callable[[Path], None]
 

@@ -18,7 +18,7 @@ from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.operations import checks
 from tests.attacks.siege import Besieged, besieged, call, features
-from tests.service import Running, running, samples
+from tests.services import Running, running, samples
 
 PREDICT = {"samples": [{"features": features([0])[0]}]}
 SMALL = 700_000_000  # bytes of memory: three processes of Python take less

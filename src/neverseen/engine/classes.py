@@ -124,14 +124,15 @@ class ClassGrams:
         return path
 
     def change(self, other: ClassGrams, sign: int) -> None:
-        """Add or take away the sums of another."""
+        """Add or take away the sums of another. If some to be taken away are not there, nothing is changed."""
+        missing = [name for name in other if name not in self]
+        if sign < 0 and missing:
+            raise NotLearnedError(f"no sums are kept for class {missing[0]}")
         for name in other:
             delta = other.packed(name).astype(np.int64)
             if name in self:
                 delta *= sign
                 delta += self.packed(name)
-            elif sign < 0:
-                raise NotLearnedError(f"no sums are kept for class {name}")
             self.put(name, delta)
 
     def __getstate__(self) -> dict[str, Any]:

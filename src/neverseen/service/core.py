@@ -143,7 +143,7 @@ class Service:
         LOG.info("the service has started, with version %d", self.writer.published.number)
 
     def stop(self) -> bool:
-        """Finish what is queued within a limit, and let go of the store; return whether all was done."""
+        """Finish the queue within `stop_timeout` and close the store; return whether the queue was finished."""
         self.started = False
         self.predictor.stop()
         done = self.writer.stop(self.settings.stop_timeout)
@@ -154,7 +154,7 @@ class Service:
             threads.stop()
         self.readers.stop()
         self.checker.stop()
-        LOG.info("the service has stopped" if done else "the service has stopped before all was done")
+        LOG.info("the service has stopped" if done else "the service has stopped before the queue was finished")
         return done
 
     def _start_apart(self, opened: Store) -> None:
@@ -173,7 +173,7 @@ class Service:
         return found
 
     def wrong(self) -> list[str]:
-        """Return what keeps the service from its work, or from its promises; nothing if all is well."""
+        """Return the reasons why the service cannot work or keep its promises; none if all is well."""
         if not self.started:
             return ["the service is not running"]
         found = []
@@ -199,7 +199,7 @@ class Service:
             ),
             (self.readers.stalled(), "a process that reads bodies does not answer"),
             (self.checker.stalled(), "the process that checks certificates does not answer"),
-            (self.predictor.stalled(), "predictions do not come"),
+            (self.predictor.stalled(), "predictions get no answer"),
         ):
             found += [words] if stalled else []
         return found
@@ -208,7 +208,7 @@ class Service:
         return store.open(self.folder, backbone=self._backbone, keys=self._keys, hardware=self._hardware)
 
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Do what takes long, or reads a file, beside the event loop; those who ask take turns."""
+        """Do long work, or read a file, beside the event loop; clients take turns."""
         return await self._threads.do(client_answered(), work, *arguments)
 
     async def from_ledger(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -220,7 +220,7 @@ class Service:
         return await self._threads.for_many(count, client_answered(), work, *arguments)
 
     async def prepared(self, samples: list[Any]) -> Prepared:
-        """Return the features of samples and what goes with them.
+        """Return samples with their features, ready for the writer.
 
         A network takes long, and has threads of its own. Many samples go through it in parts, and after each part
         others have their turn.
@@ -278,7 +278,7 @@ class Service:
         return self.repetitions.tag(key.name, given[0])
 
     async def digest_of(self, action: str, content: bytearray, given: Given) -> bytes:
-        """Return what stands for the content of a request, for whoever sends it again."""
+        """Return a keyed digest of a request's content, by which a repetition is recognised."""
         if len(content) <= _SMALL:
             return await self.for_many(len(given), self._digest, action, content, given)
         return await self.in_thread(self._digest, action, content, given)

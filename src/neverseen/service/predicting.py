@@ -1,4 +1,4 @@
-"""Predictions: from the last published version, without waiting for whoever changes the model."""
+"""Predictions from the last published version, which never wait for changes to the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from neverseen.service.writer.jobs import settle
 from neverseen.service.writer.publishing import Published
 
 _TOGETHER = 128  # rows of features that are predicted at a time
-_FRESH = 0.05  # seconds; others wait for a prediction that is not older
+_FRESH, _SMALL = 0.05, 64  # seconds, samples; others wait for a prediction that is neither older nor larger
 _LATE = 60.0  # seconds after which a part that is being predicted is called late
 _ENTRY = 50  # bytes in JSON, beside its label, of a prediction or of a score
 THROUGH_NETWORK = 64
@@ -96,9 +96,9 @@ class Predictor:
         job = _Waiting(samples, asyncio.get_running_loop().create_future(), time.monotonic(), client, counted)
         with self._wake:
             if self._stopping:
-                raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
+                raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
             if not self._room.take(client, counted):
-                words = "too many predictions wait already, of this key or of all (predict_waiting)"
+                words = "too many predictions are waiting, for this key or in total (predict_waiting)"
                 raise Refusal("busy", f"{words}: try again in a moment", wait=1)
             self._jobs.put(client, job)
             self._wake.notify()
@@ -112,9 +112,10 @@ class Predictor:
                 self._asked.pop(client, None)
 
     def served(self) -> list[str]:
-        """Return the clients that have asked for a prediction a moment ago, and have no answer yet."""
+        """Return the clients that have asked for a small prediction a moment ago, and have no answer yet."""
         since = time.monotonic() - _FRESH
-        return [client for client, asked in self._asked.items() if next(reversed(asked)).since > since]
+        newest = {client: next(reversed(asked)) for client, asked in self._asked.items()}
+        return [client for client, job in newest.items() if job.since > since and len(job.samples) <= _SMALL]
 
     def answer_size(self, samples: int, published: Published) -> int:
         """Return how many bytes the answer for so many samples has, at most; refuse what is too large for one answer.
@@ -133,7 +134,11 @@ class Predictor:
             each = _ENTRY * (classes + 1) + together
         if samples * each > most:
             words = f"the answer for {samples} samples has up to {samples * each} bytes; at most {most} are allowed "
-            less = f"send at most {most // each} at a time" if most >= each else "choose another output, or raise it"
+            less = (
+                f"send at most {most // each} at a time"
+                if most >= each
+                else "choose another output, or raise the limit"
+            )
             raise Refusal("too_large", f"{words}(max_json, and an eighth of max_waiting_bytes): {less}")
         return samples * each
 
@@ -232,7 +237,7 @@ class Predictor:
     def _predicted(self, published: Published, samples: list[Any]) -> list[dict[str, Any]]:
         version = published.version
         if not version.classes:
-            raise Refusal("nothing_published", "nothing is published that could be predicted: learn something first")
+            raise Refusal("nothing_published", "no version is published yet: learn something first")
         quantised = quantise(features_of(self._backbone, samples))
         scores = version.scores(quantised)  # (n, C)
         labels = labels_of(tuple(version.classes))
@@ -248,7 +253,7 @@ def order_of(samples: list[Any]) -> list[int]:
 
 
 def _blamed(error: Exception, where: str = "") -> Exception:
-    """Return what a request is answered whose samples cannot be predicted."""
+    """Return the answer to a request whose samples cannot be predicted."""
     refusal = refusal_of(error, None) if isinstance(error, NeverseenError) else None
     if refusal is None:
         return error

@@ -94,7 +94,7 @@ async function demandSound(certificate) {
     ["after", after],
   ]) {
     demand(sameNames(state, STATE), `The state ${side} does not have its fields.`);
-    demand(DIGEST.test(state.model) && DIGEST.test(state.statistics), `A digest of the state ${side} is none.`);
+    demand(DIGEST.test(state.model) && DIGEST.test(state.statistics), `A digest of the state ${side} is invalid.`);
     demand(
       isCount(state.samples) && isCount(state.classes) && state.classes <= state.samples,
       `The counts of the state ${side} are not numbers of samples and classes.`,
@@ -104,21 +104,21 @@ async function demandSound(certificate) {
       `The state ${side} holds no sample or no class, and is not the empty model.`,
     );
   }
-  demand(isCount(learned) && isCount(forgotten), "What was learned and forgotten are not numbers of samples.");
+  demand(isCount(learned) && isCount(forgotten), "The counts of learned and forgotten samples are invalid.");
   demand(
     after.samples === before.samples + learned - forgotten,
     `${before.samples} samples before, ${learned} learned and ${forgotten} forgotten do not make ${after.samples}.`,
   );
   const same = sameState(before, after);
   demand(same || learned + forgotten > 0, "Nothing was learned or forgotten, yet the state changed.");
-  demand(same || before.statistics !== after.statistics, "Before and after have the same sums, and differ.");
+  demand(same || before.statistics !== after.statistics, "The states before and after have the same sums but differ.");
   demand(
     Array.isArray(commitments) && commitments.every((entry) => DIGEST.test(entry)),
     "A commitment is not a digest.",
   );
   demand(
     commitments.every((entry, place) => place === 0 || commitments[place - 1] < entry),
-    "Its commitments are not sorted, or one is there twice.",
+    "Its commitments are not sorted, or one appears twice.",
   );
   demand(
     commitments.length === forgotten,

@@ -17,13 +17,13 @@ const WHOLE = /^(0|-?[1-9]\d*)$/; // as it is written when it is a number: "007"
  */
 export function featureRows(text, size) {
   const bare = text.trim();
-  if (!bare) throw new Error("Give at least one row of numbers.");
+  if (!bare) throw new Error("Enter at least one row of numbers.");
   let rows;
   if (bare.startsWith("[")) {
     try {
       rows = JSON.parse(bare);
     } catch {
-      throw new Error("The features start like JSON but are not: look for a missing bracket or comma.");
+      throw new Error("The features look like JSON but are not valid: look for a missing bracket or comma.");
     }
     if (!Array.isArray(rows[0])) rows = [rows];
   } else {
@@ -46,13 +46,13 @@ export function featureRows(text, size) {
 /** Return the cells of a row of CSV. It has one separator: a semicolon, a comma, a tab, or else spaces. */
 function cells(line, number) {
   if (line.includes(";") && line.includes(",")) {
-    throw new Error(`Row ${count(number)} has commas and semicolons. Separate by one of them; decimals have a point.`);
+    throw new Error(`Row ${count(number)} has commas and semicolons. Separate by one of them, and write decimals with a point.`);
   }
   const separator = [";", ",", "\t"].find((sign) => line.includes(sign));
   if (!separator) return line.trim().split(/\s+/);
   const found = line.split(separator).map((cell) => cell.trim());
   const empty = found.indexOf("");
-  if (empty >= 0) throw new Error(`Row ${count(number)} has nothing in place ${count(empty + 1)}.`);
+  if (empty >= 0) throw new Error(`Row ${count(number)} has no value in place ${count(empty + 1)}.`);
   return found;
 }
 
@@ -71,7 +71,7 @@ export function sampleInput(model) {
 
 function featureInput(size) {
   const area = make("textarea", { rows: 5, spellcheck: "false", autocomplete: "off", placeholder: "0.1, 0.2, …" });
-  const each = size ? `${count(size)} numbers a row` : "One sample a row";
+  const each = size ? `${count(size)} numbers per row` : "One sample per row";
   return {
     element: field("Features", area, `${each}, as CSV or JSON.`),
     read: () => ({ samples: featureRows(area.value, size).map((features) => ({ features })) }),
@@ -82,7 +82,7 @@ function featureInput(size) {
 }
 
 function textInput() {
-  const area = make("textarea", { rows: 5, placeholder: "A text, as it would be learned" });
+  const area = make("textarea", { rows: 5, placeholder: "A text" });
   return {
     element: field("Text", area, "One sample."),
     read: () => {
@@ -208,7 +208,7 @@ export function labelInput(known = []) {
     input,
     read: () => {
       const text = input.value;
-      if (!text.trim()) throw new Error("Give a label.");
+      if (!text.trim()) throw new Error("Enter a label.");
       if (kind.value === "text") return text;
       const number = Number(text.trim());
       if (!WHOLE.test(text.trim()) || !Number.isSafeInteger(number)) {

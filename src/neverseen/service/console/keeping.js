@@ -99,7 +99,7 @@ export function keptReceipts(left, offer = () => null) {
       make(
         "p.muted",
         {},
-        "The service keeps no copy. They are in this tab's memory alone: closing or reloading it loses them.",
+        "The service keeps no copy. They exist only in this tab: if you close or reload it, they are lost.",
       ),
       batches.map((batch) => cards.get(batch).element),
     );

@@ -143,7 +143,7 @@ function lists({ number }, looked) {
       "Not listed",
       looked.filter(({ listed }) => !listed),
     ),
-    saveButton("Download which", `listed-in-${number}.jsonl`, lines.join(""), "application/jsonl"),
+    saveButton("Download the list", `listed-in-${number}.jsonl`, lines.join(""), "application/jsonl"),
   ];
 }
 

@@ -62,16 +62,16 @@ export function checkList(certificate, bytes, verdict, left) {
       },
     };
   };
-  const signature = row("signature", "Signature", "Is the file as its signer left it?");
+  const signature = row("signature", "Signature", "Is the file unchanged since it was signed?");
   const again = make("button.quiet.small", { type: "button", hidden: true }, "Check further back");
-  const chain = row("chain", "Chain", "Does it follow on all the certificates before it?", again);
+  const chain = row("chain", "Chain", "Are all certificates before it present and in order?", again);
   const weigh = make("button.quiet", { type: "button" }, "Check the weights");
   const weights = row(
     "weights",
     "Weights",
     key()
-      ? "The service proves its weights anew: one exact residual of the published version."
-      : "The service does this check, for keys with the scope audit. Sign in for it.",
+      ? "The service proves its weights again, with one exact residual of the published version."
+      : "The service makes this check for keys with the scope audit. Sign in first.",
     key() ? weigh : make("a", { href: "/#/" }, "Sign in"),
   );
   weigh.addEventListener("click", () => busy(weigh, "Checking…", () => weightsCheck(weights, certificate.number)));
@@ -111,11 +111,11 @@ function conclude(verdict, states) {
   const working = done.some((state) => state.tone === "busy") || !states.chain;
   let tone = "plain";
   let title = working ? "Checking…" : "Checked in part";
-  let words = "What was checked, and how, is below.";
+  let words = "See below what was checked, and how.";
   if (failed.length) [tone, title, words] = ["bad", "Do not trust this certificate", failed[0].words];
   else if (passed(states)) {
     [tone, title] = ["good", "Signed, and part of an unbroken chain"];
-    words = "Your browser checked: it is as its publisher signed it, and every certificate before it is in place.";
+    words = "Your browser checked it: it is unchanged since it was signed, and no certificate before it is missing.";
   }
   if (verdict.dataset.said === title + words) return;
   verdict.dataset.said = title + words;
@@ -129,10 +129,10 @@ async function signatureCheck(row, certificate) {
   try {
     await checkSignature(certificate);
     const publisher = await patient(() => json("GET", "/v1/certificates/key", { open: true })).catch((error) => {
-      throw new Error(`It is signed by the key it names. Whether that is this service's key is not known: ${error.message}`);
+      throw new Error(`It is signed by the key it names. Whether this is the service's key could not be checked: ${error.message}`);
     });
     if (publisher.key !== certificate.key) {
-      throw new Rejected("It is signed with another key than the one this service publishes.");
+      throw new Rejected("It is not signed with the key that this service publishes.");
     }
     row.set("good", [
       "Ed25519, by this service's key, checked in your browser. If you know the publisher's key from elsewhere, compare it.",
@@ -199,7 +199,7 @@ async function chainCheck(row, from, start, left) {
     if (later.certificate.number > 1) {
       row.set(
         "plain",
-        `Unbroken back to certificate ${count(later.certificate.number)}. It stopped there, after ${count(steps)}.`,
+        `Unbroken back to certificate ${count(later.certificate.number)}. Stopped there, after ${count(steps)}.`,
       );
       return { rest: later };
     }
@@ -208,8 +208,8 @@ async function chainCheck(row, from, start, left) {
     row.set(
       "good",
       start.number === 1
-        ? "It is the first, and begins with the empty model: checked in your browser."
-        : `Each is signed, and names the SHA-256 of the one before: ${many(all, "certificate")}, all in your browser.`,
+        ? "It is the first certificate and begins with the empty model: checked in your browser."
+        : `Each is signed and names the SHA-256 of the one before: ${many(all, "certificate")}, all in your browser.`,
     );
   } catch (error) {
     row.set(

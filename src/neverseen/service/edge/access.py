@@ -132,12 +132,12 @@ class KeyFile:
         if owner is not None and not OWNER.fullmatch(owner):
             raise InputError(f"an owner is made of letters, digits and any of . _ @ + -; got {owner!r}")
         if owner is not None and {"admin", "audit"} & set(wanted):
-            raise InputError("a key with an owner cannot have the scopes audit or admin, which are about everybody")
+            raise InputError("a key with an owner cannot have the scopes audit or admin: they concern all owners")
         token = _PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("=")
         digest = hashlib.sha256(token.encode()).hexdigest()
         with self._changing():
             if any(key.name == name for key in self._keys.values()):
-                raise InputError(f"there is a key {name!r} already, or was: choose another name")
+                raise InputError(f"the name {name!r} is taken, perhaps by a revoked key: choose another")
             self._write([*self._keys.values(), ApiKey(name, wanted, owner, digest, _now())])
         return token
 
@@ -187,7 +187,7 @@ class KeyFile:
 
 
 def maker_of(token: str, request_id: str) -> bytes:
-    """Return what tells who made a request once the name of the key is gone: whoever has the token, and nobody else.
+    """Return a digest that identifies a request's sender after a seal: only the same token produces it.
 
     It is a digest of the token itself, of which the file of keys has another digest. So whoever has all files can
     neither tell which key made a request, nor that two were made with one.

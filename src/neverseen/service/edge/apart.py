@@ -1,9 +1,9 @@
-"""Work on what strangers send, in processes of their own: short of memory, time and priority.
+"""Separate processes that read untrusted input, with little memory, time and priority.
 
-Python runs one thread at a time. A large JSON text that is parsed in a thread holds up everybody, and how much memory
-an image or a certificate takes is found out too late. So this happens elsewhere: a process of low priority reads a
-body, or checks a certificate, and hands back what it found. One that takes too much memory or time ends, its request is
-refused, and the next request gets a new one. The same goes for one that hangs: it is ended after a while.
+Python runs one thread at a time. A thread that parses a large JSON text holds up everybody, and nobody knows in advance
+how much memory an image or a certificate takes. So a separate process with low priority reads a body or checks a
+certificate, and returns the result. If it takes too much memory or time, it ends, its request is refused, and the next
+request gets a new process. A process that hangs is ended after a while.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Apart:
         content: bytes | bytearray = b"",
         room: Callable[[int], bool] | None = None,
     ) -> Answer:
-        """Return what a process says to a question.
+        """Return a process's answer to a question.
 
         `room` is asked in between, from a thread, whether there is room for so many pixels.
         """
@@ -98,7 +98,7 @@ class Apart:
                 process = _started(self._about)
                 found = self._asked(process, question, content, room)
             if found is None:
-                raise RuntimeError("a process apart ended before it answered: see the lines above")
+                raise RuntimeError("a separate process ended before it answered: see the lines above")
         except BaseException:
             _end(process)
             process = None
@@ -109,7 +109,7 @@ class Apart:
         if "refusal" in about:
             raise Refusal(**about["refusal"])
         if "failed" in about:
-            raise RuntimeError(f"a process apart failed: {about['failed']}")
+            raise RuntimeError(f"a separate process failed: {about['failed']}")
         return about, parts
 
     def _asked(
@@ -119,7 +119,7 @@ class Apart:
         content: bytes | bytearray,
         room: Callable[[int], bool] | None,
     ) -> Answer | None:
-        """Return what a process answers, or None if it has ended by itself; refuse if it was ended."""
+        """Return a process's answer, or None if the process ended by itself; refuse if the service ended it."""
         there, back = process.stdin, process.stdout
         if not isinstance(there, io.RawIOBase) or not isinstance(back, io.RawIOBase):
             raise TypeError("the process has no pipes")
@@ -129,7 +129,7 @@ class Apart:
         clock.start()
         try:
             if self._stopping:
-                raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
+                raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
             messages.send(there, question, [memoryview(content)])
             found = messages.receive(back)
             while found is not None and "room" in found[0]:
@@ -142,7 +142,7 @@ class Apart:
             del self._running[process]
         if found is None and process.wait() < 0:  # by the system, or by a clock
             if time.monotonic() - since >= self._patience:
-                raise Refusal("busy", "this was not read in time: try again in a moment", wait=5)
+                raise Refusal("busy", "the request was not read in time: try again in a moment", wait=5)
             raise too_much()
         return found
 

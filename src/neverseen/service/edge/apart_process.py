@@ -53,7 +53,7 @@ class Process:
             self._answer = self._checker.answer
 
     def run(self) -> None:
-        """Answer until there is nobody who asks."""
+        """Answer questions until the pipe is closed."""
         while (asked := messages.receive(self._there)) is not None:
             question, (part,) = asked
             content: Any = part.obj  # the bytes themselves, of which it is the only part

@@ -102,13 +102,11 @@ def _http_error(error: Exception) -> Response:
     """Answer what the framework refuses in the one shape of errors."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 405:
-        response = Refusal("method_not_allowed", "this path does not take this method").response()
+        response = Refusal("method_not_allowed", "this path does not support this method").response()
         allowed = getattr(error, "headers", None) or {}
         response.headers.update(allowed)
         return response
     if status == 404:
-        return Refusal("not_found", "there is no such path").response()
+        return Refusal("not_found", "unknown path").response()
     code = "invalid_request" if status < 500 else "internal"
-    return Refusal(
-        code, "the request cannot be understood" if status < 500 else "the service made a mistake"
-    ).response()
+    return Refusal(code, "the request cannot be understood" if status < 500 else "the service failed").response()

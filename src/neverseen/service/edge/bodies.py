@@ -66,7 +66,7 @@ class Bodies:
                     if held + len(part) > most:
                         raise too_large(most)
                     if not room.take(client, len(part)):
-                        raise Refusal("busy", "too much is being sent at a time: try again in a moment", wait=1)
+                        raise Refusal("busy", "the service is receiving too much: try again in a moment", wait=1)
                     held += len(part)
                     content += part
                     if held >= due:
@@ -78,9 +78,9 @@ class Bodies:
             words = (
                 f"at least {settings.body_rate:g} bytes a second, and the whole in {settings.body_timeout:g} seconds"
             )
-            raise Refusal("timeout", f"the body did not come in time: send {words}") from None
+            raise Refusal("timeout", f"the body arrived too slowly: send {words}") from None
         except ClientDisconnect:
-            raise Refusal("timeout", "the connection was closed before the body had come") from None
+            raise Refusal("timeout", "the connection closed before the whole body arrived") from None
         except Refusal as refusal:
             if not whole and refusal.code in ("too_large", "busy"):
                 await _drain(request, count)
@@ -139,7 +139,7 @@ class Deadlines:
 
 
 async def _drain(request: Request, count: Callable[[int], None] | None) -> None:
-    """Read a little more, and let it go."""
+    """Read a little more, and drop it."""
     size = 0
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):

@@ -1,8 +1,8 @@
-"""The console's modules as one script, so that a browser need not ask for them one after the other.
+"""The console's modules as one script, so that a browser loads them with one request.
 
-The modules stay what is written and read; this joins them when the service starts. Each becomes a function that runs
-once and returns what it exports. The forms of ``import`` and ``export`` that the console uses are understood, and any
-other is an error.
+The sources stay separate modules; the service joins them when it starts. Each becomes a function that runs once and
+returns its exports. Only the forms of ``import`` and ``export`` that the console uses are supported; any other is an
+error.
 """
 
 from __future__ import annotations

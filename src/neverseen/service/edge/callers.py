@@ -1,4 +1,4 @@
-"""`Callers`: who asks, what they may, and how much of it.
+"""`Callers`: the clients of a service, their rights and their limits.
 
 Everything counts against a key, or against an address where there is none.
 """
@@ -25,7 +25,7 @@ _KEYED = ("/v1/", "/metrics")
 
 
 class Callers:
-    """The keys of a service, and a token bucket of each kind for everybody who asks.
+    """The keys of a service, and the token buckets of each client.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Callers:
         self._health = Buckets(settings.health_per_second, settings.health_burst)
 
     def key_of(self, request: Request) -> ApiKey | None:
-        """Return the key of a request; without a good one it counts against its address, and there is none."""
+        """Return the key of a request; without a valid key, return None and count the request against its address."""
         token = token_of(request) or ""
         key = self._access.find(token, look=False)
         if key is None:
@@ -55,7 +55,7 @@ class Callers:
         return key
 
     def name_of(self, request: Request) -> str:
-        """Return whom a request counts as that was not counted yet: the name of a key that is known, or an address."""
+        """Return the client that a request will count against: the name of a known key, or an address."""
         key = self._known(request)
         return address_of(request) if key is None else key.name
 
@@ -70,7 +70,7 @@ class Callers:
         """
         key = self.key_of(request)
         if key is None:
-            raise Refusal("unauthorized", "send an API key that is good: Authorization: Bearer nsk_...")
+            raise Refusal("unauthorized", "API key missing or invalid: send Authorization: Bearer nsk_...")
         self._count_key(key)
         if scopes and not any(map(key.may, scopes)):
             raise Refusal("forbidden", f"this needs a key with the scope {' or '.join(scopes)}")
@@ -85,7 +85,7 @@ class Callers:
             self.public(request)
 
     def public(self, request: Request) -> None:
-        """Count a request that needs no key, once: against its key if it has a good one, or against its address."""
+        """Count a request that needs no key, once: against its key if it is valid, or against its address."""
         if "neverseen.counted" not in request.scope:
             self._count(request, "public_per_second", self._public)
 
@@ -99,34 +99,34 @@ class Callers:
         wait = buckets.take(address_of(request))
         if wait:
             limit = f"{setting} = {getattr(self._settings, setting):g}"
-            words = f"this address asks too often ({limit}): wait as long as Retry-After says"
+            words = f"too many requests from this address ({limit}): wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
 
     def _count_key(self, key: ApiKey) -> None:
-        self._limit(self._requests.take(key.name), "asks too often", "requests_per_second")
+        self._limit(self._requests.take(key.name), "requests", "requests_per_second")
 
     def may_see(self, request: Request, key: ApiKey, row: RequestRow) -> bool:
-        """Return whether a request may be shown that was carried out: it is of this key, or the key sees all."""
+        """Return whether a key may see a request: the key sent it, or sees all."""
         if key.may("audit") or row.client == key.name:
             return True
         token = token_of(request)
         return token is not None and row.maker is not None and hmac.compare_digest(row.maker, maker_of(token, row.id))
 
     def require_samples(self, key: ApiKey) -> None:
-        """Refuse a key that has sent all samples that it may send for now, before anything is read."""
-        self._limit(self._samples.wait(key.name), "sends too many samples", "samples_per_second")
+        """Refuse a key that has no samples left for now, before its body is read."""
+        self._limit(self._samples.wait(key.name), "samples", "samples_per_second")
 
     def count_samples(self, key: ApiKey, samples: int) -> None:
         """Count samples against a key."""
-        self._limit(self._samples.take(key.name, samples), "sends too many samples", "samples_per_second")
+        self._limit(self._samples.take(key.name, samples), "samples", "samples_per_second")
 
     def count_classes(self, key: ApiKey, new: int) -> None:
         """Count new classes against a key."""
         if new:
-            self._limit(self._classes.take(key.name, new), "brings too many new classes", "classes_per_second")
+            self._limit(self._classes.take(key.name, new), "new classes", "classes_per_second")
 
     def count_body(self, request: Request, key: ApiKey | None, most: int) -> Callable[[int], None] | None:
-        """Count the bytes of a body; return what is to be told of bytes that come, if they count as they come.
+        """Count the bytes of a body; return a function to count them as they arrive, if that is needed.
 
         They count before they are received, which takes time and room too. Where a request does not say how many they
         are, or says too many, they count as they come, whatever becomes of it. Who has none left is refused before.
@@ -140,12 +140,14 @@ class Callers:
         if wait and said is not None and said > most:
             raise too_large(most)  # waiting would not help
         if wait and key is None:
-            words = "this address sends too much without a key: wait as long as Retry-After says"
+            words = "too many bytes from this address without a key: wait as long as Retry-After says"
             raise Refusal("rate_limited", words, wait=wait)
-        self._limit(wait, "sends too much", "bytes_per_second", "")
+        self._limit(wait, "bytes", "bytes_per_second", "")
         return count
 
-    def _limit(self, wait: float, does: str, setting: str, style: str = "g") -> None:
+    def _limit(self, wait: float, what: str, setting: str, style: str = "g") -> None:
         if wait:
             limit = f"{setting} = {getattr(self._settings, setting):{style}}"
-            raise Refusal("rate_limited", f"this key {does} ({limit}): wait as long as Retry-After says", wait=wait)
+            raise Refusal(
+                "rate_limited", f"too many {what} from this key ({limit}): wait as long as Retry-After says", wait=wait
+            )

@@ -1,9 +1,9 @@
-"""Connections: how many there may be, and which has to go for another.
+"""Connections: how many may be open, and which one is closed to make room for another.
 
 A process may hold only so many files and sockets open. If clients could take them all, the store could not open its own
-files. So a part is kept for the store, and connections share the rest: when it is used up, a new connection takes the
-place of one on which nothing is being done. One on which a body is still coming gives way too, unless its request has
-shown a key: strangers could promise bodies for ever.
+files. So a part is kept for the store, and connections share the rest. When all are in use, a new connection replaces
+an idle one. A connection that is still sending a body is replaced too, unless its request has a key: otherwise
+strangers could keep connections busy forever.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Connection:
         self.waits, self._coming = False, None
 
     def receives(self, scope: Mapping[str, Any]) -> None:
-        """Note that the body of a request is coming; its scope says whether it has shown a key."""
+        """Note that a request's body is arriving; its scope says whether it has a key."""
         self.waits, self._coming, self.since = False, scope, self._clock()
 
     def rests(self) -> None:
@@ -105,7 +105,7 @@ class Connection:
         self.waits, self._coming, self.used, self.since = True, None, True, self._clock()
 
     def stalls(self) -> None:
-        """Note that the client does not take what it is sent, or not as fast as it is sent."""
+        """Note that the client does not read its answer, or reads it too slowly."""
         self.waits, self._coming, self.used, self.since = True, None, True, self._clock()
 
     def ended(self) -> None:
@@ -154,7 +154,7 @@ class Connections:
         return len(self._open)
 
     def admit(self, address: str, cut: Callable[[], None]) -> Connection | None:
-        """Return a new connection, for which another may have been cut; None if none gives way."""
+        """Return a new connection, which may replace another; None if none can be replaced."""
         own = self._by_address[address] >= self.most_of_one
         if own or len(self._open) >= self.most:
             waiting = [each for each in self._open if each.gives_way and (not own or each.address == address)]

@@ -1,4 +1,4 @@
-"""The console's files, served from the package. Each is read once; no path that comes from outside touches the disk."""
+"""The console's files, served from the package. Each is read once; no path from a request reaches the disk."""
 
 from __future__ import annotations
 

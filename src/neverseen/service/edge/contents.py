@@ -1,8 +1,8 @@
-"""What bodies hold: counted, checked and unpacked, each within its bounds. Nothing here needs the service.
+"""The content of bodies: counted, checked and unpacked within bounds. Nothing here needs the service.
 
-What is counted is counted before it becomes objects, and images are measured before they are unpacked. Still, somebody
-else chose these bytes. So all but small and simple bodies of numbers and texts are read in a process apart
-(`neverseen.service.edge.apart`): if that runs out of memory or time, nobody notices but the sender.
+Samples and receipts are counted before they become objects, and images are measured before they are unpacked. Still,
+the bytes are untrusted. So all but small and simple bodies of numbers and texts are read in a separate process
+(`neverseen.service.edge.apart`). If it runs out of memory or time, only the sender notices.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ These are pixels of images, rows of features, or bytes of texts: a text can take
 def require_room(has_room: Callable[[int], bool], amount: int) -> None:
     """Refuse samples for which there is no room."""
     if not has_room(amount):
-        raise Refusal("busy", "too many samples are being read and waited for: try again in a moment", wait=1)
+        raise Refusal("busy", "too many samples are waiting: try again in a moment", wait=1)
 
 
 def learned(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
@@ -110,12 +110,12 @@ def learned(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Gi
     labels = _listed(_LABELS, form.texts.get("labels", b""), "labels")
     ids = _listed(_IDS, form.texts["ids"], "ids") if "ids" in form.texts else [None] * len(files)
     if not files or not len(labels) == len(ids) == len(files):
-        raise Refusal("invalid_request", f"{len(files)} files need as many labels, and ids if there are any")
+        raise Refusal("invalid_request", f"{len(files)} files need as many labels, and as many ids or none")
     pixels, samples = images_of(_cut(content, files), bounds, room)
     try:
         owner = form.texts["owner"].decode() if "owner" in form.texts else None
     except UnicodeDecodeError:
-        raise Refusal("invalid_request", "the owner is not a text in UTF-8") from None
+        raise Refusal("invalid_request", "the owner is not valid UTF-8") from None
     return Given(samples, None, labels, ids, owner, files, pixels)
 
 
@@ -125,13 +125,13 @@ def predicted(content: bytes, content_type: str, bounds: Bounds, room: Room) -> 
         return _samples(parsed(PredictBody, content, bounds).samples, bounds, room)
     files = form_of(content, content_type, bounds.max_batch, ("files",), ()).files.get("files", [])
     if not files:
-        raise Refusal("invalid_request", "send images, in the field files")
+        raise Refusal("invalid_request", "send the images in the field files")
     pixels, samples = images_of(_cut(content, files), bounds, room)
     return Given(samples, spans=files, pixels=pixels)
 
 
 def forgotten(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
-    """Return what a body says is to be forgotten: receipts, or samples."""
+    """Return the receipts or samples that a body asks to forget."""
     if _is_json(content_type):
         body = parsed(ForgetBody, content, bounds)
         if body.receipts is None:
@@ -140,7 +140,7 @@ def forgotten(content: bytes, content_type: str, bounds: Bounds, room: Room) -> 
         return Given(receipts=[_receipt(word, row, bounds) for row, word in enumerate(body.receipts)])
     spans = form_of(content, content_type, 1, ("receipts",), ()).files.get("receipts", [])
     if len(spans) != 1:
-        raise Refusal("invalid_request", "send one file of receipts, in the field receipts")
+        raise Refusal("invalid_request", "send one file of receipts in the field receipts")
     (file,) = _cut(content, spans)
     return Given(receipts=receipts_in(file, bounds), spans=spans)
 
@@ -170,7 +170,7 @@ def parsed(model: type[Model], content: bytes, bounds: Bounds | None = None) -> 
     names = _names(body)
     # In JSON a colon that is in no text stands behind a name. Of a name that is there twice, one value was dropped.
     if content.count(b":") != names and _STRING.sub(b"", content).count(b":") != names:
-        raise Refusal("invalid_request", "an object in the body has a name twice: give each name once")
+        raise Refusal("invalid_request", "a name appears twice in one object: give each name once")
     return body
 
 
@@ -196,7 +196,9 @@ def _require_few_values(content: bytes, bounds: Bounds) -> None:
         bare = _STRING.sub(b"", content)  # texts may have any number of braces and commas
         if bare.count(b"{") <= most and bare.count(b",") <= values:
             return
-    raise Refusal("invalid_request", f"this is too much for one request: send at most {bounds.max_batch} at a time")
+    raise Refusal(
+        "invalid_request", f"this is too much for one request: send at most {bounds.max_batch} samples at a time"
+    )
 
 
 def _listed(adapter: TypeAdapter[Any], words: bytes, field: str) -> Any:
@@ -210,7 +212,7 @@ def _listed(adapter: TypeAdapter[Any], words: bytes, field: str) -> Any:
 def _refused(error: ValidationError) -> Refusal:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if first["type"] == "json_invalid":
-        return Refusal("invalid_json", f"the body is not JSON that can be read: {first['msg'][:200]}")
+        return Refusal("invalid_json", f"the body is not valid JSON: {first['msg'][:200]}")
     place = first["loc"]
     row = next((part for part in place if isinstance(part, int)), None)
     where = ".".join(str(part) for part in place if str(part).isidentifier() or isinstance(part, int))[:200]
@@ -241,7 +243,9 @@ def receipts_in(content: bytes, bounds: Bounds) -> list[bytes]:
         except (ValueError, TypeError, KeyError, RecursionError):
             token = None
         if not isinstance(token, str):
-            raise Refusal("invalid_request", f"line {number} of the file is not a receipt as learn writes it")
+            raise Refusal(
+                "invalid_request", f"line {number} of the file is not a receipt in the form that learn writes"
+            )
         found.append(_receipt(token, len(found), bounds))
     return found
 
@@ -259,7 +263,7 @@ def _sized(receipt: bytes, row: int, bounds: Bounds) -> bytes:
 
 
 def from_base64(word: str, what: str, row: int) -> bytes:
-    """Return what base64 stands for, in either alphabet, with or without its padding."""
+    """Decode base64, in either alphabet, with or without padding."""
     try:
         raw = word.encode("ascii").translate(_STANDARD)
         content = base64.b64decode(raw + b"=" * (-len(raw) % 4), validate=True)
@@ -291,7 +295,9 @@ def _samples(samples: Sequence[Sample], bounds: Bounds, room: Room) -> Given:
     wanted = KINDS[bounds.kind]
     for row, sample in enumerate(samples):
         if getattr(sample, wanted) is None:
-            raise Refusal("invalid_request", f"sample {row} must have {wanted!r}: this model takes it", row=row)
+            raise Refusal(
+                "invalid_request", f"sample {row} must have {wanted!r}: this model takes no other kind", row=row
+            )
     if wanted == "features":
         require_few(len(samples), bounds.max_rows)
         room(len(samples))
@@ -315,7 +321,7 @@ def _features(rows: list[list[float]], n_features: int) -> np.ndarray:
 
 def _text(words: str, row: int, most: int) -> str:
     if len(words) > most:
-        raise Refusal("invalid_request", f"text {row} has more than {most} letters: cut it", row=row)
+        raise Refusal("invalid_request", f"text {row} has more than {most} characters: shorten it", row=row)
     return words
 
 
@@ -376,4 +382,4 @@ def pixels_of(content: bytes) -> int:
             tile = int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0))  # each is unpacked as a whole
             return max(int(image.width) * int(image.height), tile)
     except Exception:  # decoders raise whatever they please
-        raise InputError(f"it is damaged, or none of {', '.join(FORMATS)}") from None
+        raise InputError(f"it is damaged, or its format is none of {', '.join(FORMATS)}") from None

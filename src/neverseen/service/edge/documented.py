@@ -1,4 +1,4 @@
-"""What OpenAPI says of the routes: bodies, parameters, answers, errors."""
+"""The routes in OpenAPI: bodies, parameters, answers, errors."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ SENT = ("invalid_json", "timeout", "too_large", "wrong_content_type", "invalid_r
 CHANGED = ("queue_full", "unavailable", "stopping", "idempotency_conflict", "idempotency_expired")
 SECURED: list[dict[str, list[str]]] = [{"key": []}]
 _SWITCH = {"in": "query", "schema": {"type": "boolean", "default": False}}
-DRY_RUN = {"name": "dry_run", "description": "Say what would go, and change nothing."} | _SWITCH
+DRY_RUN = {"name": "dry_run", "description": "Report what would be forgotten, and change nothing."} | _SWITCH
 BELOW_MIN_BATCH = {
     "name": "below_min_batch",
-    "description": "Publish even if fewer samples have changed than the policy publishes together.",
+    "description": "Publish even if fewer than `min_batch` samples have changed.",
 } | _SWITCH
 IDEMPOTENCY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "A request that is sent again with the same key and body is done once, and answered the same.",
+    "description": "Sent again with the same key and body, a request is done once and gets the same answer.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]{1,200}$"},
     "example": "order-4711-erasure",
 }
 
 _WORDS = {  # parameters and fields of bodies that say nothing of themselves
-    "certificate": "Its number, or the whole of it.",
-    "certificate_number": "Its number, from 1 on.",
-    "checks": "Which checks to make, each once.",
+    "certificate": "The certificate's number, or the certificate itself.",
+    "certificate_number": "The certificate's number, from 1.",
+    "checks": "The checks to make, each listed once.",
     "features": "A row of numbers, as many as the model takes.",
     "files": "Images, in order.",
-    "id": "The name of the sample: an owner's own, and needed on all samples of a request or on none.",
+    "id": "The name of the sample, unique for its owner. Give one to all samples of a request, or to none.",
     "image": "The bytes of an image file, in base64.",
     "label": "The class: a text or an integer.",
     "limit": "How many to list.",
-    "owner": "Whose the samples are. A key with an owner need not say it.",
+    "owner": "The owner of the samples. A key with an owner can leave it out.",
     "receipt": "A receipt, in base64; for the check `mine`.",
     "receipts": "Receipts, in base64.",
-    "request_id": "Its id, as the answer to the request has it.",
-    "samples": "Samples, as the model takes them: features, images or texts.",
+    "request_id": "The id of the request, from its answer.",
+    "samples": "Samples of the kind that the model takes: features, images or texts.",
     "text": "A text.",
 }
 
@@ -134,7 +134,7 @@ def document(app: FastAPI, kind: str, n_features: int, max_batch: int) -> dict[s
 
 
 def _describe(fields: dict[str, dict[str, Any]]) -> None:
-    """Say what each field is for, where it does not say so itself."""
+    """Describe each field that has no description."""
     for name, field in fields.items():
         if name in _WORDS:
             field.setdefault("description", _WORDS[name])

@@ -1,4 +1,4 @@
-"""One shape for every error, and how the errors of the package are answered."""
+"""One form for all error answers, and the answer to each error of the package."""
 
 from __future__ import annotations
 
@@ -23,37 +23,40 @@ from neverseen.service.edge.limits import whole_seconds
 CODES: dict[str, tuple[int, str]] = {
     "invalid_json": (400, "The body is not JSON in UTF-8, or is nested too deeply."),
     "unauthorized": (401, "API key missing or invalid."),
-    "forbidden": (403, "The key does not have the scope, or is another owner's."),
-    "not_found": (404, "There is nothing of this kind, or nothing that this key may know of."),
-    "not_learned": (404, "The model does not hold such a sample or class."),
-    "features_moved": (404, "The sample was learned, but its features come out differently now: use its receipt."),
-    "receipt_rejected": (404, "A receipt is altered, foreign, cut short, or of a dropped key: it tells nothing now."),
-    "method_not_allowed": (405, "The path does not take this method."),
-    "timeout": (408, "The body did not come in time, or too slowly."),
-    "already_forgotten": (409, "A receipt was used before: no sample is held under it."),
-    "id_taken": (409, "An id belongs to a sample that is held, or is given twice."),
-    "ambiguous": (409, "A sample was learned several times: say which by its id, or give its receipt."),
+    "forbidden": (403, "The key lacks the scope, or belongs to another owner."),
+    "not_found": (404, "Not found, or not visible to this key."),
+    "not_learned": (404, "The model does not hold this sample or class."),
+    "features_moved": (
+        404,
+        "The sample was learned, but the backbone now computes different features. Use its receipt.",
+    ),
+    "receipt_rejected": (404, "The receipt cannot be used: it is altered, foreign, incomplete or of a dropped key."),
+    "method_not_allowed": (405, "The path does not support this method."),
+    "timeout": (408, "The body arrived too late or too slowly."),
+    "already_forgotten": (409, "The receipt was used before. No sample is held under it."),
+    "id_taken": (409, "The id belongs to a held sample, or appears twice."),
+    "ambiguous": (409, "The sample was learned several times. Add its id, or send its receipt."),
     "idempotency_conflict": (409, "The idempotency key was used for another request."),
     "idempotency_expired": (
         409,
-        "The idempotency key was used before a seal, which cleared what for: nothing is done now.",
+        "The idempotency key was used before a seal. Its request can no longer be compared, so nothing is done.",
     ),
     "receipts_gone": (409, "The request was made before, and its receipts cannot be made again."),
     "not_tracked": (409, "The store does not keep sums for each class."),
-    "batch_too_small": (409, "Fewer samples have changed than the policy publishes together."),
-    "nothing_published": (409, "There is no version to predict with yet."),
-    "too_large": (413, "The body, or what it unpacks to, is larger than allowed."),
+    "batch_too_small": (409, "Fewer than `min_batch` samples have changed."),
+    "nothing_published": (409, "No version is published yet."),
+    "too_large": (413, "The body, or its unpacked content, is larger than allowed."),
     "wrong_content_type": (415, "The body is neither JSON nor a form."),
-    "invalid_request": (422, "The body, the query or a header does not have its form."),
+    "invalid_request": (422, "The body, the query or a header is invalid."),
     "limit_reached": (422, "The model cannot hold more."),
     "too_many_classes": (422, "The request has too many new classes, or the model would have too many."),
-    "rate_limited": (429, "The key, or the address, has asked for too much: wait as long as Retry-After says."),
-    "queue_full": (429, "Too much waits for the writer: wait as long as Retry-After says."),
-    "internal": (500, "A mistake of the service."),
-    "busy": (503, "Too much waits already: wait as long as Retry-After says."),
-    "unavailable": (503, "The store cannot be written now. A request with an idempotency key can be sent again."),
-    "stopping": (503, "The service is about to stop. A request with an idempotency key can be sent again."),
-    "no_room": (507, "With so many classes, the model could not be published in the memory that there is."),
+    "rate_limited": (429, "Too many requests from this key or address. Wait as long as Retry-After says."),
+    "queue_full": (429, "The writer's queue is full. Wait as long as Retry-After says."),
+    "internal": (500, "A bug in the service."),
+    "busy": (503, "The service is busy. Wait as long as Retry-After says."),
+    "unavailable": (503, "The store cannot be written now. You can send a request with an idempotency key again."),
+    "stopping": (503, "The service is stopping. You can send a request with an idempotency key again."),
+    "no_room": (507, "The service has too little memory to publish a model with so many classes."),
 }
 """Each code, with its status and what it means."""
 
@@ -116,12 +119,12 @@ class Refusal(Exception):  # noqa: N818
         return Response(json.dumps({"error": about}), self.status, headers, "application/json")
 
 
-NOT_FOUND = "there is no such sample that this key may forget"
+NOT_FOUND = "no such sample, or this key may not forget it"
 
 
 def too_much() -> Refusal:
-    """Return the answer to what cannot be read within the memory and the time that there are for it."""
-    return Refusal("too_large", "this takes too much memory or time to read: send less at a time")
+    """Return the answer to a request that takes too much memory or time to read."""
+    return Refusal("too_large", "the request takes too much memory or time to read: send less at a time")
 
 
 def hidden(row: int | None) -> Refusal:
@@ -130,7 +133,7 @@ def hidden(row: int | None) -> Refusal:
 
 
 def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
-    """Return what a request is answered that the store has refused; None if it was not the request's fault.
+    """Return the answer to a request that the store refused; None if the request was not at fault.
 
     A key that has an owner is told nothing that it may not know.
     """
@@ -140,7 +143,7 @@ def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
         case AlreadyForgottenError():
             words = (
                 f"receipt {error.row} was used already: certificate {error.certificate} lists it as forgotten. If its "
-                "sample was learned again since, only its new receipt is good"
+                "sample was learned again since, use its new receipt"
             )
             return Refusal("already_forgotten", words, row=error.row, certificate=error.certificate)
         case ReceiptRejectedError() if error.reason == "repeated":

@@ -1,4 +1,4 @@
-"""Forms (``multipart/form-data``), taken apart without looking at each byte in Python."""
+"""Forms (``multipart/form-data``), split without looking at each byte in Python."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def form_of(content: bytes, content_type: str, most: int, files: tuple[str, ...]
             found.files.setdefault(name, []).append((start, end))
         elif not is_file and name in texts:
             if name in found.texts:
-                raise Refusal("invalid_request", f"the field {name} is there twice")
+                raise Refusal("invalid_request", f"the field {name} appears twice")
             if end - start > _TEXT:
                 raise Refusal("invalid_request", f"the field {name} has more than {_TEXT} bytes")
             found.texts[name] = bytes(content[start:end])
         else:
             known = ", ".join([*(f"{each} (a file)" for each in files), *texts])
-            raise Refusal("invalid_request", f"the form has a field that is none of {known}")
+            raise Refusal("invalid_request", f"the form has an unknown field; known: {known}")
     return found
 
 

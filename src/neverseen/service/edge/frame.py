@@ -1,4 +1,4 @@
-"""What every answer has: an id, safe headers, one shape of errors, a count."""
+"""The parts that every answer has: an id, safe headers, one form of errors, a count."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _QUERY = {
     "/v1/seal": {"below_min_batch"},
     "/v1/requests": {"before", "limit"},
 }
-"""Query parameters by path. Another is refused: who writes ``dryrun`` must not find out that it was none."""
+"""Query parameters by path. Others are refused: a misspelt ``dryrun`` must not make a real change."""
 
 
 class Frame:
@@ -109,7 +109,7 @@ class Frame:
         except Exception as error:
             LOG.error("request %s failed", request_id, exc_info=error)
             if status == 0:
-                failure = Refusal("internal", f"the service made a mistake; its log has it under {request_id}")
+                failure = Refusal("internal", f"the service failed: its log has the details under {request_id}")
                 await self._refuse(scope, receive, framed, failure)
         finally:
             self._service.made.give(scope)
@@ -117,7 +117,7 @@ class Frame:
         self._service.metrics.answered(name, status, took)
 
     def _steady(self, scope: Scope, receive: Receive, send: Send) -> Send:
-        """Return what sends an answer in pieces, and cuts a client that takes it too slowly on the whole."""
+        """Return a function that sends an answer in pieces, and disconnects a client that reads too slowly."""
         settings, sent, waited = self._service.settings, 0, 0.0
 
         async def steady(message: Message) -> None:

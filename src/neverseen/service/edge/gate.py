@@ -1,4 +1,4 @@
-"""`Gate`: in which order requests get the event loop.
+"""`Gate`: the order in which requests get the event loop.
 
 The loop does one thing at a time, and every open connection may bring it work. How many connections somebody has must
 not decide how long others wait.
@@ -19,7 +19,7 @@ _LOOK = 0.001  # seconds until it is seen that those who had less are served
 
 
 STRANGERS = ""
-"""Stands for all who show no key, and is no key's name."""
+"""Stands for all clients without a key. No key has this name."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +29,7 @@ class _Turn:
 
 
 class Gate:
-    """Lets one request begin in each round of the event loop: that of the client who had least of it lately.
+    """Lets one request begin in each round of the event loop: from the client that had the least of it lately.
 
     Whoever asks for little is let in next, however many requests of others wait. While nobody waits, nobody is held up.
 

@@ -61,7 +61,7 @@ class Buckets:
 
 @lru_cache(maxsize=1024)
 def origin(host: str) -> str:
-    """Return whom an address counts as: itself, or in IPv6 its network of 64 bits, all of which one client has.
+    """Return the client behind an address: the address, or in IPv6 its /64 network, which one client owns.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def origin(host: str) -> str:
 
 
 def stranger(host: str) -> str:
-    """Return what a client without a key is called.
+    """Return the name of a client without a key.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A line of what waits: next comes the client who had least lately."""
+"""A queue in which the client that had the least lately comes next."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Line(Generic[Item]):
         self._count += 1
 
     def first(self) -> Item:
-        """Return what is next, and leave it."""
+        """Return the next item without removing it."""
         return self._waiting[self._usage.least(self._waiting)][0]
 
     def take(self) -> Item:
@@ -53,7 +53,7 @@ class Line(Generic[Item]):
         return item
 
     def of(self, client: str) -> list[Item]:
-        """Return what a client has waiting."""
+        """Return the waiting items of a client."""
         return list(self._waiting.get(client, ()))
 
     def __iter__(self) -> Iterator[Item]:

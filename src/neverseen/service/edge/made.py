@@ -1,8 +1,8 @@
-"""What is made of requests: the rows of features in them, and the answers to them, until these are written.
+"""Memory for the results of requests: rows of features, and answers until they are sent.
 
 A small request can become large. Numbers of one digit become eight bytes each, and the answer to a few samples can
-name thousands of long labels. A client that does not read leaves its answers here. So all of this is counted, like the
-bodies of requests, and refused before it is made where it can be.
+name thousands of long labels. The answers of a client that does not read stay in memory. So the service counts these
+bytes, as it counts bodies, and refuses a request before it makes them where it can.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def share_of(what: str, whole: int) -> int:
 
 
 class Made:
-    """Counts bytes of what is made of requests, by client; all may hold `whole` together.
+    """Counts the bytes of requests' results, by client; all together may hold `whole`.
 
     Rows and answers have a half each, so that the rows of a request never take the room of its own answer. Of the half
     for answers, a quarter is for those without a key.
@@ -58,10 +58,10 @@ class Made:
             return
         share = (self._public if public else self._rooms[ANSWER]).share
         if size > share:
-            words = f"the answer has up to {size} bytes, and one client may have {share} that it has not read"
+            words = f"the answer has up to {size} bytes, and a client may have at most {share} unread bytes"
             raise Refusal("too_large", f"{words} (max_waiting_bytes): ask for less at a time")
         if not self.take(scope, client, ANSWER, size, public):
-            words = "too much was asked for that the client has not read yet"
+            words = "too many bytes wait for this client to read them"
             raise Refusal("busy", f"{words}: read the answers, and try again in a moment", wait=1)
 
     def give(self, scope: Scope, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""Messages between the service and a process apart: JSON values and bytes, over a pipe.
+"""Messages between the service and a separate process: JSON values and bytes, over a pipe.
 
 A message is two lengths, a JSON object, and bytes; the object's ``sizes`` say where the parts of the bytes end.
 Nothing is pickled.
@@ -55,7 +55,7 @@ def receive(pipe: io.RawIOBase) -> tuple[dict[str, Any], list[memoryview]] | Non
 
 
 def packed(given: Given) -> tuple[dict[str, Any], list[bytes | memoryview]]:
-    """Return what a body holds as a message."""
+    """Return a body's content as a message."""
     about: dict[str, Any] = {
         "labels": given.labels,
         "ids": given.ids,
@@ -79,7 +79,7 @@ def packed(given: Given) -> tuple[dict[str, Any], list[bytes | memoryview]]:
 
 
 def unpacked(about: dict[str, Any], parts: list[memoryview]) -> Given:
-    """Return what `packed` was given."""
+    """Return the content that was given to `packed`."""
     spans = [(start, end) for start, end in about["spans"]]
     given = Given([], None, about["labels"], about["ids"], about["owner"], spans, about["pixels"])
     if about["kind"] == "receipts":

@@ -1,4 +1,4 @@
-"""HTTP as it comes in, with limits on what comes before a body: the server itself has none."""
+"""The HTTP parser, with limits on everything before a body: the server itself has none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHUNKS, _CHUNK_BYTES = 1024, 256  # a body may come in so many pieces, and in m
 
 
 class _TooMuch(Exception):  # noqa: N818
-    """Ends the parsing of what came, at once."""
+    """Ends the parsing of the input at once."""
 
 
 class _Flow(FlowControl):
@@ -165,12 +165,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._tell()
 
     def on_message_complete(self) -> None:
-        """Note that a body has come."""
+        """Note that a body has arrived."""
         super().on_message_complete()
         self._tell()
 
     def on_response_complete(self) -> None:
-        """Note that an answer has ended, and that the next request is waited for."""
+        """Note that an answer has ended, and wait for the next request."""
         self._unanswered.popleft()
         if not self.transport.is_closing():
             self.flow.hold(self._full or len(self._unanswered) > 1)  # of the last one, a part may still have to come
@@ -180,7 +180,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._tell()
 
     def pause_writing(self) -> None:
-        """Note that the client does not take what it is sent."""
+        """Note that the client does not read its answer."""
         super().pause_writing()
         if self.connection is not None:
             self.connection.stalls()
@@ -191,7 +191,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._tell()
 
     def _tell(self) -> None:
-        """Say what is done for the first request that is not answered."""
+        """Note the state of the first unanswered request."""
         if self.connection is None or not self._unanswered or self.flow.write_paused:
             return
         first = self._unanswered[0]

@@ -1,4 +1,4 @@
-"""`Reception`: the bodies of requests and what is in them, counted before they are read and while they are held."""
+"""`Reception`: the bodies of requests and their content, counted before they are read and while they are held."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Reception:
 
     @asynccontextmanager
     async def body(self, request: Request, key: ApiKey | None, most: int) -> AsyncIterator[bytearray]:
-        """Hand out a body whose bytes count against the key, or the address."""
+        """Yield a body, and count its bytes against the key or the address."""
         count = self._callers.count_body(request, key, most)
         async with self._bodies.receiving(request, client_of(request), most, key is None, count) as content:
             yield content
@@ -100,8 +100,8 @@ class Reception:
         self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
     ) -> Given:
         kind = request.headers["content-type"]
+        await self._admitted(request, len(content))  # a body that is read apart takes time too, and so does its answer
         if self._bounds.kind != "images" and reads_fast(content, kind):
-            await self._admitted(request, len(content))
             return READERS[action](bytes(content), kind, self._bounds, partial(require_room, room))
         about, parts = await self._readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
         return await self._threads.do(client_of(request), messages.unpacked, about, parts)

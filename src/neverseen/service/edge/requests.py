@@ -1,4 +1,4 @@
-"""What a request says: who sends it, its id and its query parameters."""
+"""The sender, the id and the query parameters of a request."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def token_of(request: Request) -> str | None:
 
 
 def address_of(request: Request) -> str:
-    """Return what a request without a key is counted against: the address, or network, that it comes from."""
+    """Return the client that a request without a key counts against: its address or network."""
     return stranger(request.client.host if request.client else "")
 
 
 def client_of(request: Request) -> str:
-    """Return whom a request counts as that was counted: the name of its key, or its address."""
+    """Return the client that a request was counted against: the name of its key, or its address."""
     return str(request.scope.get(KEY) or address_of(request))
 
 
@@ -47,7 +47,7 @@ def flag(request: Request, name: str) -> bool:
     if not given:
         return False
     if len(given) > 1 or given[0] not in ("true", "false"):
-        raise Refusal("invalid_request", f"the query parameter {name} is true or false")
+        raise Refusal("invalid_request", f"the query parameter {name} must be true or false")
     return given[0] == "true"
 
 
@@ -58,11 +58,11 @@ def number(request: Request, name: str, default: int | None, least: int, most: i
         return default
     word = given[0]
     if len(given) > 1 or not re.fullmatch(r"[0-9]{1,16}", word, re.ASCII) or not least <= int(word) <= most:
-        raise Refusal("invalid_request", f"the query parameter {name} is a whole number from {least} to {most}")
+        raise Refusal("invalid_request", f"the query parameter {name} must be a whole number from {least} to {most}")
     return int(word)
 
 
 def client_answered() -> str:
-    """Return whom the request counts as that is being answered."""
+    """Return the client that the current request counts against."""
     request = ANSWERED.get()
     return "" if request is None else client_of(request)

@@ -29,7 +29,7 @@ _LIMIT = {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum
 _BEFORE = {
     "name": "before",
     "in": "query",
-    "description": "Those with smaller numbers.",
+    "description": "List certificates with smaller numbers.",
     "schema": {"type": "integer", "minimum": 1, "maximum": 2**53},
 }
 _WHOLE = {
@@ -57,7 +57,7 @@ def router(service: Service) -> APIRouter:
     )(certificates.listed)
     routes.get(
         "/v1/certificates/key",
-        summary="The public key that signs them",
+        summary="The public key that checks them",
         responses=answers({200: PublicKeyAnswer}, *_PUBLIC),
     )(certificates.key)
     routes.get(
@@ -68,7 +68,7 @@ def router(service: Service) -> APIRouter:
     )(certificates.one)
     routes.post(
         "/v1/verify",
-        summary="Make checks on a certificate; `weights` needs a key with the scope audit",
+        summary="Check a certificate; `weights` needs a key with the scope audit",
         responses=answers(
             {200: VerifyAnswer}, *_PUBLIC, *SENT, "unauthorized", "forbidden", "not_found", "queue_full", "stopping"
         ),

@@ -73,7 +73,7 @@ _FORGET_FORM = documented_form(
         "type": "string",
         "format": "binary",
         "minLength": 1,
-        "description": "A file of receipts, as learn writes it.",
+        "description": "A file of receipts, in the form that learn writes.",
     },
 )
 
@@ -96,7 +96,7 @@ def router(changing: Changing) -> APIRouter:
     routes.post(
         "/v1/forget",
         status_code=202,
-        summary="Forget samples, all or none, by their receipts or by the samples; answered once it is on disk",
+        summary="Forget samples, all or none, by receipts or by samples; the answer means that it is on disk",
         responses=answers({200: EffectAnswer, 202: RequestAnswer}, *KEYED, *SENT, *CHANGED, *held),
         openapi_extra={
             "parameters": [IDEMPOTENCY, DRY_RUN],
@@ -117,7 +117,10 @@ def router(changing: Changing) -> APIRouter:
             "security": SECURED,
         },
     )(changing.forget_class)
-    for name, what in (("publish", "Publish what is held now"), ("seal", "Publish, and clear the disk of what went")):
+    for name, what in (
+        ("publish", "Publish all changes now"),
+        ("seal", "Publish, and clear the disk of forgotten samples"),
+    ):
         routes.post(
             f"/v1/{name}",
             summary=what,
@@ -212,7 +215,7 @@ class Changing:
         service = self._service
         key = service.callers.require(request, "forget")
         if key.owner is not None:
-            raise Refusal("forbidden", "a class is everybody's: this needs a key without an owner")
+            raise Refusal("forbidden", "a class holds samples of all owners: this needs a key without an owner")
         tag = service.tag_of(request, key)
         _require_query(request, "dry_run")
         dry_run = flag(request, "dry_run")
@@ -237,7 +240,7 @@ class Changing:
         return answer({"request": service.view(done.row, key)}, 202)
 
     async def _rehearse(self, job: Job, question: Callable[[Store], Any]) -> Response:
-        """Say what a job would do. An idempotency key that it cannot be done under is refused now, too."""
+        """Rehearse a job. An idempotency key that the job could not use is refused now, too."""
 
         def asked(opened: Store) -> Any:
             refusal = reused(opened, job)
@@ -262,7 +265,7 @@ class Changing:
         service = self._service
         key = service.callers.require(request, "admin")
         if "idempotency-key" in request.headers:
-            words = f"{verb} takes no Idempotency-Key: what is published already is not published again. Leave it out"
+            words = f"{verb} takes no Idempotency-Key: it never publishes a change twice. Leave it out"
             raise Refusal("invalid_request", words)
         _require_query(request, "below_min_batch")
         writer, below = service.writer, flag(request, "below_min_batch")
@@ -291,7 +294,7 @@ def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, t
 
 
 def _learned(request: dict[str, Any], receipts: list[bytes]) -> bytes:
-    """Return the answer to who has had samples learned."""
+    """Return the answer to a request to learn."""
     return written({"request": request, "receipts": [base64.urlsafe_b64encode(token).decode() for token in receipts]})
 
 
@@ -314,5 +317,5 @@ def _owner(key: ApiKey, given: str | None) -> str | None:
     if key.owner is None:
         return given
     if given not in (None, key.owner):
-        raise Refusal("forbidden", "this key is another owner's: leave owner out")
+        raise Refusal("forbidden", "this key belongs to another owner: leave owner out")
     return key.owner

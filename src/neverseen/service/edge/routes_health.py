@@ -1,4 +1,4 @@
-"""Routes for those who look after the service."""
+"""Routes for operators: health and metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def router(service: Service) -> APIRouter:
     )(healthz)
     routes.get(
         "/readyz",
-        summary="Whether requests can be served",
+        summary="Whether the service is ready",
         responses=answers({200: StateAnswer}, "rate_limited", "unavailable"),
     )(readyz)
     plain = {"description": "Counters.", "content": {"text/plain": {"schema": {"type": "string"}}}}

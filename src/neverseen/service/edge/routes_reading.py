@@ -1,4 +1,4 @@
-"""Routes that look: predictions, the model, requests, history."""
+"""Routes that read: predictions, the model, requests, history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PREDICT_FORM = documented_form(
 _BEFORE = {
     "name": "before",
     "in": "query",
-    "description": "Those before the request of this id.",
+    "description": "List requests older than this one.",
     "schema": {"type": "string", "pattern": "^req_[0-9a-f]{24}$"},
 }
 _LIMIT = {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}}
@@ -45,7 +45,7 @@ def router(reading: Reading) -> APIRouter:
     keyed = {"security": SECURED}
     routes.post(
         "/v1/predict",
-        summary="Say which class each sample is taken for",
+        summary="Predict the class of each sample",
         responses=answers({200: PredictAnswer}, *KEYED, *SENT, "nothing_published", "stopping"),
         openapi_extra=keyed | {"requestBody": body(PredictBody, {}, _PREDICT_FORM)},
     )(reading.predict)
@@ -69,7 +69,7 @@ def router(reading: Reading) -> APIRouter:
     )(reading.requests)
     routes.get(
         "/v1/requests/{request_id}",
-        summary="How far a request is",
+        summary="The state of a request",
         responses=answers({200: RequestAnswer}, *KEYED, "not_found", "unavailable"),
         openapi_extra=keyed
         | {"parameters": [{"name": "request_id", "in": "path", "required": True, "schema": {"type": "string"}}]},
@@ -141,7 +141,7 @@ class Reading:
         limit = number(request, "limit", 100, 1, 1000) or 100
         before = request.query_params.getlist("before")
         if len(before) > 1 or any(not _ID.fullmatch(word) for word in before):
-            raise Refusal("invalid_request", "before is the id of a request, given once")
+            raise Refusal("invalid_request", "before must be the id of one request")
         client = None if key.may("audit") else key.name
         ledger = service.opened().ledger
         if before:

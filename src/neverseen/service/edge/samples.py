@@ -1,4 +1,4 @@
-"""What a service takes: the kind of sample that its backbone sees, within the operator's limits."""
+"""The samples that a service accepts: the kind that its backbone takes, within the operator's limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neverseen.service.operations.settings import Settings
 
 
 def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
-    """Return what one body may hold."""
+    """Return the limits for one body."""
     reduction = reduction_of(backbone)
     return Bounds(
         kind_of(backbone),

@@ -148,7 +148,7 @@ class ErrorAnswer(Answer):
 
 
 class RequestView(Answer):
-    """A change that was asked for, and how far it is."""
+    """A request to change the model, and its state."""
 
     id: str
     kind: Literal["learn", "forget", "forget_class"]
@@ -160,7 +160,7 @@ class RequestView(Answer):
 
 
 class LearnAnswer(Answer):
-    """Receipts, in the order of the samples. They are kept nowhere else."""
+    """Receipts, in the order of the samples. The service keeps no copy."""
 
     model_config = _example({"request": EXAMPLE_REQUEST | {"kind": "learn"}, "receipts": [EXAMPLE_RECEIPT]})
     request: RequestView
@@ -189,21 +189,21 @@ class ClassCount(Answer):
 
 
 class ClassEffect(Answer):
-    """How many samples of a class would go; null if all do, and the key has not the scope audit."""
+    """How many samples of a class would be forgotten; null for all, if the key lacks the scope audit."""
 
     label: Any
     samples: int | None
 
 
 class Effect(Answer):
-    """What would go."""
+    """What would be forgotten."""
 
     samples: int | None
     classes: list[ClassEffect]
 
 
 class EffectAnswer(Answer):
-    """What forgetting would do; nothing was changed."""
+    """What forgetting would do. Nothing was changed."""
 
     model_config = _example({"effect": {"samples": 1, "classes": [{"label": "cat", "samples": 1}]}})
     effect: Effect
@@ -217,7 +217,7 @@ class Scored(Answer):
 
 
 class Prediction(Answer):
-    """What the model makes of a sample, in the output mode of the service."""
+    """The prediction for a sample, in the output mode of the service."""
 
     label: Any = None
     top: list[Scored] | None = None
@@ -233,7 +233,7 @@ class PredictAnswer(Answer):
 
 
 class KeyView(Answer):
-    """The key that asks."""
+    """The API key of this request."""
 
     name: str
     scopes: list[str]
@@ -296,7 +296,7 @@ class HistoryPoint(Answer):
 
 
 class LatencyPoint(Answer):
-    """Seconds that predictions of one minute took."""
+    """How many seconds the predictions of one minute took."""
 
     time: str
     p50: float
@@ -304,7 +304,7 @@ class LatencyPoint(Answer):
 
 
 class HistoryAnswer(Answer):
-    """What charts show."""
+    """The data of the charts."""
 
     model_config = _example(
         {
@@ -326,7 +326,7 @@ class HistoryAnswer(Answer):
 
 
 class CertificateSummary(Answer):
-    """A line of the list of certificates."""
+    """A certificate in the list."""
 
     number: int
     time: str
@@ -357,7 +357,7 @@ class CertificatesAnswer(Answer):
 
 
 class PublicKeyAnswer(Answer):
-    """The key that certificates are signed with."""
+    """The public key of the certificates."""
 
     model_config = _example({"key": "ab" * 32})
     key: str
@@ -371,7 +371,7 @@ class CheckView(Answer):
     message: str
     seconds: float
     listed_in: int | None = None
-    """Of ``mine``: the certificate that lists the receipt. A later one may have learned the sample again."""
+    """For ``mine``: the certificate that lists the receipt. A later one may have learned the sample again."""
 
 
 class VerifyAnswer(Answer):
@@ -384,7 +384,7 @@ class VerifyAnswer(Answer):
 
 
 class CertificateAnswer(Answer):
-    """The newest certificate after an act of an operator."""
+    """The newest certificate, after publishing or sealing."""
 
     model_config = _example({"certificate": 3, "sealed": False})
     certificate: int
@@ -392,7 +392,7 @@ class CertificateAnswer(Answer):
 
 
 class StateAnswer(Answer):
-    """Whether the service is well."""
+    """The health of the service."""
 
     model_config = _example({"status": "ok"})
     status: str

@@ -1,4 +1,4 @@
-"""Shares: how much of something may be held at a time, by all and by each."""
+"""Shares: how much of something all clients together, and each of them, may hold at a time."""
 
 from __future__ import annotations
 

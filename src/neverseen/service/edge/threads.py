@@ -1,4 +1,4 @@
-"""Threads beside the event loop, at which clients take turns."""
+"""Threads beside the event loop; clients take turns at them."""
 
 from __future__ import annotations
 

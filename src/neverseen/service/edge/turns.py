@@ -1,4 +1,4 @@
-"""Turns: who is next where only a few can be served at a time."""
+"""Turns: which client is next when only a few can be served at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LATELY = 10.0  # seconds
 
 
 class Turns:
-    """Serves so many at a time. Clients take turns, and nothing is kept idle for somebody who is not there.
+    """Serves a few requests at a time. Clients take turns, and no place stays idle for an absent client.
 
     A client that is alone may have every place. While others ask as well, one place is left for them: what is being
     served cannot be interrupted, and would hold them up. When too many wait, the client with the most of them gives up
@@ -70,7 +70,7 @@ class Turns:
         return self._served[client] < (self._at_once if self._clock() - asked > _LATELY else less)
 
     def _serve(self) -> None:
-        """Give places to those whose turn it is."""
+        """Give places to the clients whose turn it is."""
         while self._served.total() < self._at_once:
             order = (name for last in (False, True) for name in self._waiting if is_stranger(name) == last)
             client = next(filter(self._may, order), None)
@@ -107,5 +107,5 @@ class Turns:
         turn = self._waiting[most][-1]
         self._leave(most, turn)
         if not turn.done():
-            words = "too many requests of this kind wait already: try again in a moment"
+            words = "too many requests of this kind are waiting: try again in a moment"
             turn.set_exception(Refusal("busy", words, wait=1))

@@ -1,4 +1,4 @@
-"""Who had how much lately: what decides whose turn it is."""
+"""How much each client had lately, which decides whose turn it is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Usage:
         self._had: dict[str, float] = {}
 
     def add(self, client: str, amount: float) -> None:
-        """Note that a client gets so much, a number above 0.
+        """Note that a client gets an amount, a number above 0.
 
         Kept is the logarithm of the sum of all amounts, each times ``2 ** (its time / _HALF)``: later ones weigh more,
         so that earlier ones need not be made smaller.

@@ -161,7 +161,7 @@ class AuditLog:
             return begins and sum(path.stat().st_size for path in paths) <= _BACK
 
     def close(self) -> None:
-        """Write what waits, and let go of the file. Nothing is written afterwards, whoever tries."""
+        """Write the waiting lines and close the file. Nothing is written after that."""
         self._closed = True
         self._wake.set()
         self._thread.join()
@@ -185,7 +185,7 @@ class AuditLog:
         self._unwritten += [{"time": now} | entry for entry in entries]
 
     def _sealed(self) -> tuple[bytes, AuditHead]:
-        """Return what is to be written, as lines, and the head after it."""
+        """Return the lines to write, and the head after them."""
         lines, head = [], self._head
         for entry in self._unwritten:
             numbered = entry | {"line": head.lines + 1, "previous": head.head}
@@ -254,7 +254,7 @@ class AuditLog:
         if not self._holds(expected):
             said.append({"action": "audit_missing", "expected": expected.lines, "found": self._head.lines})
             self._head = AuditHead(max(expected.lines, self._head.lines), self._head.head)
-            words = "the audit log does not have a line that the store names: it was cut, changed, or left behind"
+            words = "the audit log lacks a line that the store names: it was cut off, changed or left behind"
             LOG.error("%s. The new lines say so", words)
         return sorted(said, key=lambda entry: entry["action"] != "audit_missing")  # this one may leave numbers out
 

@@ -85,7 +85,7 @@ def check_audit(
         except (FileRejectedError, FileNotFoundError):
             if paths == _files(folder):
                 raise
-    raise FileRejectedError(f"the audit log in {folder} does not hold still: try again")
+    raise FileRejectedError(f"the audit log in {folder} keeps changing: try again")
 
 
 def _files(folder: Path) -> list[Path]:

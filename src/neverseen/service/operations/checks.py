@@ -1,4 +1,4 @@
-"""The checks that anybody can have made on a certificate."""
+"""The checks on certificates that anybody can ask for."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def certificate_of(given: int | dict[str, Any], chain: Chain) -> Certificate:
     try:
         raw = canonical_json(given).encode() + b"\n"
     except (ValueError, RecursionError):
-        raise CertificateRejectedError("the certificate cannot be written as JSON: it is not one") from None
+        raise CertificateRejectedError("this is not a certificate: it cannot be written as JSON") from None
     return Certificate.from_json(raw)
 
 
@@ -160,7 +160,7 @@ def weights(opened: Store, wanted: int, after: State) -> str:
     number = opened.published_number
     if wanted != number:
         raise CertificateRejectedError(
-            f"the weights of certificate {wanted} are not here any more: the newest is {number}"
+            f"the weights of certificate {wanted} are no longer stored: the newest is {number}"
         )
     statistics, version = opened.statistics(), opened.version()
     if statistics.total and statistics.digest() != after.statistics:

@@ -1,4 +1,4 @@
-"""What charts show: a point for each publication, and how long predictions took."""
+"""The data of the charts: a point for each publication, and the time that predictions took."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class History:
 
 
 def _latency(minute: int, taken: list[float]) -> list[dict[str, Any]]:
-    """Return what charts show of a minute; nothing if nothing was predicted in it."""
+    """Return the point of a minute for the charts; none if nothing was predicted in it."""
     if not taken:
         return []
     median, most = np.percentile(taken, (50, 99)).tolist()
@@ -130,4 +130,4 @@ class Probe:
             self.features = np.asarray(features, np.float32)
             self.labels = [text(normalise(label)) for label in labels.tolist()]
         except (ValueError, KeyError, OSError, TypeError) as error:
-            raise FileRejectedError(f"{path} is not a probe set that can be used: {error}") from error
+            raise FileRejectedError(f"{path} is not a valid probe set: {error}") from error

@@ -1,7 +1,7 @@
-"""The service's log: what its operator should know, as lines on stderr.
+"""The service's log for its operator, as lines on stderr.
 
-Who runs the service in a program of their own sets up the logger `neverseen.service` as they like. Without that, Python
-prints warnings and errors, without a time.
+A program that runs the service itself can configure the logger `neverseen.service`. Otherwise Python prints warnings
+and errors, without a time.
 """
 
 from __future__ import annotations

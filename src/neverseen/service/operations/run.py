@@ -144,7 +144,7 @@ class Server(uvicorn.Server):
 
 
 def connections_of(settings: Settings) -> Connections:
-    """Return what counts the connections of a service, within its settings and what the process may open."""
+    """Return the connections of a service, limited by its settings and by the files that the process may open."""
     most = allowed(settings.max_connections)
     unsent = settings.max_waiting_bytes // _UNSENT_PART
     return Connections(most, settings.connections_per_address, settings.idle_timeout, most_unsent=unsent)
@@ -273,16 +273,16 @@ def require_tls(cert: Path, key: Path) -> None:
         context.load_verify_locations(cert)
     except ssl.SSLError:
         words = "give a file with the certificate of the server, and then those of its chain, each from BEGIN to END"
-        raise ConfigurationError(f"--tls-cert {cert} is no certificate in PEM: {words}") from None
+        raise ConfigurationError(f"--tls-cert {cert} is not a certificate in PEM: {words}") from None
     try:
         context.load_cert_chain(cert, key, passphrase)
     except ssl.SSLError as error:
         words = (
-            f"is no private key in PEM, or cannot be used with {cert} ({error.reason or error}): give the file with "
+            f"is not a private key in PEM, or cannot be used with {cert} ({error.reason or error}): give the file with "
         )
         words += "its private key"
         if asked:
-            words = "is protected by a passphrase: write it without one (openssl pkey), for this user alone to read"
+            words = "is protected by a passphrase: write it without one (openssl pkey), readable by this user only"
         elif "MISMATCH" in str(error.reason):
             words = f"is not the key of {cert}: give the two files that belong together, the server's certificate first"
         raise ConfigurationError(f"--tls-key {key} {words}") from None
@@ -295,7 +295,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         raise ConfigurationError(f"--host {host} is not an address of this machine: {error.strerror}") from None
     sockets: list[socket.socket] = []
-    missing = OSError(errno.EADDRNOTAVAIL, "it is no address of this machine")
+    missing = OSError(errno.EADDRNOTAVAIL, "it is not an address of this machine")
     for family, kind, protocol, _, address in dict.fromkeys(found):
         try:
             made = socket.socket(family, kind, protocol)

@@ -1,6 +1,6 @@
-"""What an operator decides: publishing policy, output mode, limits.
+"""The operator's settings: publishing policy, output mode, limits.
 
-By hand, as pydantic-settings ignores misspelt variables and takes ``yes`` for true; its messages are not ours either.
+Written by hand: pydantic-settings ignores misspelt variables, accepts ``yes`` for true, and words its own messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREFIX = "NEVERSEEN_SERVE_"
 
 @dataclass(frozen=True)
 class Settings:
-    """What an operator decides about a service: see the table in ``docs/service.md``, which says what each setting is.
+    """The settings of a service. The tables in ``docs/service.md`` explain each of them.
 
     Examples
     --------
@@ -170,7 +170,9 @@ def _require_known(names: Iterable[str], where: str) -> None:
     known = [field.name for field in fields(Settings)]
     odd = sorted(set(names) - set(known))
     if odd:
-        raise ConfigurationError(f"{where} has unknown settings: {', '.join(odd)[:200]}. Known are {', '.join(known)}")
+        raise ConfigurationError(
+            f"{where} has unknown settings: {', '.join(odd)[:200]}. Known settings: {', '.join(known)}"
+        )
 
 
 def _value(text: str) -> Any:

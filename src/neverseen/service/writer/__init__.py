@@ -1,1 +1,1 @@
-"""The one writer: what waits, what is made one change, when it is published."""
+"""The one writer: its queue, requests joined into one change, and the time to publish."""

@@ -1,7 +1,7 @@
 """Changes to the store, many requests in one.
 
-All requests of one kind that wait together are one change: one transaction, one downdate. Each is still answered for
-itself, all of it or nothing, and one that is refused does not spoil its neighbours.
+All requests of one kind that wait together become one change: one transaction, one downdate. Each still gets its own
+answer and happens as a whole or not at all. A refused request does not affect the others.
 """
 
 from __future__ import annotations

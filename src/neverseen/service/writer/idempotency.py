@@ -1,14 +1,14 @@
-"""Requests that are sent again: done once, answered each time.
+"""Repeated requests: done once, answered each time.
 
 A request with an idempotency key is known by a *tag*, a keyed digest of the API key's name and the idempotency key.
-The ledger keeps it with the change, in one transaction, and beside it digests of the request's body. So a repetition
-is recognised after a crash too, and told from another request under the same key. One that comes while the first is
-under way waits for it.
+The ledger keeps the tag and digests of the request's body with the change, in one transaction. So the service
+recognises a repetition even after a crash, and can tell it from another request with the same key. A repetition that
+comes while the first request is running waits for it.
 
-A seal clears what a thief with every key could test a guess with. One digest of a body can stay: the *lasting* one,
-which is made of receipts too, those that the request showed or was given, if each carries a random salt. Nobody can
-guess a salt, and it goes with its sample. Where it is gone, a repetition cannot be told from another request: both are
-refused.
+A seal clears everything with which a thief with all keys could test a guess. One digest of a body can stay, the
+*lasting* one. It also covers the receipts that the request showed or was given, if each carries a random salt. Nobody
+can guess a salt, and the salt is deleted with its sample. Without a lasting digest, a repetition cannot be told from
+another request: both are refused.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Repetitions:
         self._running: dict[bytes, tuple[bytes, asyncio.Future[Any]]] = {}
 
     def tag(self, client: str, key: str) -> bytes:
-        """Return what stands for an idempotency key of a client."""
+        """Return the tag of a client's idempotency key."""
         return self._digest(b"neverseen:idem", client.encode() + b"\0" + key.encode())
 
     def body(self, action: str, *parts: bytes | bytearray | memoryview) -> bytes:
-        """Return what stands for the content of a request, given in parts."""
+        """Return the keyed digest of a request's content, given in parts."""
         return self._digest(b"neverseen:body", action.encode() + b"\0", *parts)
 
     async def once(self, tag: bytes | None, body: bytes, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -98,7 +98,7 @@ class Repetitions:
 
 
 def to_keep(body: bytes, receipts: Sequence[bytes]) -> bytes:
-    """Return what the ledger keeps of a body: the lasting digest, if there is one, and the body's own.
+    """Return the digests of a body that the ledger keeps: the lasting one, if there is one, and the body's own.
 
     `body` is that of `Repetitions.body`. The receipts are those that the request shows or is given.
     """
@@ -126,8 +126,8 @@ def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -
     if not lasting or receipts is None or (learned and not same):  # or another request's, of the same samples
         return Refusal(
             "idempotency_expired",
-            f"this idempotency key was used for {row.id}, and what that request said is not kept any more: nothing was "
-            f"done now. Ask GET /v1/requests/{row.id} what became of it, and use a new key for a new request",
+            f"this idempotency key was used for {row.id}, and the body of that request is no longer known: nothing was "
+            f"done. Ask GET /v1/requests/{row.id} what became of it, and use a new key for a new request",
             request=row.id,
         )
     return None if same else conflict(row.id)
@@ -142,7 +142,7 @@ def conflict(request: str | None = None) -> Refusal:
 def _gone(request: str) -> Refusal:
     words = (
         f"this request was carried out before, as {request}, and its receipts cannot be made again: its samples were "
-        "forgotten since, or the receipt key was dropped that they were made with. Nothing was done now"
+        "forgotten since, or their receipt key was dropped. Nothing was done"
     )
     return Refusal("receipts_gone", words, request=request)
 

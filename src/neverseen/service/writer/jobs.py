@@ -1,4 +1,4 @@
-"""What waits for the writer, and what it answers."""
+"""Jobs for the writer, and its answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Job:
     maker: bytes | None = None
 
     def row(self, receipts: Sequence[bytes] | None = None) -> RequestRow:
-        """Return what the ledger notes of it, and of the receipts that it shows or is given."""
+        """Return the ledger's row for this job, given the receipts that it shows or was given."""
         kind = FORGET if self.kind == FORGET_SAMPLES else self.kind
         body = None if self.body is None else to_keep(self.body, receipts or ())
         now = time.time_ns() // 1_000_000

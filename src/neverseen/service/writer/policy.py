@@ -121,7 +121,7 @@ class Policy:
         self._not_before, self._failing = now + retry, now >= self._due()
 
     def put_off_seal(self) -> None:
-        """Note that sealing has to wait for somebody who reads; publications go on."""
+        """Note that sealing has to wait for a reader of the ledger; publications go on."""
         self._no_seal_before = self._clock() + _RETRY_READ
 
     def overdue(self) -> float | None:

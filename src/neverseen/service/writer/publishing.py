@@ -1,4 +1,4 @@
-"""What readers see, and how it gets there."""
+"""Publishing: the version that readers see, and how it gets there."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Publisher:
         return unpublished(store)
 
     def applied(self, seconds: float) -> None:
-        """Note how long changes took that the next publication has."""
+        """Note how long the changes of the next publication took."""
         self._apply_seconds += seconds
 
     def keep_up(self, store: Store, policy: Policy) -> None:

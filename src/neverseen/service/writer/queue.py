@@ -1,4 +1,4 @@
-"""The one writer: a thread that owns the store, and takes what waits; keys take turns."""
+"""The one writer: a thread that owns the store and works through the queue; keys take turns."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ class Writer:
         """Have a job wait, behind all others of its client, and return its future."""
         with self._wake:
             if self._stopping:
-                raise Refusal("stopping", "the service is about to stop: try again in a moment", wait=5)
+                raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
             if self.store is None or not self._thread.is_alive():
                 raise Refusal("unavailable", "the store cannot be written now: try again in a moment", wait=5)
             if job.kind != ASK and not self._audit.healthy:
                 raise _unlogged("nothing was done")
             if not self._takes(job):
-                words = "too much waits already, of this key or of all (queue_requests, queue_samples)"
+                words = "too much is waiting, for this key or in total (queue_requests, queue_samples)"
                 raise Refusal("queue_full", f"{words}: try again in a moment", wait=1)
             self._jobs.put(job.client, job)
             if self._idle:
@@ -138,7 +138,7 @@ class Writer:
         if self.policy.unpublished and not self.policy.enough() and not below_min_batch:
             raise Refusal(
                 "batch_too_small",
-                f"{self.policy.unpublished} samples have changed, and the policy publishes {self._settings.min_batch} "
+                f"{self.policy.unpublished} samples have changed, but the policy publishes {self._settings.min_batch} "
                 "or more together: wait for more, or add below_min_batch=true to publish them alone",
             )
         if not self._audit.append([entry | {"outcome": "asked"}]):
@@ -156,8 +156,8 @@ class Writer:
         except LedgerError as error:
             if not error.being_read:
                 raise
-            words = f"certificate {self.published.number} is published, and not sealed, as somebody reads the ledger: "
-            raise Refusal("unavailable", words + "try again once that has ended", wait=30) from error
+            words = f"certificate {self.published.number} is published but not sealed: another program reads the "
+            raise Refusal("unavailable", words + "ledger. Try again when it has finished", wait=30) from error
 
     def _takes(self, job: Job) -> bool:
         """Take room for a job; return whether there was enough. One that is larger than a share counts as the share."""
@@ -175,7 +175,7 @@ class Writer:
         samples.give(job.client, min(job.samples, samples.share))
 
     def waiting(self, client: str | None = None) -> list[Job]:
-        """Return what is not applied yet, of a client or of all, newest first."""
+        """Return the requests that are not applied yet, of one client or of all, newest first."""
         with self._wake:
             jobs = [job for job in self._running if client in (None, job.client)]
             jobs += self._jobs if client is None else self._jobs.of(client)
@@ -326,7 +326,7 @@ class Writer:
             LOG.error("the writer failed", exc_info=error)
             self._metrics.writer_failures.inc()
             self._close()
-        words = "the store failed meanwhile, and the request may have been carried out or not: send it again with the "
+        words = "the store failed, and the request may or may not have been carried out: send it again with the "
         failure = Refusal("unavailable", words + "same idempotency key", wait=2)
         settle([(job, failure) for job in self._running if not job.future.done()])
         self._running = []
@@ -367,8 +367,8 @@ def _answered(store: Store, job: Job) -> Any:
             return refusal
         if not passes(error):
             raise
-        LOG.error("a request was refused, as there is no room for it now", exc_info=error)
-        return Refusal("unavailable", "the service has no room for this now: try again in a moment", wait=5)
+        LOG.error("a request was refused for lack of room", exc_info=error)
+        return Refusal("unavailable", "the service has no room for this request now: try again in a moment", wait=5)
 
 
 def _unlogged(words: str) -> Refusal:
@@ -376,4 +376,4 @@ def _unlogged(words: str) -> Refusal:
 
 
 def _stopped() -> Refusal:
-    return Refusal("stopping", "the service stops, and this request was not carried out: send it again", wait=5)
+    return Refusal("stopping", "the service is stopping, and this request was not carried out: send it again", wait=5)

@@ -1,4 +1,4 @@
-"""What forgetting would do: asked of the store, and nothing changed."""
+"""Rehearsals: the store says what forgetting would do, and nothing changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neverseen.store import Store
 
 
 def effect_of_receipts(opened: Store, tokens: list[bytes], owner: str | None) -> dict[str, Any]:
-    """Return what would go with these receipts, or refuse."""
+    """Return the effect of forgetting these receipts, or refuse."""
     verdicts = opened.verdicts(tokens, [owner] * len(tokens))
     refusal = refusal_for(tokens, verdicts, owner)
     if refusal is not None:
@@ -25,17 +25,17 @@ def effect_of_receipts(opened: Store, tokens: list[bytes], owner: str | None) ->
 
 
 def effect_of_samples(opened: Store, given: SampleList, owner: str | None) -> dict[str, Any]:
-    """Return what would go with these samples, or refuse."""
+    """Return the effect of forgetting these samples, or refuse."""
     ids = given.ids if given.ids is None or owner is None else [f"{owner}/{name}" for name in given.ids]
     opened.rehearse(opened.forgetting(given.prepared, given.labels, ids=ids, owner=owner))
     return _effect(Counter(text(normalise(label)) for label in given.labels))
 
 
 def effect_of_class(opened: Store, label: Any, published: Set[str] | None = None) -> dict[str, Any]:
-    """Return what would go with a class, or refuse.
+    """Return the effect of forgetting a class, or refuse.
 
-    With the classes that are published, the answer is about these and has no counts. So whoever asks again and again
-    does not see that somebody else's sample went, or came, before a batch hides it among others.
+    Given the published classes, the answer is about these and has no counts. So a client that asks again and again
+    does not see that somebody else's sample was learned or forgotten before a batch hides it among others.
     """
     name = text(normalise(label))
     if published is not None:

@@ -1,9 +1,9 @@
-"""Room: how many classes there may be, so that what is learned can also be published.
+"""Room: how many classes the model may have, so that it can still be published.
 
-What publishing takes in memory is known beforehand: it depends on the number of codes and of classes, not on the
-samples. A request after which it would not fit is refused when it comes. Forgetting adds nothing, and is never refused.
+The memory for publishing is known in advance: it depends on the number of codes and classes, not on the samples. If
+publishing would no longer fit after a request, the request is refused at once. Forgetting is never refused for room.
 
-No refusal tells which classes are held: what others have changed since the last publication must not show.
+No refusal reveals which classes are held: the changes of others since the last publication must stay hidden.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Room:
         wanted = needed(statistics.size, classes + 1, statistics.class_grams is not None)
         if wanted <= self._memory:
             return None
-        have = f"{self._memory / 1e6:.0f} MB of memory are left for the store, and {wanted / 1e6:.0f} MB needed"
+        have = f"{self._memory / 1e6:.0f} MB of memory are left for the store, which needs {wanted / 1e6:.0f} MB"
         return f"new classes will be refused (no_room): {have}. Give the service more memory (setting memory)"
 
     def most_classes(self, statistics: Statistics) -> int:
@@ -89,13 +89,13 @@ class Room:
         published, most = self._published(), self._settings.max_new_classes
         new = names - published - self._asked.of(client)
         if len(new) > most:
-            words = f"the request has more new classes than one may have (max_new_classes = {most}): send it in parts"
+            words = f"the request has too many new classes (max_new_classes = {most}): send it in parts"
             raise Refusal("too_many_classes", words)
         self._require(statistics, len(published | names), bool(names - published))
         return new
 
     def asked(self, client: str, names: set[str]) -> None:
-        """Note what `require_few` has returned, once it counts against the client."""
+        """Note the classes that `require_few` returned, once they count against the client."""
         known = self._asked.of(client)
         if len(known) > self._settings.max_classes:
             known.clear()
@@ -122,12 +122,12 @@ class Room:
     def _require(self, statistics: Statistics, total: int, unpublished: bool) -> None:
         """Refuse so many classes; those that are published already can always be learned."""
         settings, most = self._settings, self.most_classes(statistics)
-        after = "forget some, and publish that, or"
+        after = "forget some and publish, or"
         if unpublished and total > settings.max_classes:
-            words = f"the model would have more classes than it may have (max_classes = {settings.max_classes})"
+            words = f"the model would have too many classes (max_classes = {settings.max_classes})"
             raise Refusal("too_many_classes", f"{words}: {after} raise the setting")
         if unpublished and total > most:
-            words = f"the model would have more classes than the {most} for which there is enough memory to publish it "
+            words = f"the model would have more than {most} classes, too many to publish in the memory of the service "
             words += f"({self._memory / 1e9:.1f} GB; see the setting memory)"
             raise Refusal("no_room", f"{words}: {after} give the service more memory")
 
@@ -173,7 +173,7 @@ def fitted(settings: Settings) -> Settings:
 
 
 def memory_for_store(settings: Settings) -> int:
-    """Return the bytes that are left for the store, beside what bodies, what is made of them and processes may take."""
+    """Return the bytes that bodies, their results and other processes leave for the store."""
     apart = (settings.reading_processes + 1) * settings.reading_memory  # and one that checks certificates
     return max(0, memory_left(settings.memory, apart) - 2 * settings.max_waiting_bytes)
 
@@ -196,7 +196,7 @@ def memory_left(setting: int, apart: int = 0) -> int:
 
 
 def _used() -> dict[str, int]:
-    """Return what this process uses, in bytes, where the system tells."""
+    """Return the memory that this process uses, in bytes, if the system reports it."""
     try:
         lines = Path("/proc/self/status").read_text("ascii", "replace").splitlines()
     except OSError:

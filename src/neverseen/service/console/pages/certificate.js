@@ -33,7 +33,7 @@ export async function render(place, { left, number }) {
       : make("span.muted", {}, "This is the first"),
     number < newest
       ? make("a", { href: `/certificates/${number + 1}`, rel: "next" }, `Certificate ${number + 1} →`)
-      : make("span.muted", {}, newest ? "This is the newest" : "Whether there are newer ones is not known"),
+      : make("span.muted", {}, newest ? "This is the newest" : "There may be newer ones"),
   );
   const file = make(
     "section.card",
@@ -116,7 +116,7 @@ function story({
       "p.lead",
       {},
       `On ${time(issued)}, the model ${what}. `,
-      forgotten ? "Bit for bit, this version never saw what was forgotten, unless it was learned again." : "",
+      forgotten ? "Bit for bit, this version never saw the forgotten samples, unless they were learned again." : "",
     ),
     make(
       "table.stacked.compare",

@@ -50,8 +50,8 @@ export async function render(place) {
     make(
       "p.muted",
       {},
-      "Each published version has one: what came, what went, and digests of the model before and after, signed. ",
-      "They hold counts and commitments, no data.",
+      "Each published version has a signed certificate: what was learned and forgotten, and digests of the model. ",
+      "Certificates hold counts and commitments, no data.",
     ),
     make("p.signer", {}, "Signed with ", digest(signer.key, "the publisher's key")),
     list.length

@@ -24,11 +24,11 @@ export async function render(place, { left }) {
     input.addEventListener("change", () => choose(value));
     return make("label.way", {}, input, words);
   });
-  const button = make("button", { type: "submit" }, "Show what would go");
+  const button = make("button", { type: "submit" }, "Show the effect");
   const form = make(
     "form.card",
     { novalidate: true },
-    make("fieldset.ways", {}, make("legend", {}, "What shall be forgotten?"), ways),
+    make("fieldset.ways", {}, make("legend", {}, "What should be forgotten?"), ways),
     byReceipt.element,
     byClass.element,
     button,
@@ -75,7 +75,7 @@ export async function render(place, { left }) {
             "section.card",
             {},
             make("h2", { tabindex: "-1" }, "Accepted"),
-            make("p", {}, "It is on disk. Once published, the model that answers is the one that never saw the data."),
+            make("p", {}, "The change is on disk. Once it is published, the model that answers never saw the data."),
             progress(request, left),
           ),
         );
@@ -96,7 +96,7 @@ export async function render(place, { left }) {
 }
 
 function receiptPart() {
-  const input = receiptInput("Receipts", "One a line, as they were given.", handed());
+  const input = receiptInput("Receipts", "One per line, as you received them.", handed());
   return {
     ...input,
     read: async () => ({ path: "/v1/forget", body: { receipts: (await input.read()).map(({ receipt }) => receipt) } }),
@@ -139,7 +139,7 @@ function confirmed(effect, path, body) {
     let request = null,
       sending = false,
       unsure = false; // whether a try was not answered: after that, no refusal says that nothing was changed
-    const doubt = () => new Unsure("No answer came, so it may have been carried out all the same.");
+    const doubt = () => new Unsure("No answer came. The request may still have been carried out.");
     back.addEventListener("click", () => {
       if (!sending) dialog.close();
     });
@@ -227,7 +227,7 @@ function notHeld({ row, certificate }, given, still) {
       "p",
       {},
       certificate ? certificateLink(certificate) : "The next certificate",
-      " lists it as forgotten. If the sample was learned again since, that has a receipt of its own.",
+      " lists it as forgotten. If the sample was learned again since, it has a new receipt.",
     ),
     still,
   );

@@ -32,7 +32,7 @@ export async function render(place, { left }) {
     { novalidate: true },
     sample.element,
     label.element,
-    field("Id (optional)", id, "Yours, to tell samples apart. With several samples, a number is added."),
+    field("Id (optional)", id, "Your own name for the sample. With several samples, a number is added."),
     button,
   );
   const forget = (text) => make("a.button.quiet", { href: "/#/forget", onclick: () => hand(text) }, "Forget it again");
@@ -53,7 +53,7 @@ export async function render(place, { left }) {
     event.preventDefault();
     busy(button, "Learning…", async () => {
       try {
-        if (pending) throw new Error("First settle the request before: its answer did not come.");
+        if (pending) throw new Error("First finish the earlier request: its answer did not arrive.");
         await send(compose());
         sample.clear();
       } catch (error) {
@@ -134,9 +134,9 @@ export async function render(place, { left }) {
     const stop = make("button.quiet", { type: "button" }, "Give up the receipts");
     stop.addEventListener("click", () => {
       settle(asked);
-      complain(said, "Given up. The samples may have been learned: the page Requests lists what was.");
+      complain(said, "Receipts given up. The samples may have been learned: see the page Requests.");
     });
-    const words = "The samples may have been learned. Ask again for their receipts: however often, it counts once.";
+    const words = "The samples may have been learned. Ask again for their receipts: it is safe, and counts once.";
     const actions = make("div.actions.start", {}, again, stop);
     asking = notice("bad", make("p", {}, error.message), make("p", {}, words), actions);
     show(said, asking);
@@ -149,5 +149,5 @@ export async function render(place, { left }) {
     },
     { signal: left },
   );
-  if (pending) failed(new Error("The answer to an earlier request did not come."));
+  if (pending) failed(new Error("The answer to an earlier request did not arrive."));
 }

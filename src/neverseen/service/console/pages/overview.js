@@ -186,7 +186,7 @@ function classesCard() {
     update(counts) {
       rows = counts?.map(({ label, samples }) => ({ key: JSON.stringify(label), text: labelText(label), samples }));
       filter.hidden = !filter.value && !(rows?.length > 12);
-      show(words, rows ? "No classes yet." : "Counts of each class are for keys with the scope audit.");
+      show(words, rows ? "No classes yet." : "Only keys with the scope audit see the counts of each class.");
       words.hidden = Boolean(rows?.length);
       list.hidden = !rows?.length;
       redraw();
@@ -223,7 +223,7 @@ function chartRow() {
         history = await json("GET", "/v1/history");
       } catch (error) {
         if (error.status !== 403) throw error;
-        show(element, make("p.muted", {}, "Charts are for keys with the scope audit."));
+        show(element, make("p.muted", {}, "Only keys with the scope audit see charts."));
         return;
       }
       const { points = [], latency = [] } = history;

@@ -61,7 +61,7 @@ export async function render(place) {
   show(
     place,
     make("h1", {}, title),
-    make("p.muted", {}, "The published version answers. What waits to be published is not in it yet."),
+    make("p.muted", {}, "Predictions come from the published version. Later changes are not in it yet."),
     empty,
     form,
     said,

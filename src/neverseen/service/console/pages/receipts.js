@@ -10,7 +10,7 @@ export async function render(place, { left }) {
   show(
     place,
     make("h1", {}, title),
-    kept.hidden ? notice("plain", make("p", {}, "This tab was given no receipts.")) : null,
+    kept.hidden ? notice("plain", make("p", {}, "This tab has received no receipts.")) : null,
     kept,
   );
 }

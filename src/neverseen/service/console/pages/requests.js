@@ -71,7 +71,7 @@ export async function render(place, { left }) {
   show(
     place,
     make("h1", {}, title),
-    make("p.muted", {}, "The list follows the service by itself while this tab is open. ", fresh.element),
+    make("p.muted", {}, "The list updates itself while this tab is open. ", fresh.element),
     numbers,
     make("div.actions.start", {}, newer, older, which),
   );

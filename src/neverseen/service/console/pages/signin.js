@@ -23,8 +23,8 @@ export async function render(place, { again, reason }) {
     make(
       "p.muted",
       {},
-      "This console learns, forgets and predicts with a key that the service's keeper gave you. ",
-      "Certificates need none: ",
+      "Sign in with the API key that the operator of this service gave you. ",
+      "Certificates need no key: ",
       make("a", { href: "/#/certificates" }, "look at them"),
       ".",
     ),
@@ -37,7 +37,7 @@ export async function render(place, { again, reason }) {
     busy(button, "Signing in…", async () => {
       const token = input.value.trim();
       if (!/^[\x21-\x7e]+$/.test(token)) {
-        complain(said, token ? "A key has no spaces and no special letters." : "Paste your key first.");
+        complain(said, token ? "A key has no spaces and no special characters." : "Paste your key first.");
         input.focus();
         return;
       }
@@ -50,7 +50,7 @@ export async function render(place, { again, reason }) {
           signOut();
           const words =
             error.status === 401
-              ? "The service does not know this key, or it was revoked. Check that it was copied whole."
+              ? "The service does not know this key, or it was revoked. Check that you copied all of it."
               : error.message;
           complain(said, words);
           input.focus();

@@ -1,0 +1,202 @@
+"""Wrong input for each command: one line that names the file and says what to do, in words of the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
+
+__all__ = ["_here"]
+
+PYTHON = re.compile(r"Errno|Keyring|codec|\w+Error\b|=True|neverseen\.\w|frozenset|put it into a list|store\.create")
+"""Words that say something to programmers alone."""
+
+ROW = ROWS[0].tolist()
+LINE = {"features": ROW, "label": "x"}
+
+
+def prepare() -> None:
+    """Make a store with samples, one without, one for texts, one for images, and files that are none of what is wanted."""
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT, "--track-classes")
+    run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    run("certificate", "shop", "--output", "1.json")
+    run("init", "empty", *INIT)
+    run("init", "mail", "--backbone", "tests.networks_for_stores:Letters", "--codes", "24")
+    run("init", "album", "--backbone", "tests.networks_for_stores:Brightness", "--codes", "24")
+    Path("dir").mkdir()
+    Path("loop").symlink_to("loop")
+    os.mkfifo("pipe")
+    os.mkfifo("pipe.csv")
+    Path("nothing.csv").write_bytes(b"")
+    Path("junk.csv").write_bytes(b"label,a\n\xff,1\n")
+    Path("quote.csv").write_bytes(b'label,a\n"x"y,1\n')
+    Path("label.txt").write_text("\thello\n", "utf-8")
+    Path("text.txt").write_text("x\t \n", "utf-8")
+    Path("halves.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "\\ud800", "label": "x"}\n', "utf-8")
+    Path("list.jsonl").write_text(json.dumps(LINE | {"id": [1]}), "utf-8")
+    np.savez("one.npz", X=np.float64(3))
+    np.savez("dates.npz", X=ROWS[:1], y=np.array(["2020-01-01"], dtype="M8[D]"))
+    np.savez("long.npz", X=ROWS[:1].astype(np.longdouble), y=np.array(["x"]))
+    np.savez("image.npz", X=np.zeros((4, 4, 3), np.uint8), y=np.array(["x"] * 4))
+
+
+STORES = [
+    "learn {} all.csv",
+    "forget {} all.csv",
+    "forget {} --receipts all.jsonl",
+    "forget-class {} cat",
+    "publish {}",
+    "seal {}",
+    "predict {} all.csv",
+    "status {}",
+    "history {}",
+    "certificate {}",
+    "verify weights {}",
+    "verify retrain {} all.csv",
+    "verify audit {}",
+    "export {} out.onnx",
+    "export {} out.tar",
+    "keys add {} app --scope learn",
+    "keys list {}",
+    "keys revoke {} app",
+    "serve {}",
+]
+
+LETTERS = "--backbone tests.networks_for_stores:Letters"
+STRIPES = "--backbone tests.networks_for_stores:Brightness"
+
+WRONG = {
+    # sources
+    "learn shop pipe.csv": "pipe.csv is a pipe or a device: give a file",
+    "learn shop loop": "there is no loop",
+    "learn shop all.jsonl": "all.jsonl is a file of receipts, not of samples: neverseen forget takes it with --receipts",
+    "learn shop nothing.csv": "there are no samples in nothing.csv: its first line has no column names",
+    "learn shop junk.csv": "junk.csv is not text in UTF-8",
+    "learn shop quote.csv": "quote.csv, line 2: this is not CSV",
+    "learn shop one.npz": "one.npz: X is a single value, not an array of samples",
+    "learn shop dates.npz": "dates.npz, row 1: the cell of the column 'y' is not a text or a number",
+    "learn shop long.npz": "long.npz: X has shape (1, 8) and dtype float128, and shop takes rows of 8 features",
+    "learn shop list.jsonl": "list.jsonl, line 1: the cell of the column 'id' is not a text or a number",
+    "learn shop all.csv --label=": "--label is empty: give the samples a label",
+    f"learn mail label.txt {LETTERS}": "label.txt, line 1: there is no label before the TAB",
+    f"learn mail text.txt {LETTERS}": "text.txt, line 1: there is no text after the TAB",
+    f"learn mail halves.jsonl {LETTERS}": "halves.jsonl, line 2: the cell of the column 'text' has surrogate code points",
+    f"learn album image.npz {STRIPES}": "an array of them has the shape (images, height, width, 3)",
+    # receipts
+    "forget shop --receipts absent": "there is no absent: give a file of receipts",
+    "forget shop --receipts dir": "dir is a folder, a pipe or a device: give a file of receipts",
+    "forget shop --receipts pipe": "pipe is a folder, a pipe or a device: give a file of receipts",
+    # keys
+    "learn shop all.csv --keys absent": "there is no absent: give the key file that the store was made with",
+    "learn shop all.csv --keys pipe": "pipe is a folder, a pipe or a device: give the key file",
+    "verify audit shop --keys dir": "dir is a folder, a pipe or a device: give the key file",
+    "serve shop --keys absent": "there is no absent: give the key file that the store was made with",
+    "init new --backbone features:8 --keys dir": "dir is a folder, a pipe or a device: give the key file",
+    "init new --backbone features:8 --keys loop": "there is no loop: give the key file",
+    # new stores
+    "init new --backbone features:0": "--backbone features:0: n_features must be a whole number between 1 and",
+    "init new --backbone features:8:": "--backbone features:8:: a backbone is one of features:NUMBER",
+    "init nowhere/new --backbone features:8": "the folder nowhere for new does not exist: make it first",
+    "init loop --backbone features:8": "loop already exists: choose another folder",
+    # certificates and files of versions
+    "verify chain absent": "there is no absent: give a store's folder, or files of certificates",
+    "verify chain pipe": "pipe is a folder, a pipe or a device: give a store's folder, or files of certificates",
+    "verify chain 1.json shop": "shop is a folder, a pipe or a device: give a store's folder",
+    "verify chain empty": "nothing is published in empty yet: run neverseen publish empty",
+    "verify mine absent --receipt all.jsonl": "there is no absent: give a store's folder",
+    "verify mine empty --receipt all.jsonl": "nothing is published in empty yet: run neverseen publish empty",
+    "verify weights shop --exported absent": "there is no absent: give a .safetensors file that export wrote",
+    "verify weights shop --exported pipe": "pipe is a folder, a pipe or a device: give a .safetensors file that export wrote",
+    "import new absent.tar": "there is no absent.tar: give a .tar file that export wrote",
+    "import new pipe": "pipe is a folder, a pipe or a device: give a .tar file that export wrote",
+    "import nowhere/new 1.json": "the folder nowhere for new does not exist: make it first",
+}
+
+
+def test_what_is_wrong_is_said_in_words_of_the_command_line() -> None:
+    prepare()
+    before = answer("status", "shop") | {"bytes": 0}
+    for command, why in WRONG.items():
+        words = run(*command.split(" "), code=1)
+        assert why in words, (command, words)
+        assert not PYTHON.search(words), (command, words)
+    assert answer("status", "shop") | {"bytes": 0} == before
+    assert not Path("new").exists()
+    assert not list(Path().glob("receipts*"))
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [("absent", "absent is not a store"), ("all.csv", "all.csv is a file, not a store: give the folder")],
+)
+def test_what_is_no_store_is_told_by_every_command(place: str, why: str) -> None:
+    write_csv("all.csv", ROWS[:3], NAMES[:3])
+    for command in STORES:
+        words = run(*command.format(place).split(), code=1)
+        assert why in words, (command, words)
+        assert not PYTHON.search(words), (command, words)
+
+
+@pytest.mark.parametrize("option", ["--owners ada", "--ids all.csv-0", "--labels x", "--label x", "--by-content"])
+def test_options_of_sources_are_refused_beside_receipts(option: str) -> None:
+    """Whoever writes --owners ada for --owner ada must not forget the samples of all."""
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT)
+    run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    words = run("forget", "shop", "--receipts", "all.jsonl", *option.split(), code=2)
+    assert option.split(maxsplit=1)[0] in words
+    assert answer("status", "shop")["samples"] == len(ROWS)
+
+
+def test_without_the_signing_key_nothing_is_changed_that_cannot_be_published() -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT, "--track-classes")
+    run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    Path("shop/signing.json").unlink()
+    for command in (
+        "learn shop all.csv --random-ids",
+        "forget shop --receipts all.jsonl",
+        "forget-class shop cat",
+        "publish shop",
+        "seal shop",
+    ):
+        words = run(*command.split(), code=1)
+        assert "shop/signing.json, the key that signs certificates, is missing: restore it from a copy" in words
+    assert answer("status", "shop")["samples"] == len(ROWS)
+    assert answer("forget", "shop", "--receipts", "all.jsonl", "--no-publish")["forgotten"] == len(ROWS)
+
+
+@pytest.mark.parametrize("option", ["--codes 0", "--codes 1048577", "--seed -1", "--gamma 0"])
+def test_settings_out_of_range_are_told_by_their_option(option: str) -> None:
+    assert option.split(maxsplit=1)[0] in run("init", "new", "--backbone", "features:8", *option.split(), code=2)
+    assert not Path("new").exists()
+
+
+def test_a_change_whose_publication_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from neverseen.cli import app
+    from neverseen.store import Store
+
+    source, receipts = tmp_path / "rows.csv", tmp_path / "receipts.jsonl"
+    source.write_text("a,b,label\n1,2,cat\n3,4,dog\n")
+    run = CliRunner()
+    assert run.invoke(app, ["init", str(tmp_path / "s"), "--backbone", "features:2", "--codes", "16"]).exit_code == 0
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "publish", full)
+    learned = run.invoke(app, ["learn", str(tmp_path / "s"), str(source), "--receipts", str(receipts)])
+    assert learned.exit_code == 1
+    assert "2 samples learned, with receipts in" in learned.output
+    forgotten = run.invoke(app, ["forget", str(tmp_path / "s"), "--receipts", str(receipts)])
+    assert forgotten.exit_code == 1
+    assert "2 samples forgotten, but not published yet" in forgotten.output

@@ -1,0 +1,236 @@
+"""A service on a small store of features, for tests: in this process, or as a process of its own."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import uvicorn
+
+from neverseen import AnalyticClassifier, ForgettingModel, Key, Keyring, RandomProjection, store
+from neverseen.backbones import Backbone, Precomputed
+from neverseen.service import KeyFile, Settings, create_app
+from neverseen.service.core import Service
+from neverseen.service.edge.apart import Apart, _end
+from neverseen.service.edge.protocol import LimitedProtocol
+from neverseen.service.operations.run import Server, connections_of
+from neverseen.service.operations.settings import service_folder
+from tests.samples import clustered
+
+WITHOUT_TORCH = str(Path(__file__).parent / "without_torch")  # for the path of processes that need none
+SIZE = 6
+ROWS, NUMBERS = clustered("service", 200, SIZE, 3)
+LABELS = [("cat", "dog", "emu")[number] for number in NUMBERS]
+KEYS = Keyring(Key(bytes([7] * 32)), [Key(bytes([8] * 32))])
+BACKBONE = Precomputed(SIZE)
+QUICK = Settings(quiet=0.0, max_delay=0.0, seal_after=1000)
+
+
+def classifier() -> AnalyticClassifier:
+    return AnalyticClassifier(RandomProjection(24, seed=1), 2**9, track_classes=True, hardware="numpy")
+
+
+def never(rows: Any) -> str:
+    """The digest of a model that learned these rows and nothing else."""
+    model = ForgettingModel(BACKBONE, classifier(), KEYS)
+    kept = list(rows)
+    model.learn(ROWS[kept], [LABELS[row] for row in kept])
+    return model.digest()
+
+
+def new_store(folder: Path) -> Path:
+    recipe = {"kind": "features", "n_features": SIZE, "name": "precomputed"}
+    store.create(folder, BACKBONE, classifier(), keys=KEYS, recipe=recipe).close()
+    return folder
+
+
+def token(folder: Path, name: str, *scopes: str, owner: str | None = None) -> str:
+    return KeyFile(service_folder(folder)).add(name, scopes, owner)
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def samples(rows: Any, ids: bool = True) -> list[dict[str, Any]]:
+    return [{"features": ROWS[row].tolist(), "label": LABELS[row]} | ({"id": f"s{row}"} if ids else {}) for row in rows]
+
+
+def coded(receipt: bytes) -> str:
+    return base64.urlsafe_b64encode(receipt).decode()
+
+
+class Running:
+    """A service in a thread of this process, on loopback."""
+
+    def __init__(self, client: httpx.Client, folder: Path, admin: str, service: Service) -> None:
+        self.client, self.folder, self.admin, self.service = client, folder, bearer(admin), service
+        self.url = str(client.base_url)
+
+    def learn(self, rows: Any, headers: dict[str, str] | None = None, **extra: Any) -> list[str]:
+        answer = self.client.post(
+            "/v1/samples", json={"samples": samples(rows), **extra}, headers=headers or self.admin
+        )
+        assert answer.status_code == 201, answer.text
+        receipts: list[str] = answer.json()["receipts"]
+        return receipts
+
+    def forget(self, receipts: list[str], headers: dict[str, str] | None = None, **query: Any) -> httpx.Response:
+        return self.client.post("/v1/forget", json={"receipts": receipts}, headers=headers or self.admin, params=query)
+
+    def digest(self) -> str:
+        """Of all that is held, published or not."""
+        found: str = self.service.writer.ask(lambda opened: opened.digest()).result(30)
+        return found
+
+    def state(self, request: str) -> str:
+        found: str = self.client.get(f"/v1/requests/{request}", headers=self.admin).json()["request"]["state"]
+        return found
+
+    def wait(self, request: str, state: str = "published", seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while self.state(request) != state:
+            assert time.monotonic() < end, f"{request} is {self.state(request)}, not {state}"
+            time.sleep(0.01)
+
+
+_readers: dict[str, subprocess.Popen[bytes]] = {}  # by what they were told at their start
+
+
+@atexit.register
+def _end_readers() -> None:
+    for process in _readers.values():
+        _end(process)
+
+
+def _lend_reader(readers: Apart) -> None:
+    """Give a service the process for reading bodies that another left: to start one takes longer than most tests."""
+    process = _readers.pop(json.dumps(readers._about), None)
+    if process is not None:
+        readers._idle.get()
+        readers._idle.put(process)
+
+
+def _keep_reader(readers: Apart) -> None:
+    """Keep one that waits for work. All others end with their service."""
+    waiting = [readers._idle.get() for _ in range(readers._idle.qsize())]
+    for process in waiting:
+        if process is not None and process.poll() is None and json.dumps(readers._about) not in _readers:
+            _readers[json.dumps(readers._about)] = process
+        else:
+            readers._idle.put(process)
+
+
+@contextmanager
+def running(
+    folder: Path,
+    settings: Settings = QUICK,
+    backbone: Backbone = BACKBONE,
+    keyring: Keyring | None = KEYS,
+    **options: Any,
+) -> Iterator[Running]:
+    if not folder.exists():
+        new_store(folder)
+    keys = KeyFile(service_folder(folder))
+    name = f"admin {len(keys.all())}"
+    admin = keys.add(name, ["admin"])
+    app = create_app(folder, settings, backbone=backbone, keys=keyring, hardware="numpy", **options)
+    config = uvicorn.Config(
+        app.state.front,
+        port=0,
+        lifespan="on",
+        log_level="error",
+        ws="none",
+        timeout_graceful_shutdown=5,
+        http=LimitedProtocol,
+        proxy_headers=False,
+    )
+    server = Server(config, connections_of(settings))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        end = time.monotonic() + 120
+        while not server.started:
+            assert thread.is_alive(), "the service did not start"
+            assert time.monotonic() < end, "the service did not get ready"
+            time.sleep(0.005)
+        _lend_reader(app.state.service.readers)
+        port = server.port
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            yield Running(client, folder, admin, app.state.service)
+            _keep_reader(app.state.service.readers)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+SCRIPT = """
+import resource
+import sys
+exec(sys.argv[6])
+from pathlib import Path
+from neverseen.service import Settings, serve
+from tests.services import BACKBONE, KEYS
+folder, port, cert, key = sys.argv[1:5]
+options = {"tls_cert": Path(cert), "tls_key": Path(key)} if cert else {}
+settings = eval(sys.argv[5], {"Settings": Settings})
+serve(folder, settings, backbone=BACKBONE, keys=KEYS, port=int(port), hardware="numpy", **options)
+"""
+
+
+class Process:
+    """A service as a process of its own, on loopback; `first` is Python that it runs before anything else."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: str = "Settings()",
+        cert: Path | None = None,
+        key: Path | None = None,
+        first: str = "",
+    ) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http{'s' if cert else ''}://127.0.0.1:{self.port}"
+        words = [str(folder), str(self.port), str(cert or ""), str(key or ""), settings, first]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        here = str(Path(__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [WITHOUT_TORCH, here, str(Path(here) / "src"), environment.get("PYTHONPATH", "")]
+        )
+        self.process = subprocess.Popen([sys.executable, "-c", SCRIPT, *words], env=environment, cwd=here)
+        end = time.monotonic() + 120
+        with httpx.Client(base_url=self.url, verify=False, timeout=5) as client:  # noqa: S501
+            while True:
+                try:
+                    if client.get("/readyz").status_code == 200:
+                        return
+                except httpx.HTTPError:
+                    pass
+                assert self.process.poll() is None, "the service did not start"
+                assert time.monotonic() < end, "the service did not get ready"
+                time.sleep(0.05)
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(60)
+
+
+def rows_of(count: int) -> np.ndarray:
+    return ROWS[:count]
