@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from neverseen import Keyring
 from tests.service.test_console import (
     NO_SUBTLE,
     Running,
@@ -532,6 +533,26 @@ def test_what_was_learned_again_is_not_called_forgotten(page: Page, service: Run
     assert check(page, "mine").locator(".held .good").count() == 0
     assert len(sent) == 1
     assert "dry_run=true" in sent[0]
+
+
+def test_a_receipt_that_cannot_be_read_is_not_called_not_held(browser: Browser, tmp_path: Path) -> None:
+    """Its key was dropped, or it is a bad copy: the sample is held all the same."""
+    with running(new_store(tmp_path / "model"), seal_after=1000) as service:
+        receipt = learned(service)
+        Keyring.load(tmp_path / "model" / "keys.json").rotate(keep=0)
+        newer = learned(service)
+        number = call(service, "POST", "/v1/publish")["certificate"]
+        bad = bytearray(base64.urlsafe_b64decode(newer))
+        bad[-1] ^= 1
+        with opened(browser, service) as page:
+            go(page, f"/certificates/{number}")
+            page.locator(".verdict.good").wait_for()
+            for shown, words in ((receipt, "the key was dropped"), (coded(bytes(bad)), "its seal is broken")):
+                look(page, shown)
+                check(page, "mine").get_by_role("button", name="Ask the service what is held now").click()
+                said = check(page, "mine").locator(".held li").filter(has_text=words)
+                said.wait_for()
+                assert "the service says: not known" in said.inner_text()
 
 
 def test_a_receipt_is_sent_to_the_service_only_when_asked(page: Page, service: Running) -> None:

@@ -368,6 +368,31 @@ def test_a_stop_that_takes_too_long_acknowledges_nothing(tmp_path: Path) -> None
         assert service.digest() == before
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_stops_before_it_has_answered(tmp_path: Path, kind: str) -> None:
+    """It cancels what it does not wait for: the answer says that nobody knows, and the same key tells later."""
+    with running(tmp_path / "s", STILL) as service:
+        attacked = prepared(service)
+        path, own, _ = attacked.bodies[kind]
+        with held_up(service), ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(attacked.send, service, path, own, key="once")
+            while not (jobs := service.service.writer.waiting()):
+                time.sleep(0.01)
+            loop = jobs[0].future.get_loop()
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop) if _answers(task)])
+            answer = waiting.result()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "stopping")
+        assert answer.headers["retry-after"] == "5"
+        again = attacked.send(service, path, own, key="once")
+        assert again.status_code in (201, 202)
+        assert again.json()["request"]["id"] == jobs[0].id  # it was carried out, and is not again
+
+
+def _answers(task: asyncio.Task[Any]) -> bool:
+    """Whether a task of the server answers a request."""
+    return "run_asgi" in repr(task.get_coro())
+
+
 # -- what outlasts a seal -----------------------------------------------------------------------------------
 
 

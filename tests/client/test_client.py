@@ -599,6 +599,29 @@ def test_a_call_that_is_cut_off_tells_its_idempotency_key() -> None:
     assert vars(interrupted.value)["idempotency_key"] == keys[-1]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_call_that_is_cut_off_while_its_answer_is_read(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """The change was made, and a learn's receipts are in the answer: with the key they can be had again."""
+
+    def cut_off(_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(httpx.Response, "json", cut_off)
+    transport = httpx.MockTransport(lambda _: answer({"request": REQUEST}, 202))
+    calls: list[Callable[[Client], Any]] = [
+        lambda client: client.learn([[1.0]], ["x"], idempotency_key="mine"),
+        lambda client: client.forget(b"NSR1", idempotency_key="mine"),
+        lambda client: client.forget_class("x", idempotency_key="mine"),
+    ]
+    with Client(HERE, token=TOKEN, transport=transport) as client:
+        for call in calls:
+            with pytest.raises(error) as caught:
+                call(client)
+            assert vars(caught.value)["idempotency_key"] == "mine"
+
+
 def test_the_package_does_without_the_client() -> None:
     code = "import sys, neverseen, neverseen.store; print([name for name in sys.modules if name.startswith('httpx')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

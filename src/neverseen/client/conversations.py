@@ -210,15 +210,15 @@ def _change(
     key = secrets.token_hex(16) if key is None else key
     try:
         said = yield from _exchange(Send("POST", path, body, headers={_KEY: key}), retries)
+        try:
+            return _read(reader, said)
+        except ServiceError as error:
+            raise in_doubt(error, key) from error.__cause__
     except ServiceError:
         raise
-    except BaseException as error:  # cancelled or interrupted
+    except BaseException as error:  # cancelled or interrupted, perhaps while the answer was read
         error.idempotency_key = key  # type: ignore[attr-defined]
         raise
-    try:
-        return _read(reader, said)
-    except ServiceError as error:
-        raise in_doubt(error, key) from error.__cause__
 
 
 def _forget(

@@ -98,6 +98,7 @@ class Keyring:
         self._receipts = tuple(receipts)
         self._path: Path | None = None
         self._stamp: tuple[int, ...] | None = None  # of the file when it was read
+        self._seen = {key.check() for key in receipts}  # all receipt keys so far: a file whose newest is here is older
         self._rotating = threading.Lock()
 
     @property
@@ -113,9 +114,14 @@ class Keyring:
         """
         with self._rotating:
             if self._path is not None and self._stamp != (now := _stamp_of(self._path)):
-                receipts = self._there()
-                if self._receipts[0] in receipts or receipts[0] not in self._receipts:
+                try:
+                    receipts = self._there()
+                except (OSError, FileRejectedError) as error:
+                    why = str(error).replace(str(self._path), self._path.name)  # a service's clients are told this
+                    raise ConfigurationError(f"the key file cannot be used, and no receipt is sealed: {why}") from error
+                if self._receipts[0] in receipts or receipts[0].check() not in self._seen:
                     self._receipts, self._stamp = receipts, now
+                    self._seen.update(key.check() for key in receipts)
                 else:
                     raise ConfigurationError(
                         f"the key file {self._path.name} is older than the keys in use: the newest is not in it. "
@@ -127,7 +133,8 @@ class Keyring:
         """Return the receipt keys that are in the file now."""
         there = Keyring.load(self._path or "")
         if there.membership != self.membership:
-            raise ConfigurationError(f"{self._path} now holds the keys of another model: nothing was changed")
+            name = "" if self._path is None else self._path.name
+            raise ConfigurationError(f"the key file {name} now holds the keys of another model: nothing was changed")
         return there._receipts
 
     @classmethod
@@ -213,11 +220,13 @@ class Keyring:
             if self._path is not None:
                 there = self._there()
                 # If nobody has rotated since, a key that is not there was lost with an older copy of the file.
-                older = (*older, *(key for key in there if key not in older)) if there[0] in older else there
+                unknown = [key for key in there if key.check() not in self._seen]
+                older = there if there[0] in unknown else (*older, *unknown)
             receipts = (Key.generate(), *older[:keep])
             if self._path is not None:
                 replace_file(self._path, [self._as_bytes(receipts)])
             self._receipts = receipts
+            self._seen.update(key.check() for key in receipts)
 
     def __repr__(self) -> str:
         plural = "" if len(self._receipts) == 1 else "s"

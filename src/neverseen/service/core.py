@@ -17,7 +17,7 @@ from starlette.responses import Response
 from neverseen import store
 from neverseen.backbones import Backbone
 from neverseen.backbones.reading import Prepared
-from neverseen.errors import InputError
+from neverseen.errors import ConfigurationError, InputError
 from neverseen.ledger import RequestRow
 from neverseen.proof.keys import Keyring
 from neverseen.service.edge.access import ApiKey, KeyFile
@@ -111,7 +111,8 @@ class Service:
         with ExitStack() as undone:
             undone.callback(self.writer.stop, self.settings.stop_timeout)
             opened = self.writer.open()  # before the log is touched: only one process may write to either
-            key = audit_key(opened.required_keys())
+            self._keys = opened.required_keys()  # a store that is opened again has these: its file may be older by then
+            key = audit_key(self._keys)
             limits = self.settings.audit_bytes, self.settings.audit_files
             self.audit = AuditLog(place, key, *limits, expected=opened.audit_head)
             undone.callback(self.audit.close)
@@ -180,6 +181,11 @@ class Service:
             found.append("the store cannot be written now")
         if self.access.fault() is not None:
             found.append("the API keys cannot be read now")
+        try:
+            if self._keys is not None:
+                self._keys.current()
+        except ConfigurationError as error:
+            found.append(str(error))
         if not self.audit.healthy:
             found.append("the audit log cannot be written now")
         if self.writer.policy.overdue() is not None:

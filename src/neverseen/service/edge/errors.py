@@ -30,7 +30,7 @@ CODES: dict[str, tuple[int, str]] = {
         404,
         "The sample was learned, but the backbone now computes different features. Use its receipt.",
     ),
-    "receipt_rejected": (404, "The receipt is altered, foreign or incomplete. No sample is held under it."),
+    "receipt_rejected": (404, "The receipt cannot be used: it is altered, foreign, incomplete or of a dropped key."),
     "method_not_allowed": (405, "The path does not support this method."),
     "timeout": (408, "The body arrived too late or too slowly."),
     "already_forgotten": (409, "The receipt was used before. No sample is held under it."),
@@ -55,7 +55,7 @@ CODES: dict[str, tuple[int, str]] = {
     "internal": (500, "A bug in the service."),
     "busy": (503, "The service is busy. Wait as long as Retry-After says."),
     "unavailable": (503, "The store cannot be written now. You can send a request with an idempotency key again."),
-    "stopping": (503, "The service is stopping."),
+    "stopping": (503, "The service is stopping. You can send a request with an idempotency key again."),
     "no_room": (507, "The service has too little memory to publish a model with so many classes."),
 }
 """Each code, with its status and what it means."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
@@ -34,6 +35,10 @@ _NO_STORE = (b"cache-control", b"no-store")
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 _AUDITED = {"POST"}
 _QUERY_BYTES = 1024
+_STOPPED = (
+    "the service stops before this is answered. A change may have been carried out or not: send it again with the same "
+    "idempotency key"
+)
 _PIECE = 2**15  # bytes
 Handler = Callable[[Request], Awaitable[Response]]
 _QUERY = {
@@ -95,6 +100,12 @@ class Frame:
                 await response(scope, receive, framed)
         except Refusal as refusal:
             await self._refuse(scope, receive, framed, refusal)
+        except asyncio.CancelledError:  # the server has waited for it long enough
+            if status != 0:
+                raise
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            await self._refuse(scope, receive, framed, Refusal("stopping", _STOPPED, wait=5))
         except Exception as error:
             LOG.error("request %s failed", request_id, exc_info=error)
             if status == 0:

@@ -51,7 +51,11 @@ def apply(
     later: list[Job] = []
     for job in jobs:
         if job.tag in known:
-            yield job, _repeated(store, job, known[job.tag])
+            try:
+                outcome = _repeated(store, job, known[job.tag])
+            except NeverseenError as error:
+                outcome = _refused(error, job)
+            yield job, outcome
         elif job.tag in taken:
             later.append(job)
         else:
@@ -108,7 +112,10 @@ def _parted(store: Store, jobs: list[Job]) -> tuple[dict[Job, list[Shown]], list
     for job in jobs:
         for token in job.payload:
             places.setdefault((job.owner, token), len(places))
-    verdicts = store.verdicts([token for _, token in places], [owner for owner, _ in places])
+    try:
+        verdicts = store.verdicts([token for _, token in places], [owner for owner, _ in places])
+    except NeverseenError as error:  # about none of them: what is wrong with a receipt is its verdict
+        return {}, [], [(job, _refused(error, job)) for job in jobs]
     good: dict[Job, list[Shown]] = {}
     later: list[Job] = []
     refused: list[tuple[Job, Refusal]] = []
@@ -245,6 +252,14 @@ def _own_fault(error: NeverseenError | Refusal, jobs: list[Job]) -> Refusal | No
     if job.kind == FORGET_CLASS:
         return class_refusal(error)
     return refusal_of(error, job.owner)
+
+
+def _refused(error: NeverseenError, job: Job) -> Refusal:
+    """Return the refusal for an error, or raise what ends the writer."""
+    refusal = _own_fault(error, [job])
+    if refusal is None:
+        raise error
+    return refusal
 
 
 def class_refusal(error: Exception) -> Refusal | None:
