@@ -105,7 +105,7 @@ def test_counts_come_before_objects(monkeypatch: pytest.MonkeyPatch) -> None:
         "forget": json.dumps({"receipts": ["AA"] * 1700}),
     }
     for action, body in many.items():
-        with pytest.raises(Refusal, match="at most 100 at a time"):
+        with pytest.raises(Refusal, match="at most 100 samples at a time"):
             contents.READERS[action](body.encode(), "application/json", BOUNDS, lambda pixels: None)
     monkeypatch.setattr("neverseen.service.edge.contents.parse_json", None)
     with pytest.raises(Refusal, match="too many lines"):
