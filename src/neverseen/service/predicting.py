@@ -112,7 +112,12 @@ class Predictor:
                 self._asked.pop(client, None)
 
     def served(self) -> list[str]:
-        """Return the clients that have asked for a small prediction a moment ago, and have no answer yet."""
+        """Return the clients that have asked for a small prediction a moment ago, and have no answer yet.
+
+        None where a network predicts: that takes long, and mostly runs beside the event loop.
+        """
+        if self._together != _TOGETHER:
+            return []
         since = time.monotonic() - _FRESH
         newest = {client: next(reversed(asked)) for client, asked in self._asked.items()}
         return [client for client, job in newest.items() if job.since > since and len(job.samples) <= _SMALL]
