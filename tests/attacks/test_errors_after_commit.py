@@ -332,7 +332,7 @@ def learned(folder: Path) -> Path:
 def test_a_forget_that_fails_after_the_commit_is_told(
     folder: Path, learned: Path, error: BaseException, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It passed for one that was not made, and nothing said that it was not published."""
+    """The command reported a failure, although the samples were forgotten and waited for publication."""
     given = {
         "receipts": ("forget", folder, "--receipts", learned),
         "samples": ("forget", folder, folder.parent / "one.csv"),

@@ -70,7 +70,7 @@ def test_a_restart_publishes_no_lone_deletion(tmp_path: Path) -> None:
 
 
 def test_a_sample_that_came_and_went_between_two_runs_is_not_published_alone(tmp_path: Path) -> None:
-    """No sample is left that differs. But a certificate would list the one that was forgotten, and a seal tell of it."""
+    """The samples are the same as before. But a certificate would list the forgotten one, and a seal would reveal it."""
     with running(tmp_path / "s", BATCHED) as service:
         answer = service.client.post("/v1/samples", json={"samples": samples(range(20))}, headers=service.admin)
         request = answer.json()["request"]["id"]

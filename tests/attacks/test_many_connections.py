@@ -260,7 +260,7 @@ def test_who_has_most_gives_way() -> None:
     many[1].rests()
     assert admit("bob", "bob") is not None
     assert admit("cleo", "cleo") is not None
-    assert gone == ["eve 2", "eve 3"]  # never used; the one that was came later
+    assert gone == ["eve 2", "eve 3"]  # the unused ones; the used one came later
     for each in (*others, many[1]):
         each.works()
     assert admit("eve 4", "eve") is not None  # bob's or cleo's: eve has none that waits

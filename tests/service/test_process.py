@@ -94,7 +94,7 @@ def test_tls_and_a_graceful_stop_that_finishes_what_waits(tmp_path: Path) -> Non
             assert ready.status_code == 200
             assert ready.headers["strict-transport-security"].startswith("max-age=")
             with pytest.raises(httpx.ConnectError):
-                httpx.get(f"{process.url}/readyz")  # who does not know the certificate
+                httpx.get(f"{process.url}/readyz")  # a client that does not trust the certificate
             with pytest.raises(httpx.HTTPError):
                 httpx.get(process.url.replace("https", "http") + "/readyz")
             learned = client.post("/v1/samples", json={"samples": samples(range(40))}).json()["receipts"]

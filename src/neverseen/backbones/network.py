@@ -50,7 +50,7 @@ class Network(ABC):
     base: BaseSet | None = None
     recipe: dict[str, Any] | None = None
     """How to make it again, if that is known (`neverseen.backbones.recipes`)."""
-    _stands_for: str | None = None
+    stands_for: str | None = None
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Network(ABC):
 
     def digest(self) -> str:
         """Return the SHA-256 of weights, preprocessing and base set, in hex."""
-        return self._stands_for or description_digest(self.description())
+        return self.stands_for or description_digest(self.description())
 
     def description(self) -> dict[str, Any]:
         """Return what `digest` is taken of, as JSON values."""

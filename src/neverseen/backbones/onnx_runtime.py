@@ -122,7 +122,7 @@ class OnnxBackbone(Network):
         self.base = _noted_base(notes) if base is None else base
         if stands_for is not None and not re.fullmatch("[0-9a-f]{64}", str(stands_for)):
             raise ConfigurationError(f"stands_for must be a backbone's digest, a SHA-256 in hex; got {stands_for!r}")
-        self._stands_for = stands_for
+        self.stands_for = stands_for
         width = self._output.shape[1] if len(self._output.shape) == 2 else None
         if n_features is not None:
             self.n_features = whole_number("n_features", n_features, 1, 2**24)

@@ -115,7 +115,7 @@ def recipe_of(backbone: Backbone, folder: Path) -> dict[str, Any] | None:
         require_recipe(own)
     if own is not None or not isinstance(inner, OnnxBackbone) or type(inner.preprocess) is not Images:
         return own
-    if inner._stands_for is not None:  # its digest would fit any file
+    if inner.stands_for is not None:  # its digest would fit any file
         return None
     model = inner.path.read_bytes() if inner.path.is_file() else b""
     if hashlib.sha256(model).hexdigest() != inner.file_digest:

@@ -107,7 +107,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
-        if os.getpid() == process:  # closing is not enough while one that was forked meanwhile has it open
+        if os.getpid() == process:  # a forked process may have the file open: closing alone would not unlock it
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
