@@ -167,14 +167,14 @@ def soaked(folder: Path, samples: Samples, options: argparse.Namespace) -> dict[
 def _rates(
     found: dict[str, list[float]], samples: int, begin: float = -math.inf, end: float = math.inf
 ) -> dict[str, Any]:
-    """Return what came out of a load, in a window of time."""
+    """Return what came out of a load: of the requests that were under way in a window of time."""
     pairs = [
         (began, ended)
         for began, ended in zip(found["began"], found["ended"], strict=True)
-        if began >= begin and ended <= end
+        if began < end and ended > begin
     ]
     if not pairs:
-        raise RuntimeError("no request was answered in the time that is measured: raise --seconds or --forgets")
+        raise RuntimeError("no request was under way in the time that is measured: raise --seconds or --forgets")
     latencies = np.array([ended - began for began, ended in pairs])
     took = max(ended for _, ended in pairs) - min(began for began, _ in pairs)
     return {
