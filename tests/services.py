@@ -121,7 +121,7 @@ def _lend_reader(readers: Apart) -> None:
     """Give a service the process for reading bodies that another left: to start one takes longer than most tests."""
     process = _readers.pop(json.dumps(readers._about), None)
     if process is not None:
-        readers._idle.get()
+        readers._count += 1
         readers._idle.put(process)
 
 

@@ -18,13 +18,14 @@ import httpx
 import pytest
 
 from neverseen.service import Settings, predicting
+from neverseen.service.edge import apart as apart_module
 from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.contents import Bounds
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.writer import queue
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
-from tests.services import ROWS, Running, running
+from tests.services import ROWS, Process, Running, new_store, running
 
 QUESTION = {"action": "predict", "content_type": "application/json"}
 LONG = 600.0
@@ -66,6 +67,64 @@ def test_a_process_that_hangs_is_replaced() -> None:
             apart.stop()
 
     asyncio.run(asked())
+
+
+def test_who_asks_does_not_wait_for_a_process_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_start = threading.Event()
+
+    def late(about: dict[str, Any]) -> subprocess.Popen[bytes]:
+        may_start.wait(LONG)
+        return started(about)
+
+    async def asked() -> None:
+        bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
+        apart = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
+        body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
+        try:
+            await apart.ask("ada", QUESTION, body)
+            monkeypatch.setattr(apart_module, "_started", late)
+            process = stopped(apart)
+            both = [asyncio.ensure_future(apart.ask(name, QUESTION, body)) for name in ("ada", "bob")]
+            while not apart._starters:  # one has the process that does nothing, and a second is being started
+                await asyncio.sleep(0.005)
+            os.kill(process.pid, signal.SIGCONT)
+            await asyncio.wait_for(asyncio.gather(*both), 60)
+            assert not may_start.is_set()
+        finally:
+            may_start.set()
+            apart.stop()
+
+    started = apart_module._started
+    asyncio.run(asked())
+
+
+def test_a_process_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(about: dict[str, Any]) -> subprocess.Popen[bytes]:
+        raise OSError("no more processes")
+
+    async def asked() -> None:
+        bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
+        apart = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
+        body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(apart_module, "_started", fails)
+                many = [apart.ask(name, QUESTION, body) for name in ("ada", "bob", "eve")]
+                found = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 60)
+                assert [str(error)[:40] for error in found] == ["a separate process did not start: see th"] * 3
+            await asyncio.wait_for(apart.ask("ada", QUESTION, body), 60)  # and the next one starts
+        finally:
+            apart.stop()
+
+    asyncio.run(asked())
+
+
+def test_a_service_does_not_look_for_cycles_in_all_that_was_imported(tmp_path: Path) -> None:
+    new_store(tmp_path / "s")
+    noted = tmp_path / "frozen"
+    first = f"import atexit, gc; atexit.register(lambda: open({str(noted)!r}, 'w').write(str(gc.get_freeze_count())))"
+    Process(tmp_path / "s", first=first).stop()
+    assert int(noted.read_text("ascii")) > 100_000
 
 
 def predict(service: Running, count: int = 200) -> httpx.Response:

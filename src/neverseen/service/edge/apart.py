@@ -2,8 +2,11 @@
 
 Python runs one thread at a time. A thread that parses a large JSON text holds up everybody, and nobody knows in advance
 how much memory an image or a certificate takes. So a separate process with low priority reads a body or checks a
-certificate, and returns the result. If it takes too much memory or time, it ends, its request is refused, and the next
-request gets a new process. A process that hangs is ended after a while.
+certificate, and returns the result. If it takes too much memory or time, it ends, its request is refused, and a new
+process takes its place. A process that hangs is ended after a while.
+
+To start a process takes half a second, and more while the machine is busy. So it is started in the background: who
+asks gets the process that is free first, be it a new one or one that was busy.
 """
 
 from __future__ import annotations
@@ -27,10 +30,13 @@ import neverseen
 from neverseen.service.edge import messages
 from neverseen.service.edge.errors import Refusal, too_much
 from neverseen.service.edge.turns import Turns
+from neverseen.service.operations.log import LOG
 
 Answer = tuple[dict[str, Any], list[memoryview]]
+HELLO: dict[str, Any] = {}  # the question to which there is an empty answer, once there can be one
 _NICE = 10  # set from here: a process that starts has much to import, and would do that at full priority
 _PATIENCE = 6  # times the processor time of a question: whoever takes longer, by the clock on the wall, hangs
+_STARTING = 60.0  # seconds in which a process has to start, on a machine that is busy
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -46,15 +52,26 @@ class Apart:
     """
 
     def __init__(self, about: dict[str, Any], processes: int, waiting: int) -> None:
-        self._about = about
+        self._about, self._most = about, processes
         self._turns = Turns(processes, waiting)
         self._pool = ThreadPoolExecutor(processes, "apart")
-        self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()  # first one that runs already
-        for _ in range(processes):
-            self._idle.put(None)
         self._patience = _PATIENCE * float(about["seconds"])
+        self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()  # None: one did not start
         self._running: dict[subprocess.Popen[bytes], float] = {}  # since when
+        self._lock = threading.Lock()
+        self._count = 0  # processes: idle, at work, and those that are being started
+        self._starters: set[threading.Thread] = set()
         self._stopping = False
+
+    def prepare(self) -> None:
+        """Start a process in the background, unless there are enough."""
+        with self._lock:
+            if self._stopping or self._count >= self._most:
+                return
+            self._count += 1
+            starter = threading.Thread(target=self._start, name="apart-start", daemon=True)
+            self._starters.add(starter)
+            starter.start()
 
     async def ask(
         self,
@@ -78,33 +95,76 @@ class Apart:
 
     def stop(self) -> None:
         """End the processes."""
-        self._stopping = True
+        with self._lock:
+            self._stopping = True
+            starters = list(self._starters)
         for process in list(self._running):
             process.kill()  # whoever waits for it is told, and ends it
+        for _ in range(self._most):
+            self._idle.put(None)
         self._pool.shutdown(wait=True, cancel_futures=True)
+        for starter in starters:
+            starter.join()
         while not self._idle.empty():
             _end(self._idle.get())
+
+    def _start(self) -> None:
+        """Start a process, and pass it on once it can be asked; or pass on that it did not start."""
+        process, hello = None, None
+        try:
+            process = _started(self._about)
+            hello = self._asked(process, HELLO, b"", None, max(_STARTING, self._patience))
+        except Exception:
+            if not self._stopping:
+                LOG.exception("a separate process did not start")
+        with self._lock:
+            if hello is None or self._stopping:
+                _end(process)
+                process, self._count = None, self._count - 1
+            self._idle.put(process)
+            self._starters.discard(threading.current_thread())
+
+    def _take(self) -> subprocess.Popen[bytes]:
+        """Return a process that can be asked, as soon as there is one."""
+        while True:
+            if self._idle.empty():
+                self.prepare()
+            try:
+                process = self._idle.get(timeout=1)
+            except queue.Empty:
+                continue
+            if self._stopping:
+                self._idle.put(process)
+                raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
+            if process is None:
+                raise RuntimeError("a separate process did not start: see the lines above")
+            if process.poll() is None:
+                return process
+            self._replace(process)  # it has ended to give its memory back
+
+    def _replace(self, process: subprocess.Popen[bytes]) -> None:
+        _end(process)
+        with self._lock:
+            self._count -= 1
+        self.prepare()
 
     def _exchange(
         self, question: dict[str, Any], content: bytes | bytearray, room: Callable[[int], bool] | None
     ) -> Answer:
-        process = self._idle.get()
-        try:
-            gone = process is None or process.poll() is not None
-            found = None if process is None or gone else self._asked(process, question, content, room)
-            if found is None:  # there was none yet, or it had ended to give its memory back
-                _end(process)
-                process = None
-                process = _started(self._about)
-                found = self._asked(process, question, content, room)
-            if found is None:
-                raise RuntimeError("a separate process ended before it answered: see the lines above")
-        except BaseException:
-            _end(process)
-            process = None
-            raise
-        finally:
-            self._idle.put(process)
+        found = None
+        for _ in range(self._most + 1):  # each that runs may end to give its memory back; a new one does not
+            process = self._take()
+            try:
+                found = self._asked(process, question, content, room, self._patience)
+            except BaseException:
+                self._replace(process)
+                raise
+            if found is not None:
+                self._idle.put(process)
+                break
+            self._replace(process)
+        if found is None:
+            raise RuntimeError("a separate process ended before it answered: see the lines above")
         about, parts = found
         if "refusal" in about:
             raise Refusal(**about["refusal"])
@@ -118,13 +178,14 @@ class Apart:
         question: dict[str, Any],
         content: bytes | bytearray,
         room: Callable[[int], bool] | None,
+        patience: float,
     ) -> Answer | None:
         """Return a process's answer, or None if the process ended by itself; refuse if the service ended it."""
         there, back = process.stdin, process.stdout
         if not isinstance(there, io.RawIOBase) or not isinstance(back, io.RawIOBase):
             raise TypeError("the process has no pipes")
         self._running[process] = since = time.monotonic()
-        clock = threading.Timer(self._patience, process.kill)  # its own counts processor time: one that hangs has none
+        clock = threading.Timer(patience, process.kill)  # its own counts processor time: one that hangs has none
         clock.daemon = True
         clock.start()
         try:
@@ -141,7 +202,7 @@ class Apart:
             clock.cancel()
             del self._running[process]
         if found is None and process.wait() < 0:  # by the system, or by a clock
-            if time.monotonic() - since >= self._patience:
+            if time.monotonic() - since >= patience:
                 raise Refusal("busy", "the request was not read in time: try again in a moment", wait=5)
             raise too_much()
         return found

@@ -59,7 +59,7 @@ class Process:
             content: Any = part.obj  # the bytes themselves, of which it is the only part
             signal.setitimer(signal.ITIMER_PROF, self._seconds)  # ends the process: nothing else stops a decoder
             try:
-                answer = self._answer(question, content)
+                answer = self._answer(question, content) if question else ({}, [])
             except Refusal as refusal:
                 answer = {"refusal": refusal.as_arguments()}, []
             except MemoryError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -239,6 +240,9 @@ def serve(
     service = app.state.service
     try:
         service.start()  # what is wrong with the store is told in a sentence, before there is a server
+        service.readers.prepare()
+        gc.collect()
+        gc.freeze()  # to look for cycles among all that was imported would hold everybody up for 0.2 s, again and again
         with suppress(KeyboardInterrupt):
             server.run(sockets)
     except OSError as error:
