@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -99,6 +100,23 @@ def exact_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
         rows = [hardware.wrapping_matvec(right.T, row) for row in left]
         return hardware.concatenate([row[None, :] for row in rows], 0)
     return ExactOperand(right, hardware).after(left)
+
+
+def wide_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
+    """Return ``left @ right`` modulo 2**64, for int8 and int64 arrays of any shape and values."""
+    if hardware.integers:
+        return hardware.int8_int64_matmul(left, right)
+    # Limbs so small that a sum of products is at most 2**53: 127 <= 2**7.
+    bits = 53 - 7 - max(0, left.shape[1] - 1).bit_length()
+    total, shift = None, 0
+    while total is None or hardware.max_abs(hardware.float64(right)) > 0:
+        rest = (right + (1 << (bits - 1))) >> bits  # digits from -2**(bits-1) to 2**(bits-1)
+        part = exact_matmul(left, right - (rest << bits), hardware) << shift
+        total = part if total is None else total + part
+        right, shift = rest, shift + bits
+        if shift >= 64:
+            break
+    return total
 
 
 class ExactOperand:
@@ -194,12 +212,14 @@ class IntegerSystem:
         self.gram, self.gamma, self.hardware = gram, gamma, hardware
         self.size = len(gram)
         self.trace = sum(diagonal.tolist()) + gamma * self.size
-        self._bits = (int(diagonal.max(initial=0)) + gamma).bit_length()  # |A_ij| < 2**bits
+        self._top = int(diagonal.max(initial=0)) + gamma
+        self._bits = self._top.bit_length()  # |A_ij| < 2**bits
         self._spread = max(0, self.size - 1).bit_length()  # d <= 2**spread
         self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= 16 or count == 3)
         self._limbs: list[Array] = []
         self._shares = self._limb_count == 1 and hardware.cholesky_keeps  # one float64 copy of G serves all
         self._reach = self._bits + self._spread  # no row of A has magnitudes that add up to 2**reach
+        self.largest = 2.0**self._reach
         if self.width(1) < 2:
             raise LimitError(
                 f"sums of {self._bits} bits over {self.size} features leave no room for exact products; "
@@ -209,7 +229,12 @@ class IntegerSystem:
         if measure and self.size and self._float_width(self._limb_count) > 62 - self._reach:  # else of no use
             largest = float(hardware.row_sums(self._cut()[0] if self._shares else gram).max()) + gamma
             # d conversions and additions, each right to 2**-53 relative, and a few more operations.
-            self._reach = min(self._reach, math.frexp(largest * (1 + (self.size + 8) * 2.0**-52))[1])
+            self.largest = min(self.largest, largest * (1 + (self.size + 8) * 2.0**-52))
+            self._reach = math.frexp(self.largest)[1]
+
+    def has_room_for(self, samples: int) -> bool:
+        """Return whether so many samples more could not make the system one that is refused."""
+        return (self._top + samples * INT8_PRODUCT).bit_length() + self._spread <= 60
 
     def _float_width(self, limbs: int) -> int:
         return 53 - -(-self._bits // limbs) - self._spread
@@ -222,7 +247,7 @@ class IntegerSystem:
         bits + spread + w) <= 2**53``, and so exact. At most 40 bits, for `FixedPoint`.
         """
         integer = min(40, 62 - self._reach)
-        return integer if columns <= 2 else min(integer, self._float_width(self._limb_count))
+        return integer if columns <= 2 or self.hardware.integers else min(integer, self._float_width(self._limb_count))
 
     def product(self, block: Array) -> Array:
         """Return ``A @ block`` exactly for an int64 block of shape (d, c) with entries up to ``2**width(c)``.
@@ -233,7 +258,7 @@ class IntegerSystem:
         values = hardware.float64(block)
         if hardware.max_abs(values) > 2.0 ** self.width(columns):
             raise LimitError(f"a block exceeds {self.width(columns)} bits")
-        if columns <= 2:
+        if columns <= 2 or hardware.integers:
             return self.wrapping_product(block)
         shift = -(-self._bits // self._limb_count)
         result = self.gamma * block
@@ -247,8 +272,7 @@ class IntegerSystem:
 
     def wrapping_product(self, block: Array) -> Array:
         """Return ``A @ block`` modulo 2**64, for any int64 block, in integer arithmetic alone: nothing to check."""
-        columns = [self.hardware.wrapping_matvec(self.gram, block[:, j]) for j in range(block.shape[1])]
-        return self.hardware.concatenate([column[:, None] for column in columns], 1) + self.gamma * block
+        return self.hardware.symmetric_product(self.gram, block) + self.gamma * block
 
     def cholesky(self, ridge: float | None = None) -> Array | None:
         """Return a float64 Cholesky factor of ``G + ridge I``, or None if there is none; nothing about it is proved.
@@ -269,6 +293,41 @@ class IntegerSystem:
             last, bits = self._limb_count - 1, -(-self._bits // self._limb_count)
             self._limbs = [self.hardware.limb(self.gram, k * bits, bits if k < last else None) for k in range(last + 1)]
         return self._limbs
+
+
+class ChangedSystem:
+    """A system and samples that came or went since its sums were added up: ``A' = A + C'SC``.
+
+    Parameters
+    ----------
+    base : IntegerSystem
+    codes : int8 array of shape (w, d)
+    signs : ndarray of shape (w,), +1 and -1
+    settled : callable
+        Returns the Gram matrix of ``A'``, for those who cannot do without.
+    """
+
+    def __init__(
+        self, base: IntegerSystem, codes: Array | None, signs: np.ndarray, settled: Callable[[], Array]
+    ) -> None:
+        self.size, self.hardware, self.settled = base.size, base.hardware, settled
+        self._base, self._codes = base, codes if len(signs) else None
+        self._signs = base.hardware.array(signs.astype(np.int64)[:, None])
+        more = 0.0 if self._codes is None else 127 * float(self.hardware.row_sums(self._codes).sum())
+        # A row of C'SC has magnitudes that add up to at most 127 |c|_1 for each sample.
+        self._reach = math.frexp((base.largest + more) * (1 + 1e-9))[1]
+
+    def width(self, columns: int) -> int:
+        """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude."""
+        return min(self._base.width(columns), 62 - self._reach)
+
+    def product(self, block: Array) -> Array:
+        """Return ``A' @ block`` exactly, for an int64 block of shape (d, c) with entries up to ``2**width(c)``."""
+        result = self._base.product(block)
+        if self._codes is None:
+            return result
+        inner = wide_matmul(self._codes, block, self.hardware) * self._signs  # modulo 2**64, as all of this
+        return result + wide_matmul(self._codes.T, inner, self.hardware)
 
 
 class GridWeights:

@@ -14,7 +14,6 @@ class NumpyHardware(HardwareOf[np.ndarray]):
 
     name = "numpy"
     cholesky_keeps = False
-    follows = 2**6
 
     # -- arrays ------------------------------------------------------------------------------------
 
@@ -51,6 +50,9 @@ class NumpyHardware(HardwareOf[np.ndarray]):
 
     def contiguous(self, array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(array)
+
+    def copied(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
 
     def max_abs(self, array: np.ndarray) -> float:
         return float(np.abs(array).max(initial=0.0))
@@ -130,6 +132,13 @@ class NumpyHardware(HardwareOf[np.ndarray]):
 
         solution, _ = lapack.dpotrs(factor, right, lower=0)
         return np.ascontiguousarray(solution)
+
+    def cholesky_inverse(self, factor: np.ndarray) -> np.ndarray:
+        from scipy.linalg import lapack
+
+        inverse, _ = lapack.dpotri(factor, lower=0)
+        upper = np.triu(inverse)  # in LAPACK's order: the transpose is contiguous
+        return np.ascontiguousarray((upper + np.triu(upper, 1).T).T)
 
     def triangle(self, factor: np.ndarray) -> np.ndarray:
         return np.tril(factor.T)

@@ -79,13 +79,14 @@ class HardwareOf(Protocol[A]):
         That it is registered under.
     cholesky_keeps : bool
         Whether `cholesky` leaves its argument as it was.
-    follows : int
-        Samples up to which following a change (`neverseen.engine.following`) is faster than to solve anew.
+    integers : bool
+        Whether 64-bit integer products are quick: `symmetric_product` and `int8_int64_matmul`. Else they are made of
+        float64 products, and checked.
     """
 
     name: str
     cholesky_keeps: bool
-    follows: int
+    integers: bool = False
 
     def __hash__(self) -> int:
         return object.__hash__(self)
@@ -128,11 +129,19 @@ class HardwareOf(Protocol[A]):
     def contiguous(self, array: A) -> A:
         """Return an array laid out row by row."""
 
+    def copied(self, array: A) -> A:
+        """Return a copy of an array."""
+
     def max_abs(self, array: A) -> float:
         """Return the largest magnitude in an array of floats; NaN if there is one, 0 for an empty array."""
 
     def row_sums(self, matrix: A) -> np.ndarray:
         """Return the sum of the magnitudes of each row, in float64."""
+
+    def near_half(self, rests: A, doubts: np.ndarray) -> list[int]:
+        """Return the columns of float64 rests with an entry within a column's doubt of a half; NaN counts as near."""
+        found = ~(0.5 - abs(rests) > self.array(doubts[None, :]))
+        return sorted(set(self.where(found)[1].tolist()))
 
     def add_in_place(self, target: A, change: A, sign: int) -> None:
         """Add `sign` times `change`, integers of any width, to an int64 array."""
@@ -147,6 +156,22 @@ class HardwareOf(Protocol[A]):
 
     def matmul(self, left: A, right: A) -> A:
         """Return a float64 product."""
+
+    def symmetric_matmul(self, left: A, right: A) -> A:
+        """Return a float64 product; `left` is symmetric, or may be taken to be."""
+        return self.matmul(left, right)
+
+    def less_product(self, matrix: A, left: A, right: A) -> A:
+        """Return ``matrix - left @ right`` in float64, symmetric as `matrix` is."""
+        return matrix - self.matmul(left, right)
+
+    def symmetric_product(self, matrix: A, block: A) -> A:
+        """Return ``matrix @ block`` modulo 2**64, in integer arithmetic alone; `matrix` is symmetric."""
+        columns = [self.wrapping_matvec(matrix, block[:, j]) for j in range(block.shape[1])]
+        return self.concatenate([column[:, None] for column in columns], 1)
+
+    def int8_int64_matmul(self, left: A, right: A) -> A:
+        """Return the product of an int8 and an int64 array modulo 2**64; only where `integers` is true."""
 
     def int8_matmul(self, left: A, right: A) -> A:
         """Return the product of two int8 arrays as integers of at least 32 bits; at most INT32_ROWS inner terms."""
@@ -170,6 +195,9 @@ class HardwareOf(Protocol[A]):
 
     def cholesky_solve(self, factor: Factor, right: A) -> A:
         """Return the solution of the factored system for each column of `right`."""
+
+    def cholesky_inverse(self, factor: Factor) -> A:
+        """Return the inverse of the matrix that was factored, symmetric."""
 
     def triangle(self, factor: Factor) -> A:
         """Return the lower triangle that a Cholesky factor consists of, with zeros above."""
