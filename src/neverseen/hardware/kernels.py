@@ -25,6 +25,7 @@ from neverseen.hardware import compiling
 _FOLDER = Path(__file__).parent
 _MAX_THREADS = 8
 _SHARE = 2**19  # multiplications that are worth a thread: it takes as long to start as about a fifth of them
+_FEW = 8  # columns up to which a block is multiplied one by one: its rows would not fill a vector
 _CODE_ROWS = 2048  # samples that are packed at a time; their sums stay below 2**31
 _TERMS = 512  # columns of a low rank that are packed at a time
 
@@ -85,6 +86,9 @@ def times_block(matrix: np.ndarray, block: np.ndarray, *, threads: int | None = 
     """
     size, kind = _square(matrix), _kind(matrix)
     _check("block", block, kind, (size, None))
+    if 0 < block.shape[1] <= _FEW:
+        columns = [times_vector(matrix, column, threads=threads) for column in np.ascontiguousarray(block.T)]
+        return np.stack(columns, axis=1)
     result: np.ndarray = np.empty(block.shape, kind)
     count = _threads(threads, size * result.size)
     _call("ns_times_block", _level, int(kind is np.float64), count, *block.shape, matrix, block, result)
