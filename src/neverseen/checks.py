@@ -328,13 +328,13 @@ def _products_are_exact(hardware: Hardware) -> None:
         product = CodeMatrix(right, hardware).after(hardware.array(left))
         _same(hardware.numpy(product), wide @ right, f"int8_matmul of {rows} by {inner} by {columns} is wrong")
         _same(hardware.numpy(gram(hardware.array(left), hardware)), wide.T @ wide, "int8_gram is wrong")
-        places = np.arange(rows) % 3
-        sums = [wide[places == place].sum(axis=0) for place in range(3)]
-        _same(hardware.numpy(class_sums(hardware.array(left), places, 3, hardware)), sums, "class_sums is wrong")
-    wide, vector = _numbers(9, 30, most=2**62), _numbers(30, most=2**62, seed=8)
-    found = hardware.numpy(hardware.wrapping_matvec(hardware.array(wide), hardware.array(vector)))
-    with np.errstate(over="ignore"):
-        _same(found, (wide * vector).sum(axis=1), "wrapping_matvec must be right modulo 2**64")
+        found = hardware.numpy(class_sums(hardware.array(left), np.arange(rows) % 3, 3, hardware))
+        _same(found, [wide[place::3].sum(axis=0) for place in range(3)], "class_sums is wrong")
+    wide, block = _numbers(9, 35, most=2**62), _numbers(35, 9, most=2**62, seed=8)
+    found = hardware.numpy(hardware.wrapping_matvec(hardware.array(wide), hardware.array(block[:, 0])))
+    _same(found, wide @ block[:, 0], "wrapping_matvec must be right modulo 2**64")
+    found = hardware.numpy(hardware.symmetric_product(hardware.array(wide.T @ wide), hardware.array(block)))
+    _same(found, wide.T @ wide @ block, "symmetric_product must be right modulo 2**64")
 
 
 def _weights_are_those_of_numpy(hardware: Hardware) -> None:

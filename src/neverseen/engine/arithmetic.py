@@ -266,7 +266,7 @@ class IntegerSystem:
             result = result + (hardware.int64(hardware.matmul(limb, values)) << (position * shift))  # (d, c)
         probe = random_vector(columns, hardware)
         image = hardware.wrapping_matvec(block, probe)
-        expected = hardware.wrapping_matvec(self.gram, image) + self.gamma * image
+        expected = self.wrapping_product(image[:, None])[:, 0]
         _require_equal(hardware.wrapping_matvec(result, probe), expected, "product with the system")
         return result
 

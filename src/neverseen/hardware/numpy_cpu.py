@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from neverseen.hardware import kernels
 from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf
 
 SUM_ROWS = 2**14  # codes turned to int64 at a time
@@ -118,6 +119,11 @@ class NumpyHardware(HardwareOf[np.ndarray]):
             return np.einsum("ij,j->i", matrix, vector)  # quick in either memory order, unlike integer `@`
         parts = [np.einsum("ij,j->i", matrix[part].astype(np.int64), vector) for part in blocks(matrix)]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def symmetric_product(self, matrix: np.ndarray, block: np.ndarray) -> np.ndarray:
+        if not kernels.available() or matrix.dtype != np.int64 or not matrix.flags.c_contiguous:
+            return super().symmetric_product(matrix, block)
+        return kernels.times_block(matrix, np.ascontiguousarray(block))
 
     # -- factors -----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol, SupportsInt, TypeVar
+from typing import Any, Protocol, SupportsInt, TypeVar, cast
 
 import numpy as np
 
@@ -187,6 +187,11 @@ class HardwareOf(Protocol[A]):
 
     def wrapping_matvec(self, matrix: A, vector: A) -> A:
         """Return ``matrix @ vector`` modulo 2**64, in integer arithmetic alone."""
+
+    def symmetric_product(self, matrix: A, block: A) -> A:
+        """Return ``matrix @ block`` modulo 2**64 for a symmetric int64 matrix, in integer arithmetic alone."""
+        columns: list[Any] = [self.wrapping_matvec(matrix, column)[:, None] for column in cast("Any", block.T)]
+        return self.concatenate(columns, 1) if columns else block
 
     # -- factors -----------------------------------------------------------------------------------
 
