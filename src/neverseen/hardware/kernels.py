@@ -95,6 +95,19 @@ def times_block(matrix: np.ndarray, block: np.ndarray, *, threads: int | None = 
     return result
 
 
+def times_codes(codes: np.ndarray, block: np.ndarray, *, threads: int | None = None) -> np.ndarray:
+    """Return ``codes @ block`` modulo 2**64, for int8 codes of shape (m, d), laid out in any order, and int64 (d, n)."""
+    if not isinstance(codes, np.ndarray) or codes.dtype != np.int8 or codes.ndim != 2:
+        raise TypeError("codes must be a matrix of int8")
+    _check("block", block, np.int64, (codes.shape[1], None))
+    result = np.zeros((len(codes), block.shape[1]), np.int64)  # of no codes too
+    if result.size and codes.size:
+        count = _threads(threads, codes.size * block.shape[1])
+        sizes = _level, count, *codes.shape, block.shape[1], *codes.strides
+        _call("ns_times_codes", *sizes, codes, block, result)
+    return result
+
+
 # -- updates -----------------------------------------------------------------------------------------
 
 

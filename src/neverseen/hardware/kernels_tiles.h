@@ -91,17 +91,17 @@ TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, int vectors, 
             *(VEC *)(tile + r * PANEL + v * LANES) = c[r][v];
 }
 
-/* left: G (d, d); right: B (d, n); out (d, n). B is packed in panels, and rows of G are copied to where they are not a power
-   of two apart: such addresses share few places in a cache. */
-TARGET static void NAME(times_block)(struct job *job, long part, int thread) {
+/* out (d, n) = left (d, inner) times B (inner, n), for `strip` rows. B is packed in panels, and rows of the left are copied
+   to where they are not a power of two apart: such addresses share few places in a cache. The left is G, or int8 codes whose
+   rows are `across` apart and whose columns are `along` apart. */
+TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int8_t *codes) {
     enum { GROUP = 3 }; /* panels at a time */
-    long d = job->d, n = job->n, start = part * STRIP, stop = LEAST(d, start + STRIP);
-    const T *G = job->left, *B = job->right;
+    long inner = job->columns, n = job->n, start = part * job->strip, stop = LEAST(job->d, start + job->strip);
+    const T *B = job->right;
     T *out = job->out, packed[GROUP * DEPTH * PANEL], rows[ROWS * (DEPTH + LANES)] = {0}, tile[ROWS * PANEL];
-    (void)thread;
     for (long j0 = 0; j0 < n; j0 += GROUP * PANEL)
-        for (long k0 = 0; k0 < d; k0 += DEPTH) {
-            long depth = LEAST(DEPTH, d - k0), last = LEAST(n, j0 + GROUP * PANEL);
+        for (long k0 = 0; k0 < inner; k0 += DEPTH) {
+            long depth = LEAST(DEPTH, inner - k0), last = LEAST(n, j0 + GROUP * PANEL);
             for (long j = j0; j < last; j += PANEL) {
                 long width = LEAST(PANEL, last - j), padded = (width + LANES - 1) / LANES * LANES;
                 T *panel = packed + (j - j0) * DEPTH;
@@ -112,7 +112,11 @@ TARGET static void NAME(times_block)(struct job *job, long part, int thread) {
             for (long i = start; i < stop; i += ROWS) {
                 long count = LEAST(ROWS, stop - i);
                 for (long r = 0; r < count; r++)
-                    memcpy(rows + r * (DEPTH + LANES), G + (i + r) * d + k0, depth * sizeof(T));
+                    if (G)
+                        memcpy(rows + r * (DEPTH + LANES), G + (i + r) * inner + k0, depth * sizeof(T));
+                    else
+                        for (long k = 0; k < depth; k++)
+                            rows[r * (DEPTH + LANES) + k] = (T)codes[(i + r) * job->across + (k0 + k) * job->along];
                 for (long j = j0; j < last; j += PANEL) {
                     const T *panel = packed + (j - j0) * DEPTH;
                     long width = LEAST(PANEL, last - j);
@@ -129,6 +133,20 @@ TARGET static void NAME(times_block)(struct job *job, long part, int thread) {
             }
         }
 }
+
+/* left: G (d, d); right: B (d, n); out (d, n). */
+TARGET static void NAME(times_block)(struct job *job, long part, int thread) {
+    (void)thread;
+    NAME(times)(job, part, job->left, NULL);
+}
+
+#ifndef REAL
+/* left: int8 codes; right: B (inner, n); out (d, n). */
+TARGET static void NAME(times_codes)(struct job *job, long part, int thread) {
+    (void)thread;
+    NAME(times)(job, part, NULL, job->left);
+}
+#endif
 
 /* -- updates of a symmetric matrix --------------------------------------------------------------------------------- */
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from neverseen.hardware import kernels
-from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf
+from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf, Moved
 
+_NEAR = 2**10  # entries near a half that are noted one by one
 SUM_ROWS = 2**14  # codes turned to int64 at a time
 
 
@@ -15,6 +16,7 @@ class NumpyHardware(HardwareOf[np.ndarray]):
 
     name = "numpy"
     cholesky_keeps = False
+    integers = kernels.available()
 
     # -- arrays ------------------------------------------------------------------------------------
 
@@ -123,7 +125,42 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     def symmetric_product(self, matrix: np.ndarray, block: np.ndarray) -> np.ndarray:
         if not kernels.available() or matrix.dtype != np.int64 or not matrix.flags.c_contiguous:
             return super().symmetric_product(matrix, block)
+        if block.shape[1] == 1:
+            return kernels.times_vector(matrix, np.ascontiguousarray(block[:, 0]))[:, None]
         return kernels.times_block(matrix, np.ascontiguousarray(block))
+
+    def symmetric_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        if not kernels.available():
+            return self.matmul(left, right)
+        if right.shape[1] == 1:
+            return kernels.times_vector(left, np.ascontiguousarray(right[:, 0]))[:, None]
+        return kernels.times_block(left, np.ascontiguousarray(right))
+
+    def less_product(self, matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        if not kernels.available():
+            return super().less_product(matrix, left, right)
+        result = matrix.copy()
+        kernels.add_low_rank(result, -left, np.ascontiguousarray(right.T))
+        return result
+
+    def int8_int64_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return kernels.times_codes(left, np.ascontiguousarray(right))
+
+    def move(
+        self,
+        steps: np.ndarray,
+        rests: np.ndarray,
+        left: tuple[np.ndarray, float, np.ndarray],
+        right: tuple[np.ndarray, np.ndarray],
+        doubts: np.ndarray,
+    ) -> Moved[np.ndarray]:
+        if not kernels.available():
+            return super().move(steps, rests, left, right, doubts)
+        steps, rests, near = steps.copy(), rests.copy(), np.empty(_NEAR, np.int64)
+        count = kernels.move(steps, rests, left[0], left[1], left[2], *right, doubts, near)
+        if count > _NEAR:
+            return steps, rests, self.near_half(rests, doubts)
+        return steps, rests, sorted(set((near[:count] % len(doubts)).tolist()))
 
     # -- factors -----------------------------------------------------------------------------------
 

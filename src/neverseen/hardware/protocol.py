@@ -67,6 +67,9 @@ A = TypeVar("A", bound=Array)
 """The arrays of one kind of hardware."""
 
 
+Moved = tuple[A, A, list[int]]
+
+
 class HardwareOf(Protocol[A]):
     """The operations of one kind of hardware, whose arrays are of type `A`.
 
@@ -165,10 +168,20 @@ class HardwareOf(Protocol[A]):
         """Return ``matrix - left @ right`` in float64, symmetric as `matrix` is."""
         return matrix - self.matmul(left, right)
 
-    def symmetric_product(self, matrix: A, block: A) -> A:
-        """Return ``matrix @ block`` modulo 2**64, in integer arithmetic alone; `matrix` is symmetric."""
-        columns = [self.wrapping_matvec(matrix, block[:, j]) for j in range(block.shape[1])]
-        return self.concatenate([column[:, None] for column in columns], 1)
+    def move(self, steps: A, rests: A, left: tuple[A, float, A], right: tuple[A, A], doubts: np.ndarray) -> Moved[A]:
+        """Return ``steps + rests`` moved by a product, as new steps and rests, and the columns `near_half`.
+
+        `left` is ``high * unit + low`` of shape (d, k), and `right` is ``eh + el`` of shape (k, C), all float64. ``high @
+        eh`` is exact in float64: partial sums of integers, or of multiples of a power of two, that have 53 bits.
+        """
+        (high, unit, low), (eh, el) = left, right
+        whole = self.matmul(high, eh) * unit
+        part = self.matmul(low, eh + el) + self.matmul(high * unit, el)
+        w, v = self.rint(whole), self.rint(part)
+        rests = (rests + (whole - w)) + (part - v)
+        carry = self.rint(rests)
+        moved, left_over = steps + self.int64(w) + self.int64(v + carry), rests - carry
+        return moved, left_over, self.near_half(left_over, doubts)
 
     def int8_int64_matmul(self, left: A, right: A) -> A:
         """Return the product of an int8 and an int64 array modulo 2**64; only where `integers` is true."""
