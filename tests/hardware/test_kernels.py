@@ -24,7 +24,7 @@ LEVELS = range(kernels._level + 1) if kernels.available() else [0]
 built = pytest.mark.skipif(not kernels.available(), reason="the kernels are not compiled, or turned off")
 
 
-@pytest.fixture(params=LEVELS, ids=["any", "avx2", "avx512"][: len(LEVELS)])
+@pytest.fixture(params=LEVELS, ids=["any", "avx2", "avx512", "vnni"][: len(LEVELS)])
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Each instruction set that this processor has."""
     monkeypatch.setattr(kernels, "_level", request.param)
@@ -228,6 +228,7 @@ BAD: list[tuple[type[Exception], Callable[..., Any], tuple[Any, ...]]] = [
     (TypeError, kernels.add_codes, (G, CODES, SIGNS.astype(np.int64))),
     (ValueError, kernels.add_codes, (G, CODES, SIGNS[:2])),
     (ValueError, kernels.add_codes, (G, CODES, 2 * SIGNS)),
+    (ValueError, kernels.add_codes, (G, np.full((3, 4), -128, np.int8), SIGNS)),
     (ValueError, kernels.add_codes, (G, CODES[:, :3], SIGNS)),
     (ValueError, kernels.add_codes, (G, G.view(np.int8)[:, :4].copy()[:3].T[:3], SIGNS)),
     (ValueError, kernels.add_codes, (G, G.view(np.int8).reshape(32, 4), np.ones(32, np.int8))),

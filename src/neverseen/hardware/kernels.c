@@ -76,6 +76,12 @@ static void run(struct job *job, void (*part)(struct job *, long, int), long par
 
 /* ROWS times three vectors of sums, three more and a factor fit into the registers. */
 #if defined(__x86_64__)
+#define SET vnni
+#define BYTES 64
+#define ROWS 8
+#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma")))
+#define ADD_QUADS(c, a, b) (NAME(evec))_mm512_dpbusd_epi32((__m512i)(c), (__m512i)(b), (__m512i)(a))
+#include "kernels_tiles.h"
 #define SET avx512
 #define BYTES 64
 #define ROWS 8
@@ -98,7 +104,8 @@ static void run(struct job *job, void (*part)(struct job *, long, int), long par
 /* -- what is called from outside --------------------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
-#define CHOOSE(kernel, level) ((level) >= 2 ? kernel##_avx512 : (level) == 1 ? kernel##_avx2 : kernel##_plain)
+#define CHOOSE(kernel, level) \
+    ((level) >= 3 ? kernel##_vnni : (level) == 2 ? kernel##_avx512 : (level) == 1 ? kernel##_avx2 : kernel##_plain)
 #else
 #define CHOOSE(kernel, level) kernel##_plain
 #endif
@@ -110,12 +117,12 @@ static void run(struct job *job, void (*part)(struct job *, long, int), long par
 /* Of the source that this was compiled from. */
 long ns_version(void) { return NS_VERSION; }
 
-/* The instruction set to use: 2 is AVX-512, 1 is AVX2, 0 any. */
+/* The instruction set to use: 3 is AVX-512 with VNNI, 2 is AVX-512, 1 is AVX2, 0 any. */
 long ns_level(void) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
-        return 2;
+        return __builtin_cpu_supports("avx512vnni") ? 3 : 2;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0;
 #else
     return 0;
@@ -147,7 +154,8 @@ void ns_times_codes(long level, long threads, long m, long d, long n, long acros
 
 /* G (d, d) += codes' diag(signs) codes for int8 codes (n, d) and signs of -1, 0 and 1; or T (d, d) += L R' for float64
    L and R (d, n). One triangle is computed, and added to both. The sums of products of codes are kept in int32: n must be
-   at most 100,000. Each of the packed arrays has room for (n / 2 rounded up, or n) numbers for each column of the panels. */
+   at most 100,000, and no code -128. Each of the packed arrays has room for n + 1 numbers (codes: n / 2 + 1, rounded up) for
+   each column of the panels. */
 void ns_update(long level, long real, long threads, long d, long n, const void *left, const void *right, void *packed_left,
                void *packed_right, void *out) {
     struct job job = {.threads = threads, .d = d, .n = n, .left = left, .right = right, .out = out};

@@ -45,7 +45,7 @@ def _load(folder: Path) -> tuple[ctypes.CDLL | None, str]:
         return None, f"not compiled: {error}" if path.exists() else "not compiled"
     if found != expected:
         return None, "compiled from another source"
-    return library, ("any processor", "AVX2", "AVX-512")[library.ns_level()]
+    return library, ("any processor", "AVX2", "AVX-512", "AVX-512 with VNNI")[library.ns_level()]
 
 
 _library, _state = _load(_FOLDER)
@@ -118,7 +118,7 @@ def add_codes(matrix: np.ndarray, codes: np.ndarray, signs: np.ndarray, *, threa
     ----------
     matrix : int64 ndarray of shape (d, d)
         Symmetric; both triangles get the same.
-    codes : int8 ndarray of shape (n, d)
+    codes : int8 ndarray of shape (n, d), entries in -127..127
     signs : int8 ndarray of shape (n,), entries in -1..1
     """
     size = _square(matrix)
@@ -128,11 +128,13 @@ def add_codes(matrix: np.ndarray, codes: np.ndarray, signs: np.ndarray, *, threa
     _apart(matrix, codes, signs)
     if len(signs) and not -1 <= signs.min() <= signs.max() <= 1:  # larger ones could exceed 32 bits
         raise ValueError("signs must be -1, 0 or 1")
+    if codes.min(initial=0) == -128:  # times -1 it is no int8
+        raise ValueError("codes must be -127 to 127")
     for start in range(0, len(codes), _CODE_ROWS):
         some, theirs = codes[start : start + _CODE_ROWS], signs[start : start + _CODE_ROWS]
         # A multiplication of codes takes a sixteenth of the time of one of 64-bit integers, and the matrix is moved.
         count = _threads(threads, size * size * (len(some) + 16) // 16)
-        packed = np.empty((2, _padded(size, real=False) * ((len(some) + 1) // 2)), np.int32)
+        packed = np.empty((2, _padded(size, real=False) * ((len(some) + 3) // 2)), np.int32)
         _call("ns_update", _level, 0, count, size, len(some), some, theirs, packed[0], packed[1], matrix)
 
 
@@ -154,7 +156,7 @@ def add_low_rank(matrix: np.ndarray, left: np.ndarray, right: np.ndarray, *, thr
     for start in range(0, left.shape[1], _TERMS):
         some, others = (np.ascontiguousarray(side[:, start : start + _TERMS]) for side in (left, right))
         terms = some.shape[1]
-        packed = np.empty((2, _padded(size, real=True) * terms))
+        packed = np.empty((2, _padded(size, real=True) * (terms + 1)))
         count = _threads(threads, size * size * (terms + 2) // 2)
         _call("ns_update", _level, 1, count, size, terms, some, others, packed[0], packed[1], matrix)
 

@@ -4,7 +4,7 @@
 #ifndef KIND
 #define KIND whole
 #define T uint64_t /* unsigned: it wraps */
-#define E int32_t  /* what `update` multiplies: two codes of 16 bits, of two samples */
+#define E int32_t  /* what `update` multiplies: codes of GATHER samples, two of 16 bits or four of 8 */
 #include "kernels_tiles.h"
 #define KIND real
 #define REAL
@@ -17,6 +17,7 @@
 #undef ROWS
 #undef TARGET
 #undef MULTIPLY_PAIRS
+#undef ADD_QUADS
 #else
 
 /* Vectors that may stand at any number's address. */
@@ -28,6 +29,13 @@ typedef E NAME(evec) __attribute__((vector_size(BYTES), aligned(sizeof(E)), may_
 #define ELANES (BYTES / (long)sizeof(E))
 #define PANEL (3 * LANES)
 #define EPANEL (3 * ELANES)
+#if defined(REAL)
+#define GATHER 1
+#elif defined(ADD_QUADS)
+#define GATHER 4
+#else
+#define GATHER 2
+#endif
 #define DEPTH 128 /* terms that are summed at a time: what is packed of them stays in the cache, and on the stack */
 
 /* -- G x, G symmetric ------------------------------------------------------------------------------------------ */
@@ -150,41 +158,79 @@ TARGET static void NAME(times_codes)(struct job *job, long part, int thread) {
 
 /* -- updates of a symmetric matrix --------------------------------------------------------------------------------- */
 
+/* Numbers of E that a column of a panel has: a start, which sums begin with, and the terms. */
+INLINE long NAME(length)(long n) { return 1 + (n + GATHER - 1) / GATHER; }
+
 /* The columns of a panel side by side, one term after the other: what `update` multiplies, in the order that it reads it. */
 TARGET static void NAME(pack)(struct job *job, long part, int thread) {
-    long d = job->d, n = job->n, j0 = part * EPANEL, width = LEAST(EPANEL, d - j0);
+    long d = job->d, n = job->n, j0 = part * EPANEL, width = LEAST(EPANEL, d - j0), length = NAME(length)(n);
+    E *left = (E *)job->packed_left + j0 * length, *right = (E *)job->packed_right + j0 * length;
     (void)thread;
+    memset(left, 0, length * EPANEL * sizeof(E)), memset(right, 0, length * EPANEL * sizeof(E));
 #ifdef REAL /* left, right: (d, n) */
-    for (int side = 0; side < 2; side++) {
-        const double *from = (const double *)(side ? job->right : job->left) + j0 * n;
-        double *panel = (double *)(side ? job->packed_right : job->packed_left) + j0 * n;
-        for (long k = 0; k < n; k++)
-            for (long q = 0; q < EPANEL; q++)
-                panel[k * EPANEL + q] = q < width ? from[q * n + k] : 0;
-    }
-#else /* left: codes (n, d); right: signs (n,) */
-    long pairs = (n + 1) / 2;
-    const int8_t *codes = (const int8_t *)job->left + j0, *signs = job->right;
-    int16_t *with = (int16_t *)job->packed_left + 2 * j0 * pairs, *without = (int16_t *)job->packed_right + 2 * j0 * pairs;
-    for (long k = 0; k < 2 * pairs; k++)
-        for (long q = 0; q < EPANEL; q++) {
-            int16_t code = k < n && q < width ? codes[k * d + q] : 0;
-            long place = (k / 2 * EPANEL + q) * 2 + k % 2;
-            without[place] = code;
-            with[place] = k < n ? (int16_t)(code * signs[k]) : 0;
+    const double *L = (const double *)job->left + j0 * n, *R = (const double *)job->right + j0 * n;
+    for (long k = 0; k < n; k++)
+        for (long q = 0; q < width; q++) {
+            left[(k + 1) * EPANEL + q] = L[q * n + k];
+            right[(k + 1) * EPANEL + q] = R[q * n + k];
+        }
+#else /* left: codes (n, d); right: signs (n,). The codes of GATHER samples are one number, on the left with signs. */
+    enum { BITS = 32 / GATHER, MORE = GATHER == 4 ? 128 : 0 }; /* MORE: four unsigned codes are multiplied by four signed */
+    for (long k = 1; k < length; k++)
+        for (long s = 0, sample = (k - 1) * GATHER; s < GATHER && sample < n; s++, sample++) {
+            const int8_t *codes = (const int8_t *)job->left + sample * d + j0;
+            int sign = ((const int8_t *)job->right)[sample];
+            for (long q = 0; q < width; q++) {
+                left[k * EPANEL + q] |= (int32_t)(((uint32_t)(codes[q] * sign) << (32 - BITS)) >> (32 - BITS - s * BITS));
+                right[k * EPANEL + q] |= (int32_t)((uint32_t)(codes[q] + MORE) << (32 - BITS) >> (32 - BITS - s * BITS));
+                left[q] -= MORE * sign * codes[q];
+            }
         }
 #endif
 }
 
-/* What a pair of codes in each lane adds. */
-INLINE TARGET EVEC NAME(product)(E a, EVEC b) {
+/* c and what the products of a with each lane of b add. */
+TARGET INLINE EVEC NAME(plus)(EVEC c, E a, EVEC b) {
 #if defined(REAL)
-    return a * b;
+    return c + a * b;
+#elif defined(ADD_QUADS)
+    return ADD_QUADS(c, a - (EVEC){0}, b);
 #elif defined(MULTIPLY_PAIRS)
-    return MULTIPLY_PAIRS(a - (EVEC){0}, b);
+    return c + MULTIPLY_PAIRS(a - (EVEC){0}, b);
 #else
-    return (int16_t)a * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+    return c + (int16_t)a * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
+}
+
+/* tile (ROWS, EPANEL): the products of ROWS columns of a panel and all of another. */
+TARGET INLINE void NAME(multiply)(long length, const E *a, const E *b, E *tile) {
+    EVEC c[ROWS][3];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < 3; v++)
+            c[r][v] = a[r] - (EVEC){0};
+    for (long k = 1; k < length; k++) {
+        a += EPANEL, b += EPANEL;
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 3
+            for (int v = 0; v < 3; v++)
+                c[r][v] = NAME(plus)(c[r][v], a[r], *(const EVEC *)(b + v * ELANES));
+    }
+    memcpy(tile, c, sizeof c);
+}
+
+/* Add the first `high` rows of a tile to the matrix at row i and column j. */
+TARGET INLINE void NAME(add)(T *G, long d, long i, long j, long high, const E *tile) {
+    long wide = LEAST(EPANEL, d - j);
+    for (long r = 0; r < LEAST(high, d - i); r++) {
+        T *to = G + (i + r) * d + j;
+        if (wide == EPANEL)
+            for (long q = 0; q < EPANEL; q++)
+                to[q] += (T)tile[r * EPANEL + q];
+        else
+            for (long q = 0; q < wide; q++)
+                to[q] += (T)tile[r * EPANEL + q];
+    }
 }
 
 /* Ask for the part of the matrix that a tile is added to, before it is needed. */
@@ -194,41 +240,43 @@ TARGET INLINE void NAME(ask)(const T *G, long d, long i0, long j0) {
             __builtin_prefetch(G + r * d + q, 1, 2);
 }
 
-/* left, right: packed; out: G (d, d). A part is a panel of rows; of each of its tiles on and above the diagonal the mirrored
-   one is changed too. */
+/* out: G (d, d). A part is a panel of rows. For few terms memory sets the pace: whole rows are changed. Below the diagonal the
+   factors change places, so that in float64 both triangles have the same bits. For more terms only tiles on and above the
+   diagonal are computed, and turned to be added below. */
 TARGET static void NAME(update)(struct job *job, long part, int thread) {
-    long d = job->d, i0 = part * EPANEL, high = LEAST(EPANEL, d - i0);
-#ifdef REAL
-    long depth = job->n;
-#else
-    long depth = (job->n + 1) / 2;
-#endif
+    long d = job->d, i0 = part * EPANEL, length = NAME(length)(job->n);
+    const E *left = job->packed_left, *right = job->packed_right;
     T *G = job->out;
-    E tile[EPANEL * EPANEL];
+    E tile[EPANEL * EPANEL], turned[EPANEL * EPANEL];
     (void)thread;
+    if (length <= 2 * ELANES) {
+        for (long i = 0; i < EPANEL; i += ROWS)
+            for (long j0 = 0; j0 < d; j0 += EPANEL) {
+                int change = GATHER == 1 && j0 < i0;
+                NAME(multiply)(length, (change ? right : left) + i0 * length + i, (change ? left : right) + j0 * length, tile);
+                if (GATHER == 1 && j0 == i0) {
+                    NAME(multiply)(length, right + i0 * length + i, left + j0 * length, turned);
+                    for (long r = 0; r < ROWS; r++)
+                        memcpy(tile + r * EPANEL, turned + r * EPANEL, (i + r) * sizeof(E));
+                }
+                NAME(add)(G, d, i0 + i, j0, ROWS, tile);
+            }
+        return;
+    }
     for (long j0 = i0; j0 < d; j0 += EPANEL) {
-        long wide = LEAST(EPANEL, d - j0);
-        if (j0 + EPANEL < d) {
-            NAME(ask)(G, d, i0, j0 + EPANEL);
-            NAME(ask)(G, d, j0 + EPANEL, i0);
-        }
-        for (long r0 = 0; r0 < high; r0 += ROWS) {
-            const E *a = (const E *)job->packed_left + i0 * depth + r0, *b = (const E *)job->packed_right + j0 * depth;
-            EVEC c[ROWS][3] = {{{0}}};
-            for (long k = 0; k < depth; k++, a += EPANEL, b += EPANEL)
-#pragma GCC unroll 8
-                for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 3
-                    for (int v = 0; v < 3; v++)
-                        c[r][v] += NAME(product)(a[r], *(const EVEC *)(b + v * ELANES));
-            memcpy(tile + r0 * EPANEL, c, sizeof c);
-        }
-        for (long r = 0; r < high; r++)
-            for (long q = j0 == i0 ? r : 0; q < wide; q++)
-                G[(i0 + r) * d + j0 + q] += (T)tile[r * EPANEL + q];
-        for (long q = 0; q < wide; q++)
-            for (long r = 0; r < (j0 == i0 ? LEAST(q, high) : high); r++)
-                G[(j0 + q) * d + i0 + r] += (T)tile[r * EPANEL + q];
+        NAME(ask)(G, d, i0, j0 + EPANEL);
+        NAME(ask)(G, d, j0 + EPANEL, i0);
+        for (long r = 0; r < EPANEL; r += ROWS)
+            NAME(multiply)(length, left + i0 * length + r, right + j0 * length, tile + r * EPANEL);
+        for (long q = 0; q < EPANEL; q++)
+            for (long r = 0; r < EPANEL; r++)
+                turned[q * EPANEL + r] = tile[r * EPANEL + q];
+        if (j0 > i0)
+            NAME(add)(G, d, j0, i0, EPANEL, turned);
+        else
+            for (long r = 0; r < EPANEL; r++)
+                memcpy(tile + r * EPANEL, turned + r * EPANEL, r * sizeof(E));
+        NAME(add)(G, d, i0, j0, EPANEL, tile);
     }
 }
 
@@ -306,6 +354,7 @@ TARGET static void NAME(move)(struct job *job, long part, int thread) {
 #undef ELANES
 #undef PANEL
 #undef EPANEL
+#undef GATHER
 #undef DEPTH
 #undef KIND
 #undef T
