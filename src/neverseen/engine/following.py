@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -153,12 +154,14 @@ class Following:
         """
         if not can_follow(len(codes), system.size):
             return None
+        small = len(codes) < _SMALL
         try:
-            misfit = self._misfit(codes, targets)
-            inverse, images = self.preconditioner.after(self.hardware.float64(codes), signs)
-            changed = replace(self, preconditioner=inverse)
-            if len(codes) < _SMALL:
-                return changed._moved(system, cross, codes, images, signs, misfit)
+            with self.hardware.alone() if small else nullcontext():
+                misfit = self._misfit(codes, targets)
+                inverse, images = self.preconditioner.after(self.hardware.float64(codes), signs)
+                changed = replace(self, preconditioner=inverse)
+                if small:
+                    return changed._moved(system, cross, codes, images, signs, misfit)
             move = self.hardware.matmul(images, self.hardware.array(signs[:, None] * (misfit.whole + misfit.rest)))
             return changed._anew(system, cross, list(range(len(self.slips))), move)
         except NoProgressError:
@@ -173,7 +176,7 @@ class Following:
         leaves at most 2**-(b + 13); ``C a`` and ``C c`` are exact too.
         """
         hardware, columns = self.hardware, len(self.slips)
-        lengths = hardware.numpy(hardware.row_sums(codes))  # (k,): the sum of the magnitudes of each sample's codes
+        lengths = hardware.row_sums(codes)  # (k,): the sum of the magnitudes of each sample's codes
         longest = max(1.0, float(lengths.max(initial=0.0)))
         if longest * self.top + 2.0**self.grid_bits >= 2.0**62:
             raise NoProgressError

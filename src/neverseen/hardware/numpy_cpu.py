@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from neverseen.hardware import kernels
 from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf, Moved
@@ -17,6 +22,11 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     name = "numpy"
     cholesky_keeps = False
     integers = kernels.available()
+
+    def alone(self) -> AbstractContextManager[Any]:
+        if not kernels.available():
+            return nullcontext()
+        return _blas().limit(limits=1, user_api="blas")
 
     # -- arrays ------------------------------------------------------------------------------------
 
@@ -188,6 +198,11 @@ class NumpyHardware(HardwareOf[np.ndarray]):
 
     def inverse(self, matrix: np.ndarray) -> np.ndarray:
         return np.linalg.inv(matrix)
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def blocks(matrix: np.ndarray) -> list[slice]:

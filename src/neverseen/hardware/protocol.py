@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, SupportsInt, TypeVar, cast
 
 import numpy as np
@@ -93,6 +94,13 @@ class HardwareOf(Protocol[A]):
 
     def __hash__(self) -> int:
         return object.__hash__(self)
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Return a context in which floating-point work is done by one thread: for many small steps.
+
+        Threads that were used once go on spinning for work, on the cores that the next step needs.
+        """
+        return nullcontext()
 
     # -- arrays ------------------------------------------------------------------------------------
 
