@@ -91,7 +91,7 @@ def test_large_changes_are_followed_by_a_residual_anew(come: list[int], go: list
     following = start(before, 2**16, hardware)
     # SIZE // 2 is less than 70: as if the system were larger
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(following_module, "can_follow", lambda samples, size: True)
+        patch.setattr(following_module, "can_follow", lambda *given: True)
         followed = follow(following, hardware, before, come, go)
     assert followed is not None
     after = [row for row in before if row not in go] + come
@@ -242,7 +242,7 @@ def test_classes_come_and_go_with_columns() -> None:
 def test_what_cannot_be_followed_is_left_to_a_full_solve() -> None:
     before = list(range(300))
     following = start(before, 2**16, NUMPY)
-    assert not can_follow(97, 96)
+    assert not can_follow(97, 96, NUMPY)
     assert follow(following, NUMPY, before, [], list(range(100))) is None  # too many at once
     for matrix in (np.zeros((SIZE, SIZE)), np.full((SIZE, SIZE), np.nan), np.eye(SIZE)):
         useless = replace(following, preconditioner=Inverse(matrix, NUMPY))

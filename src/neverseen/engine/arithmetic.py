@@ -22,6 +22,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from neverseen.engine.preconditioning import NoProgressError
 from neverseen.errors import HardwareError, LimitError
 from neverseen.hardware import INT8_PRODUCT, INT32_ROWS, Array, Hardware
 
@@ -220,6 +221,7 @@ class IntegerSystem:
         self._shares = self._limb_count == 1 and hardware.cholesky_keeps  # one float64 copy of G serves all
         self._reach = self._bits + self._spread  # no row of A has magnitudes that add up to 2**reach
         self.largest = 2.0**self._reach
+        self.mean = self.deviation = math.inf  # bounds on the mean of a row of G, and on the norm of the rest of it
         if self.width(1) < 2:
             raise LimitError(
                 f"sums of {self._bits} bits over {self.size} features leave no room for exact products; "
@@ -231,6 +233,11 @@ class IntegerSystem:
             # d conversions and additions, each right to 2**-53 relative, and a few more operations.
             self.largest = min(self.largest, largest * (1 + (self.size + 8) * 2.0**-52))
             self._reach = math.frexp(self.largest)[1]
+        if measure and self.size and hardware.integers:
+            sums, squares = hardware.row_moments(gram)
+            means = sums / self.size
+            self.mean = float(np.abs(means).max() + self.largest * 2.0**-40)
+            self.deviation = math.sqrt(float((squares - sums * means + squares * 1e-9).max()))
 
     def has_room_for(self, samples: int) -> bool:
         """Return whether so many samples more could not make the system one that is refused."""
@@ -298,6 +305,16 @@ class IntegerSystem:
 class ChangedSystem:
     """A system and samples that came or went since its sums were added up: ``A' = A + C'SC``.
 
+    How large a block may be
+    ------------------------
+    Integers wrap only if an entry of ``A' b`` leaves 62 bits. Let ``m_i`` be the mean of row i of G and ``r_i`` the norm
+    of what is left of the row without it. Then for any column b
+
+        |(A' b)_i| <= |m_i| |sum b| + r_i ||b|| + gamma max|b| + sum_k |c_ki| ||c_k|| ||b||,
+
+    by Cauchy and Schwarz. Codes are seldom negative and corrections are of both signs, so this allows for several bits
+    more than the sum of the magnitudes of a row.
+
     Parameters
     ----------
     base : IntegerSystem
@@ -313,21 +330,38 @@ class ChangedSystem:
         self.size, self.hardware, self.settled = base.size, base.hardware, settled
         self._base, self._codes = base, codes if len(signs) else None
         self._signs = base.hardware.array(signs.astype(np.int64)[:, None])
-        more = 0.0 if self._codes is None else 127 * float(self.hardware.row_sums(self._codes).sum())
-        # A row of C'SC has magnitudes that add up to at most 127 |c|_1 for each sample.
-        self._reach = math.frexp((base.largest + more) * (1 + 1e-9))[1]
+        lengths = np.zeros(0) if self._codes is None else self.hardware.row_sums(self._codes)
+        # A row of C'SC has magnitudes that add up to at most 127 |c|_1 for each sample; ||c||**2 <= 127 |c|_1.
+        self._reach = math.frexp((base.largest + 127 * float(lengths.sum())) * (1 + 1e-9))[1]
+        self._spread = base.deviation + 127 * float(np.sqrt(127 * lengths).sum()) * (1 + 1e-9)
 
     def width(self, columns: int) -> int:
         """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude."""
         return min(self._base.width(columns), 62 - self._reach)
 
+    def finer(self, block: Array) -> int:
+        """Return f such that ``round(2**f block)`` may be multiplied; `block` is float64, of shape (d, c)."""
+        hardware = self.hardware
+        top = hardware.max_abs(block)
+        if not 0 < top < 2.0**400:
+            raise NoProgressError
+        plain = self.width(block.shape[1]) - math.frexp(top)[1]
+        if not hardware.integers or not math.isfinite(self._spread):
+            return plain
+        sums = np.abs(hardware.numpy(block.sum(0))).max() + self.size * 2.0**-50 * top * self.size
+        norms = np.sqrt(hardware.numpy((block * block).sum(0)).max()) * (1 + (self.size + 8) * 2.0**-52)
+        bound = self._base.mean * sums + self._spread * norms + self._base.gamma * top
+        # Rounding the block adds at most 1/2 to each entry: less than the row sums, which are far below 2**61.
+        return max(plain, 61 - math.frexp(bound * (1 + 1e-9))[1])
+
     def product(self, block: Array) -> Array:
-        """Return ``A' @ block`` exactly, for an int64 block of shape (d, c) with entries up to ``2**width(c)``."""
-        result = self._base.product(block)
+        """Return ``A' @ block`` exactly, for an int64 block of shape (d, c) that `width` or `finer` allows."""
+        hardware = self.hardware
+        result = self._base.wrapping_product(block) if hardware.integers else self._base.product(block)
         if self._codes is None:
             return result
-        inner = wide_matmul(self._codes, block, self.hardware) * self._signs  # modulo 2**64, as all of this
-        return result + wide_matmul(self._codes.T, inner, self.hardware)
+        inner = wide_matmul(self._codes, block, hardware) * self._signs  # modulo 2**64, as all of this
+        return result + wide_matmul(self._codes.T, inner, hardware)
 
 
 class GridWeights:

@@ -59,9 +59,9 @@ _REST_BITS = 12
 """A rest is cut into integers twice: the second has this many bits more."""
 
 
-def can_follow(samples: int, size: int) -> bool:
+def can_follow(samples: int, size: int, hardware: Hardware) -> bool:
     """Return whether so many samples at once are few enough for codes of that size to be followed."""
-    return samples <= max(_SMALL, size // 2) and samples <= size
+    return samples <= min(max(_SMALL, size // 2), size, hardware.follows)
 
 
 Cross = Callable[[list[int]], Array]
@@ -152,7 +152,7 @@ class Following:
         signs : ndarray of shape (k,), +1 for samples that came and -1 for those that went
         targets : ndarray of shape (k,), each sample's column, or -1 if its class is gone
         """
-        if not can_follow(len(codes), system.size):
+        if not can_follow(len(codes), system.size, self.hardware):
             return None
         small = len(codes) < _SMALL
         try:
@@ -262,15 +262,13 @@ class Following:
         """Return U as blocks of integers and their scales, and bounds on the column norms of ``V S E``."""
         hardware = self.hardware
         residual = hardware.contiguous(hardware.int64(codes).T)  # C', (d, k)
-        largest, scale, blocks = 127.0, 0, list[tuple[Array, int]]()
+        largest, scale, blocks = hardware.max_abs(hardware.float64(residual)), 0, list[tuple[Array, int]]()
         before = math.inf
         while True:
-            top = hardware.max_abs(images)
-            if not top < 2.0**400:
-                raise NoProgressError
-            finer = system.width(images.shape[1]) - math.frexp(top)[1] if top else 0
-            finer = min(finer, 62 - math.frexp(largest)[1])
-            if finer < 0 or (finer == 0 and blocks):
+            if largest == 0:  # samples whose codes are all zero: they change nothing
+                return [(images * 0, 0)], sizes[0] * 0
+            finer = min(system.finer(images), 62 - math.frexp(largest)[1])
+            if finer < 0:
                 raise NoProgressError
             block = hardware.rint(images * 2.0**finer)
             residual = (residual << finer) - system.product(hardware.int64(block))
@@ -397,11 +395,7 @@ class _Anew:
         hardware = self.system.hardware
         before = hardware.max_abs(self._floats)
         correction = precondition(self._floats)
-        top = hardware.max_abs(correction)
-        if not 0 < top < 2.0**400:
-            raise NoProgressError
-        width = self.system.width(correction.shape[1])
-        finer = min(width - math.frexp(top)[1], 62 - math.frexp(before)[1], 58 - self.scale)
+        finer = min(self.system.finer(correction), 62 - math.frexp(before)[1], 58 - self.scale)
         if finer < 0:
             raise NoProgressError
         block = hardware.int64(hardware.rint(correction * 2.0**finer))

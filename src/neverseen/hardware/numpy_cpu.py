@@ -12,6 +12,7 @@ from threadpoolctl import ThreadpoolController
 from neverseen.hardware import kernels
 from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf, Moved
 
+_FEW_COLUMNS = 64  # of more, a library's product is as fast
 _NEAR = 2**10  # entries near a half that are noted one by one
 SUM_ROWS = 2**14  # codes turned to int64 at a time
 
@@ -22,6 +23,7 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     name = "numpy"
     cholesky_keeps = False
     integers = kernels.available()
+    follows = 2**30
 
     def alone(self) -> AbstractContextManager[Any]:
         if not kernels.available():
@@ -75,6 +77,13 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         for part in blocks(matrix):
             sums[part] = np.abs(matrix[part].astype(np.float64)).sum(axis=1)
         return sums
+
+    def row_moments(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sums, squares = np.empty(len(matrix)), np.empty(len(matrix))
+        for part in blocks(matrix):
+            rows = matrix[part].astype(np.float64)
+            sums[part], squares[part] = rows.sum(axis=1), np.einsum("ij,ij->i", rows, rows)
+        return sums, squares
 
     def add_in_place(self, target: np.ndarray, change: np.ndarray, sign: int) -> None:
         (np.add if sign > 0 else np.subtract)(target, change, out=target)
@@ -140,7 +149,7 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         return kernels.times_block(matrix, np.ascontiguousarray(block))
 
     def symmetric_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        if not kernels.available():
+        if not kernels.available() or right.shape[1] > _FEW_COLUMNS:
             return self.matmul(left, right)
         if right.shape[1] == 1:
             return kernels.times_vector(left, np.ascontiguousarray(right[:, 0]))[:, None]

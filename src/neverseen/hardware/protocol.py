@@ -86,11 +86,14 @@ class HardwareOf(Protocol[A]):
     integers : bool
         Whether 64-bit integer products are quick: `symmetric_product` and `int8_int64_matmul`. Else they are made of
         float64 products, and checked.
+    follows : int
+        Samples up to which to follow a change (`neverseen.engine.following`) is faster than to solve anew.
     """
 
     name: str
     cholesky_keeps: bool
     integers: bool = False
+    follows: int
 
     def __hash__(self) -> int:
         return object.__hash__(self)
@@ -148,6 +151,9 @@ class HardwareOf(Protocol[A]):
 
     def row_sums(self, matrix: A) -> np.ndarray:
         """Return the sum of the magnitudes of each row, in float64."""
+
+    def row_moments(self, matrix: A) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sum, and the sum of the squares, of each row of an int64 matrix; only where `integers` is true."""
 
     def near_half(self, rests: A, doubts: np.ndarray) -> list[int]:
         """Return the columns of float64 rests with an entry within a column's doubt of a half; NaN counts as near."""

@@ -22,6 +22,7 @@ class CudaHardware(HardwareOf[Any]):
 
     name = "cuda"
     cholesky_keeps = True
+    follows = 1  # a GPU is quick to solve, and slow to begin each of many small products
 
     def __init__(self) -> None:
         import torch

@@ -26,7 +26,7 @@ class Hints:
 
     def note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
         """Remember a change that the last solution helps with; a larger one makes it useless."""
-        if self._last is None or codes is None or not can_follow(self._waiting() + len(index), codes.shape[1]):
+        if self._last is None or codes is None or not self._helps(len(index), codes):
             self.discard()
             return
         names = [index.texts[position] for position in index.positions]
@@ -45,6 +45,9 @@ class Hints:
             solution = solve(statistics.gram, cross, gamma, grid_bits, hardware=self._hardware)
         self._last, self._changes = (solution, classes), []
         return solution
+
+    def _helps(self, more: int, codes: Array) -> bool:
+        return can_follow(self._waiting() + more, codes.shape[1], self._hardware)
 
     def _waiting(self) -> int:
         """Return how many samples came or went since the last solution."""
