@@ -1,7 +1,7 @@
 """The errors of this package, sorted by what the caller can do about them.
 
     NeverseenError
-    ├── InputError (ValueError)             the data handed in is unusable: mend it and call again
+    ├── InputError (ValueError)             the data cannot be used: correct it and call again
     │   ├── LabelError                      a label has no canonical form
     │   ├── IdTakenError                    an id belongs to a sample that is held, or is given twice
     │   └── AmbiguousError                  several samples fit: say which by id or owner, or use the receipts

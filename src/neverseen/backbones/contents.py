@@ -57,7 +57,7 @@ Content = np.ndarray | str | Reduced
 
 
 def as_list(samples: Any) -> list[Any]:
-    """Return a collection of samples as a list, or say why it is none.
+    """Return a collection of samples as a list, or say why it is not one.
 
     Parameters
     ----------

@@ -118,7 +118,7 @@ class OnnxBackbone(Network):
             progress,
         )
         if fixed not in (None, self.batch_size):
-            raise ConfigurationError(f"batch_size is {batch_size}, and {place} takes batches of {fixed} alone")
+            raise ConfigurationError(f"batch_size is {batch_size}, and {place} only takes batches of {fixed}")
         self.base = _noted_base(notes) if base is None else base
         if stands_for is not None and not re.fullmatch("[0-9a-f]{64}", str(stands_for)):
             raise ConfigurationError(f"stands_for must be a backbone's digest, a SHA-256 in hex; got {stands_for!r}")

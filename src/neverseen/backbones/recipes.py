@@ -153,7 +153,7 @@ def backbone_of(recipe: Any, folder: Path) -> Backbone:
     if any(hasattr(made, name) for name in CACHE_METHODS):
         raise ConfigurationError(
             f"the recipe of kind {recipe['kind']} makes a cache of features, which would keep what is forgotten by "
-            "receipt: let it make the backbone alone, and give the cache with backbone= (--backbone MODULE:FUNCTION)"
+            "receipt: let it make only the backbone, and give the cache with backbone= (--backbone MODULE:FUNCTION)"
         )
     return made
 

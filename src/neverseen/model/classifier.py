@@ -304,17 +304,17 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def exact(self) -> ExactModel | None:
-        """The exact model behind this, if it holds samples and the settings are those it was built with."""
+        """The exact model inside, or None without samples. Settings that were changed since are refused."""
         model: ExactModel | None = getattr(self, "_model", None)
         if model is not None and self.configuration().digest() != model.configuration_digest:
             raise ConfigurationError(
                 "encoder, gamma, grid_bits or backbone was changed after samples were learned; set them back, "
-                "or call fit to start anew"
+                "or call fit to start again"
             )
         return model
 
     def hold(self, model: ExactModel) -> None:
-        """Stand for this exact model from now on; while it holds no sample, as new."""
+        """Use this exact model from now on. If it holds no sample, become as new."""
         if model.statistics.total:
             self._model, self.n_features_in_ = model, model.n_features
         else:
@@ -322,7 +322,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.__dict__.pop(name, None)
 
     def configuration(self) -> Configuration:
-        """Return the settings as they stand, checked."""
+        """Return the present settings, checked."""
         encoder = RandomProjection() if self.encoder is None else self.encoder
         if not isinstance(encoder, Encoder):
             raise ConfigurationError(
