@@ -232,7 +232,9 @@ class Following:
         right = hardware.array(column * eh), hardware.array(column * el)
         steps, rests, near = hardware.move(self.steps, self.rests, (high, 2.0**-place, low), right, doubts)
         self._check_move(high * 2.0**-place + low, right[0] + right[1], steps, rests, reach)
-        moved = replace(self, steps=steps, rests=rests, slips=slips, residuals=residuals, top=self.top + reach.max() + 1)
+        moved = replace(
+            self, steps=steps, rests=rests, slips=slips, residuals=residuals, top=self.top + reach.max() + 1
+        )
         moved._require_fit()
         again = sorted({*near, *np.flatnonzero(~(doubts <= _MOST_DOUBT)).tolist()})
         return moved._anew(system, cross, again, None) if again else moved
@@ -254,7 +256,9 @@ class Following:
         wrong = (whole + rest) - hardware.matmul(left, hardware.matmul(right, vector))
         tolerance = (len(right) + columns + 8) * 2.0**-51 * float(reach.sum()) + columns * 2.0**-48
         if not hardware.max_abs(wrong) <= tolerance:  # also refuses NaN
-            raise HardwareError("a float64 product computed on this machine is wrong beyond rounding; nothing was changed")
+            raise HardwareError(
+                "a float64 product computed on this machine is wrong beyond rounding; nothing was changed"
+            )
 
     def _refined_images(
         self, system: ChangedSystem, codes: Array, images: Array, sizes: np.ndarray
@@ -322,8 +326,12 @@ class Following:
         if undecided:  # within 2**-29 of a half: a solve tells, ties and all
             places = np.array(undecided)
             exact = solve(
-                system.settled(), hardware.contiguous(right[:, places]), self.gamma, self.grid_bits,
-                self.preconditioner, hardware,
+                system.settled(),
+                hardware.contiguous(right[:, places]),
+                self.gamma,
+                self.grid_bits,
+                self.preconditioner,
+                hardware,
             ).weights
             moved = hardware.array(exact) - steps[:, places]
             rests[:, places] = rests[:, places] - hardware.float64(moved)
