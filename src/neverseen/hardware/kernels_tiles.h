@@ -250,8 +250,8 @@ TARGET static void NAME(update)(struct job *job, long part, int thread) {
         NAME(ask)(G, d, j0 + EPANEL, i0);
         for (long r = 0; r < EPANEL; r += ROWS)
             NAME(multiply)(length, left + i0 * length + r, right + j0 * length, tile + r * EPANEL);
-        for (long q = 0; q < EPANEL; q++)
-            for (long r = 0; r < EPANEL; r++)
+        for (long r = 0; r < EPANEL; r++) /* in this order the compiler makes better code */
+            for (long q = 0; q < EPANEL; q++)
                 turned[q * EPANEL + r] = tile[r * EPANEL + q];
         if (j0 > i0)
             NAME(add)(G, d, j0, i0, EPANEL, turned);
