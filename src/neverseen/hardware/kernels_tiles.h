@@ -119,8 +119,11 @@ TARGET static void NAME(times_block)(struct job *job, long part, int thread) {
             }
             for (long i = start; i < stop; i += ROWS) {
                 long count = LEAST(ROWS, stop - i);
-                for (long r = 0; r < count; r++)
+                for (long r = 0; r < count; r++) {
                     memcpy(rows + r * (DEPTH + LANES), G + (i + r) * d + k0, depth * sizeof(T));
+                    for (long k = k0; i + ROWS + r < stop && k < k0 + depth; k += 64 / sizeof(T))
+                        __builtin_prefetch(G + (i + ROWS + r) * d + k); /* of the next rows */
+                }
                 for (long j = j0; j < last; j += PANEL) {
                     const T *panel = packed + (j - j0) * DEPTH;
                     long width = LEAST(PANEL, last - j);
