@@ -318,7 +318,8 @@ def test_a_library_of_another_source_is_not_used(tmp_path: Path) -> None:
     assert kernels._load(tmp_path) == (None, "compiled from another source")
 
 
-def test_what_is_no_library_is_not_used(tmp_path: Path) -> None:
+def test_what_is_no_library_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NEVERSEEN_KERNELS", raising=False)
     assert kernels._load(copied(tmp_path)) == (None, "not compiled")
     (tmp_path / compiling.LIBRARY).write_text("no library")
     library, state = kernels._load(tmp_path)
@@ -377,6 +378,7 @@ def test_a_wheel_is_built_with_or_without_a_compiler(
     interface.BuildHookInterface = object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, interface.__name__, interface)
     monkeypatch.setenv("CC", compiler)
+    monkeypatch.delenv("NEVERSEEN_KERNELS", raising=False)
     folder = tmp_path / "src/neverseen/hardware"
     folder.mkdir(parents=True)
     shutil.copy(compiling.__file__, copied(folder))

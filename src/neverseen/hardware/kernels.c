@@ -99,6 +99,9 @@ static void run(struct job *job, void (*part)(struct job *, long, int), long par
 #define BYTES 16
 #define ROWS 3
 #define TARGET
+#if defined(__x86_64__)
+#define MULTIPLY_PAIRS(a, b) (NAME(evec))_mm_madd_epi16((__m128i)(a), (__m128i)(b))
+#endif
 #include "kernels_tiles.h"
 
 /* -- what is called from outside --------------------------------------------------------------------------------- */

@@ -25,7 +25,7 @@ from neverseen.hardware import compiling
 _FOLDER = Path(__file__).parent
 _MAX_THREADS = 8
 _SHARE = 2**19  # multiplications that are worth a thread: it takes as long to start as about a fifth of them
-_FEW = 8  # columns up to which a block is multiplied one by one: its rows would not fill a vector
+_FEW = 4  # columns up to which a block is multiplied one by one: its rows would not fill a vector
 _CODE_ROWS = 2048  # samples that are packed at a time; their sums stay below 2**31
 _TERMS = 512  # columns of a low rank that are packed at a time
 

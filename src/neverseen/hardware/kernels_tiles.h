@@ -120,11 +120,14 @@ TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int
             for (long i = start; i < stop; i += ROWS) {
                 long count = LEAST(ROWS, stop - i);
                 for (long r = 0; r < count; r++)
-                    if (G)
+                    if (G) {
                         memcpy(rows + r * (DEPTH + LANES), G + (i + r) * inner + k0, depth * sizeof(T));
-                    else
+                        for (long k = k0; i + ROWS + r < stop && k < k0 + depth; k += 64 / sizeof(T))
+                            __builtin_prefetch(G + (i + ROWS + r) * inner + k); /* of the next rows */
+                    } else {
                         for (long k = 0; k < depth; k++)
                             rows[r * (DEPTH + LANES) + k] = (T)codes[(i + r) * job->across + (k0 + k) * job->along];
+                    }
                 for (long j = j0; j < last; j += PANEL) {
                     const T *panel = packed + (j - j0) * DEPTH;
                     long width = LEAST(PANEL, last - j);
@@ -268,8 +271,8 @@ TARGET static void NAME(update)(struct job *job, long part, int thread) {
         NAME(ask)(G, d, j0 + EPANEL, i0);
         for (long r = 0; r < EPANEL; r += ROWS)
             NAME(multiply)(length, left + i0 * length + r, right + j0 * length, tile + r * EPANEL);
-        for (long q = 0; q < EPANEL; q++)
-            for (long r = 0; r < EPANEL; r++)
+        for (long r = 0; r < EPANEL; r++) /* in this order the compiler makes better code */
+            for (long q = 0; q < EPANEL; q++)
                 turned[q * EPANEL + r] = tile[r * EPANEL + q];
         if (j0 > i0)
             NAME(add)(G, d, j0, i0, EPANEL, turned);
