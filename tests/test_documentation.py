@@ -13,10 +13,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import neverseen
+from neverseen import errors
 from tests import reference
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +58,28 @@ def test_what_the_reference_shows_is_there_and_described() -> None:
     for name in shown_names():
         value = pkgutil.resolve_name(name)
         assert not (inspect.isclass(value) or inspect.isroutine(value)) or inspect.getdoc(value), name
+
+
+def test_every_error_has_a_code_and_the_service_and_its_client_use_the_same() -> None:
+    client = pytest.importorskip("neverseen.client.failures", exc_type=ImportError)
+    service = pytest.importorskip("neverseen.service.edge.errors", exc_type=ImportError)
+    ours: dict[str, Any] = {
+        name: each for name, each in vars(errors).items() if inspect.isclass(each) and name[0] != "_"
+    }
+    assert set(ours) < set(neverseen.__all__)
+    page = (DOCS / "reference/api/errors.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|(.*)\|$", page, re.MULTILINE)
+    told = {name: code for code, names, _ in rows for name in re.findall(r"\w+", names)}
+    assert told == {name: each.code for name, each in ours.items()}
+    shared = {code: re.findall(r"\w+", names)[0] for code, names, raised in rows if names.strip() and raised.strip()}
+    assert set(shared) == set(told.values()) & set(service.CODES)
+    for code, name in shared.items():
+        body = {"error": {"code": code, "message": "no", "row": 1, "certificate": 2}}
+        error = client.from_answer(400, body, None, None, "GET /")
+        assert (code, type(error).__name__) in [(code, raised.strip(" `")) for code, _, raised in rows]
+        assert error.code == code
+        if type(error) is not client.ServiceError:
+            assert isinstance(error, errors.NotLearnedError if code == "features_moved" else ours[name])
 
 
 def test_every_public_module_is_described() -> None:
