@@ -5,7 +5,7 @@ from __future__ import annotations
 from neverseen.backbones import Backbone
 from neverseen.backbones.recipes import kind_of, reduction_of
 from neverseen.service.edge.contents import Bounds
-from neverseen.service.edge.made import ROWS, share_of
+from neverseen.service.edge.result_memory import ROWS, share_of
 from neverseen.service.operations.settings import Settings
 
 
