@@ -123,6 +123,19 @@ def test_every_setting_of_the_service_is_described_with_its_default() -> None:
         assert told[name] == (f"{default:g}" if type(default) is float else str(default).lower()), name
 
 
+def test_the_index_of_attacks_names_the_promise_of_each_file() -> None:
+    promises = {}
+    for path in (ROOT / "tests/attacks").glob("test_*.py"):
+        first = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").splitlines()[0]
+        words = re.sub(r"^(The promise|Promise): ", "", first)
+        promises[path.name] = words[0].upper() + words[1:]
+    rows = re.findall(
+        r"^\| (.*) \| \[(\w+\.py)\]\(\2\) \|$", (ROOT / "tests/attacks/README.md").read_text("utf-8"), re.M
+    )
+    assert {file: words for words, file in rows} == promises
+    assert len(rows) == len(promises)
+
+
 # -- the site ----------------------------------------------------------------------------------------
 
 
