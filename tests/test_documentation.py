@@ -49,6 +49,8 @@ def test_the_reference_shows_the_public_names_and_no_others() -> None:
     assert len(shown) == len(set(shown))
     whole_modules = ["neverseen.checks", "neverseen.errors", "neverseen.tracking"]
     assert sorted(set(public_names()) ^ set(shown)) == ["neverseen.__version__", *whole_modules]
+    modules = {parts[1] for name in public_names() if len(parts := name.split(".")) == 3}
+    assert modules - {"cli"} == set(neverseen._ROOMS)  # ``neverseen.store.open`` needs no other import
     assert "`neverseen.__version__`" in (DOCS / "reference/api/model.md").read_text("utf-8")
 
 
