@@ -283,9 +283,7 @@ def _class_text(label: Label) -> str:
     return _flat_text(label) if isinstance(label, str | int) else text(label)
 
 
-@lru_cache(maxsize=2**12, typed=True)  # True and 1 are not the same
-def _flat_text(label: str | int) -> str:
-    return text(label)
+_flat_text = lru_cache(maxsize=2**12, typed=True)(text)  # True and 1 are not the same
 
 
 def in_class_order(texts: Iterable[str]) -> list[str]:

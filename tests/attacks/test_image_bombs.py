@@ -33,7 +33,7 @@ from neverseen.service import Settings
 from neverseen.service.edge import contents, messages
 from neverseen.service.edge.contents import Bounds
 from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.samples import bounds_of
+from neverseen.service.edge.reception import bounds_of
 from neverseen.service.edge.shares import Shares
 from tests.attacks.siege import Besieged, besieged, call
 from tests.services import QUICK, Running, running

@@ -44,9 +44,7 @@ def register(app: typer.Typer) -> None:
     for command in (chain, mine, weights, retrain, audit, store):
         verify.command()(command)
     app.add_typer(
-        verify,
-        name="verify",
-        help="Check certificates and what they state. Example: `neverseen verify chain shop`",
+        verify, name="verify", help="Check certificates and what they state. Example: `neverseen verify chain shop`"
     )
 
 
@@ -54,8 +52,7 @@ def chain(
     places: Places,
     public_key: options.PublicKey = None,
     newest: Annotated[
-        str | None,
-        typer.Option(help="Digest of the newest certificate, if you know it from elsewhere.", metavar="HEX"),
+        str | None, typer.Option(help="Digest of the newest certificate, if you know it from elsewhere.", metavar="HEX")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -89,8 +86,7 @@ def mine(
     store: Annotated[
         Path | None,
         typer.Option(
-            help="A store to search: does it hold these samples again?",
-            show_default="the folder, if one is given",
+            help="A store to search: does it hold these samples again?", show_default="the folder, if one is given"
         ),
     ] = None,
     keys: options.Keys = None,

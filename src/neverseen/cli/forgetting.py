@@ -255,13 +255,7 @@ def _tell_waiting(model: Store) -> None:
 
 
 def _finish(
-    model: Store,
-    classes: Counter[str],
-    dry_run: bool,
-    seal: bool,
-    publish: bool,
-    as_json: bool,
-    more: dict[str, Any],
+    model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool, more: dict[str, Any]
 ) -> None:
     certificate, count = None, classes.total()
     if not dry_run:

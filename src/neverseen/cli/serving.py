@@ -113,8 +113,7 @@ def add(
     name: Name,
     scope: Annotated[list[str], typer.Option(help="learn, predict, forget, audit or admin. Can be repeated.")],
     owner: Annotated[
-        str | None,
-        typer.Option(help="The key can learn and forget only this owner's samples.", show_default=False),
+        str | None, typer.Option(help="The key can learn and forget only this owner's samples.", show_default=False)
     ] = None,
     as_json: options.Json = False,
 ) -> None:

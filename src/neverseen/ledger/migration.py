@@ -47,21 +47,13 @@ class Step(NamedTuple):
 
 
 def _to_format_2(transaction: Transaction, number_of: Renumber) -> None:
-    def load_samples(page: Sequence[Any]) -> None:
-        rows = []
-        for old in page:
-            *about, learned, version, check = old
-            sample = sample_of((*about, b"", learned, version, check), 0)
-            renumbered = sample._replace(number=number_of(sample), state="learned")
-            rows.append(record(renumbered, 0, int(version)))
-        transaction.load(samples, rows)
+    def renumbered(old: Sequence[Any]) -> tuple[Any, ...]:
+        *about, learned, version, check = old
+        sample = sample_of((*about, b"", learned, version, check), 0)
+        return record(sample._replace(number=number_of(sample), state="learned"), 0, int(version))
 
-    def load_requests(page: Sequence[Any]) -> None:
-        transaction.load(requests, [(*row, None) for row in page])
-
-    fields = list(old_samples.columns.keys())[: len(FIELDS) - 1]
-    transaction.rebuild(samples, ", ".join(fields), load_samples)
-    transaction.rebuild(requests, ", ".join(old_requests.columns.keys()), load_requests)
+    transaction.rebuild(samples, list(old_samples.columns.keys())[: len(FIELDS) - 1], renumbered)
+    transaction.rebuild(requests, old_requests.columns.keys(), lambda row: (*row, None))
 
 
 STEPS = (

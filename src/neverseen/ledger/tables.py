@@ -145,10 +145,7 @@ requests = sa.Table(
     sa.Column("maker", sa.LargeBinary),
 )
 pending = sa.Table(
-    "neverseen_pending",
-    tables,
-    sa.Column("commitment", sa.LargeBinary, primary_key=True),
-    sqlite_with_rowid=False,
+    "neverseen_pending", tables, sa.Column("commitment", sa.LargeBinary, primary_key=True), sqlite_with_rowid=False
 )
 certified = sa.Table(
     "neverseen_certified",

@@ -27,12 +27,11 @@ from neverseen.service.edge.connections import KEY
 from neverseen.service.edge.contents import Bounds, Given
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.gate import Gate
-from neverseen.service.edge.reception import Reception
+from neverseen.service.edge.reception import Reception, bounds_of
 from neverseen.service.edge.refusals import Refusals
 from neverseen.service.edge.requests import ANSWERED, client_answered, client_of
 from neverseen.service.edge.result_memory import ResultMemory
-from neverseen.service.edge.samples import bounds_of
-from neverseen.service.edge.threads import Threads
+from neverseen.service.edge.turns import Threads
 from neverseen.service.edge.workers import Workers
 from neverseen.service.operations.audit import AuditLog, audit_key
 from neverseen.service.operations.history import History, Probe
@@ -193,10 +192,7 @@ class Service:
             late = "a publication is later than max_delay" if unpublished else "a seal is later than seal_after"
             found.append(f"{late}: see the service's log")
         for stalled, words in (
-            (
-                self.writer.stalled(),
-                "a change has been under way for minutes: does the ledger's database answer?",
-            ),
+            (self.writer.stalled(), "a change has been under way for minutes: does the ledger's database answer?"),
             (self.readers.stalled(), "a process that reads bodies does not answer"),
             (self.checker.stalled(), "the process that checks certificates does not answer"),
             (self.predictor.stalled(), "predictions get no answer"),

@@ -8,6 +8,8 @@ from functools import partial
 
 from starlette.requests import Request
 
+from neverseen.backbones import Backbone
+from neverseen.backbones.recipes import kind_of, reduction_of
 from neverseen.service.edge import messages
 from neverseen.service.edge.access import ApiKey
 from neverseen.service.edge.bodies import Bodies, content_type
@@ -16,12 +18,28 @@ from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, 
 from neverseen.service.edge.requests import client_of
 from neverseen.service.edge.result_memory import ROWS, ResultMemory, share_of
 from neverseen.service.edge.shares import Shares
-from neverseen.service.edge.threads import Threads
+from neverseen.service.edge.turns import Threads
 from neverseen.service.edge.workers import Workers
 from neverseen.service.operations.settings import Settings
 
 _SMALL, _TINY = 2**15, 2**11  # bytes of a body that may be read at once, and of one that always is
 _PARTS, _NUMBERS = 256, 4096  # strings, lists and objects, and values, of one that may: half a millisecond
+
+
+def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
+    """Return the limits for one body: samples of the kind that a backbone takes, within the operator's settings."""
+    reduction = reduction_of(backbone)
+    return Bounds(
+        kind_of(backbone),
+        backbone.n_features,
+        settings.max_batch,
+        settings.max_text,
+        settings.max_image_bytes,
+        settings.max_pixels,
+        settings.max_request_pixels,
+        None if reduction is None else reduction.configuration(),
+        max(1, share_of(ROWS, settings.max_waiting_bytes) // (8 * backbone.n_features)),
+    )
 
 
 class Reception:
