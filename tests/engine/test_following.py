@@ -44,9 +44,9 @@ def exact_column(following: Following, column: int) -> list[Fraction]:
     """X0 + L R, written out in fractions."""
     right = following.rights.column_exactly(column)
     base = following.base.column_exactly(column)
-    lefts = [following.lefts.column_exactly(place) for place in range(len(right))]
     return [
-        base[row] + sum((x[row] * y for x, y in zip(lefts, right, strict=True)), Fraction(0)) for row in range(SIZE)
+        base[row] + sum((x * y for x, y in zip(following.lefts.row_exactly(row), right, strict=True)), Fraction(0))
+        for row in range(SIZE)
     ]
 
 

@@ -148,6 +148,10 @@ class FixedPoint:
         """Return one column as fractions."""
         return self._exactly([limb[:, column] for limb in self.limbs])
 
+    def row_exactly(self, row: int) -> list[Fraction]:
+        """Return one row as fractions."""
+        return self._exactly([limb[row] for limb in self.limbs])
+
     def picked_plus_product(
         self, rows: list[int], columns: list[int], left: FixedPoint, right: FixedPoint
     ) -> list[Fraction]:

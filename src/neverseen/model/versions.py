@@ -23,7 +23,13 @@ from neverseen.encoding import require_storable
 from neverseen.engine.arithmetic import GridWeights
 from neverseen.engine.packing import narrowed
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import CertificateRejectedError, FileRejectedError, InputError, NeverseenError, NotLearnedError
+from neverseen.errors import (
+    CertificateRejectedError,
+    FileRejectedError,
+    InputError,
+    NeverseenError,
+    NotLearnedError,
+)
 from neverseen.hardware import Hardware, choose
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
