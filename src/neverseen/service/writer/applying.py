@@ -80,7 +80,7 @@ def _apply(store: Store, jobs: list[Job], audit: AuditHead | None, room: Room | 
                 yield from _together(store, part, _forget_samples, audit)
     elif kind == FORGET_CLASS:
         for job in jobs:
-            yield from _together(store, [job], _forget_class, audit)
+            yield from _together(store, [job], lambda store, jobs: store.forgetting_class(jobs[0].payload), audit)
 
 
 # -- by receipt --------------------------------------------------------------------------------------
@@ -165,10 +165,6 @@ def _forget_samples(store: Store, jobs: list[Job]) -> Change:
     prepared = Prepared.joined([listed.prepared for listed in lists])
     labels = [label for listed in lists for label in listed.labels]
     return store.forgetting(prepared, labels, ids=ids, owner=owner)
-
-
-def _forget_class(store: Store, jobs: list[Job]) -> Change:
-    return store.forgetting_class(jobs[0].payload)
 
 
 def _learn(store: Store, jobs: list[Job]) -> Change:
