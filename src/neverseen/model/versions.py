@@ -38,6 +38,8 @@ from neverseen.model.configuration import Configuration, model_digest
 from neverseen.model.exact import CHUNK_ROWS, ExactModel
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
+__all__ = ["Version", "read_version", "write_version"]
+
 FORMAT = "neverseen-version-1"
 _FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved"}
 
