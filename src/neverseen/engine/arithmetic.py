@@ -29,6 +29,9 @@ from neverseen.hardware import INT8_PRODUCT, INT32_ROWS, Array, Hardware
 MAX_SAMPLES = 2**48
 """No sum overflows below this many samples: 2**48 * 127**2 < 2**62."""
 
+INTEGER_COLUMNS = 64
+"""Where integer products are quick (`Hardware.integers`), those of more columns are still as quick in float64."""
+
 assert MAX_SAMPLES * INT8_PRODUCT < 2**62
 
 
@@ -249,12 +252,16 @@ class IntegerSystem:
     def width(self, columns: int) -> int:
         """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude.
 
-        Then ``|A @ block| < 2**(reach + w) <= 2**62``: no int64 wraps. Blocks of more than two columns are
-        multiplied in float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb
+        Then ``|A @ block| < 2**(reach + w) <= 2**62``: no int64 wraps. Blocks of many columns are multiplied
+        in float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb
         bits + spread + w) <= 2**53``, and so exact. At most 40 bits, for `FixedPoint`.
         """
         integer = min(40, 62 - self._reach)
-        return integer if columns <= 2 or self.hardware.integers else min(integer, self._float_width(self._limb_count))
+        return integer if columns <= self._integer_columns() else min(integer, self._float_width(self._limb_count))
+
+    def _integer_columns(self) -> int:
+        """Return the columns up to which products are made in integers; beyond, float64 ones are faster."""
+        return INTEGER_COLUMNS if self.hardware.integers else 2
 
     def product(self, block: Array) -> Array:
         """Return ``A @ block`` exactly for an int64 block of shape (d, c) with entries up to ``2**width(c)``.
@@ -265,7 +272,7 @@ class IntegerSystem:
         values = hardware.float64(block)
         if hardware.max_abs(values) > 2.0 ** self.width(columns):
             raise LimitError(f"a block exceeds {self.width(columns)} bits")
-        if columns <= 2 or hardware.integers:
+        if columns <= self._integer_columns():
             return self.wrapping_product(block)
         shift = -(-self._bits // self._limb_count)
         result = self.gamma * block
@@ -307,8 +314,8 @@ class ChangedSystem:
 
     How large a block may be
     ------------------------
-    Integers wrap only if an entry of ``A' b`` leaves 62 bits. Let ``m_i`` be the mean of row i of G and ``r_i`` the norm
-    of what is left of the row without it. Then for any column b
+    Integers wrap only if an entry of ``A' b`` leaves 62 bits. Let ``m_i`` be the mean of row i of G, and ``r_i`` the
+    norm of the row less its mean. Then for any column b
 
         |(A' b)_i| <= |m_i| |sum b| + r_i ||b|| + gamma max|b| + sum_k |c_ki| ||c_k|| ||b||,
 
@@ -337,7 +344,8 @@ class ChangedSystem:
 
     def width(self, columns: int) -> int:
         """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude."""
-        return min(self._base.width(columns), 62 - self._reach)
+        own = 62 - self._reach
+        return own if self.hardware.integers else min(self._base.width(columns), own)
 
     def finer(self, block: Array) -> int:
         """Return f such that ``round(2**f block)`` may be multiplied; `block` is float64, of shape (d, c)."""

@@ -34,6 +34,7 @@ import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -96,8 +97,9 @@ class Following:
     grid_bits: int
     hardware: Hardware
 
-    @property
+    @cached_property
     def weights(self) -> np.ndarray:
+        """The weights, in grid steps."""
         return self.hardware.numpy(self.steps)
 
     @classmethod
@@ -242,9 +244,9 @@ class Following:
     def _check_move(self, left: Array, right: Array, steps: Array, rests: Array, reach: np.ndarray) -> None:
         """Raise `HardwareError` unless steps and rests have moved by ``left @ right``, to within rounding.
 
-        Both sides are multiplied by a random vector of signs, so an error in one entry shows. `reach` bounds the moves of
-        each column. With k columns in `left` and C in `right` the sides differ by less than ``(k + C + 8) 2**-51`` of the
-        sum of `reach`, and 2**-50 for each rest.
+        Both sides are multiplied by a random vector of signs, so an error in one entry shows. `reach` bounds the moves
+        of each column. With k columns in `left` and C in `right` the sides differ by less than ``(k + C + 8) 2**-51`` of
+        the sum of `reach`, and 2**-50 for each rest.
         """
         hardware, columns = self.hardware, len(reach)
         drawn = np.frombuffer(os.urandom(columns), np.int8) < 0

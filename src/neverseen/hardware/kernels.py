@@ -96,7 +96,7 @@ def times_block(matrix: np.ndarray, block: np.ndarray, *, threads: int | None = 
 
 
 def times_codes(codes: np.ndarray, block: np.ndarray, *, threads: int | None = None) -> np.ndarray:
-    """Return ``codes @ block`` modulo 2**64, for int8 codes of shape (m, d), laid out in any order, and int64 (d, n)."""
+    """Return ``codes @ block`` modulo 2**64, for int8 codes of shape (m, d), in any memory order, and int64 (d, n)."""
     if not isinstance(codes, np.ndarray) or codes.dtype != np.int8 or codes.ndim != 2:
         raise TypeError("codes must be a matrix of int8")
     _check("block", block, np.int64, (codes.shape[1], None))

@@ -159,7 +159,7 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         if not kernels.available():
             return super().less_product(matrix, left, right)
         result = matrix.copy()
-        kernels.add_low_rank(result, -left, np.ascontiguousarray(right.T))
+        kernels.add_low_rank(result, np.ascontiguousarray(-left), np.ascontiguousarray(right.T))
         return result
 
     def int8_int64_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:

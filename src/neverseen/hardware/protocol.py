@@ -157,8 +157,8 @@ class HardwareOf(Protocol[A]):
 
     def near_half(self, rests: A, doubts: np.ndarray) -> list[int]:
         """Return the columns of float64 rests with an entry within a column's doubt of a half; NaN counts as near."""
-        found = ~(0.5 - abs(rests) > self.array(doubts[None, :]))
-        return sorted(set(self.where(found)[1].tolist()))
+        near: Any = ~(0.5 - abs(rests) > self.array(doubts[None, :]))
+        return sorted(set(self.where(near)[1].tolist()))
 
     def add_in_place(self, target: A, change: A, sign: int) -> None:
         """Add `sign` times `change`, integers of any width, to an int64 array."""
@@ -180,22 +180,27 @@ class HardwareOf(Protocol[A]):
 
     def less_product(self, matrix: A, left: A, right: A) -> A:
         """Return ``matrix - left @ right`` in float64, symmetric as `matrix` is."""
-        return matrix - self.matmul(left, right)
+        result: Any = matrix - self.matmul(left, right)
+        return cast("A", result)
 
     def move(self, steps: A, rests: A, left: tuple[A, float, A], right: tuple[A, A], doubts: np.ndarray) -> Moved[A]:
         """Return ``steps + rests`` moved by a product, as new steps and rests, and the columns `near_half`.
 
-        `left` is ``high * unit + low`` of shape (d, k), and `right` is ``eh + el`` of shape (k, C), all float64. ``high @
-        eh`` is exact in float64: partial sums of integers, or of multiples of a power of two, that have 53 bits.
+        `left` is ``high * unit + low`` of shape (d, k), and `right` is ``eh + el`` of shape (k, C), all float64. The
+        product ``high @ eh`` is exact: its terms are multiples of a power of two, and their sums have 53 bits.
         """
+        high: Any
+        low: Any
+        eh: Any
+        el: Any
         (high, unit, low), (eh, el) = left, right
-        whole = self.matmul(high, eh) * unit
-        part = self.matmul(low, eh + el) + self.matmul(high * unit, el)
+        whole: Any = self.matmul(high, eh) * unit
+        part: Any = self.matmul(low, eh + el) + self.matmul(high * unit, el)
         w, v = self.rint(whole), self.rint(part)
-        rests = (rests + (whole - w)) + (part - v)
-        carry = self.rint(rests)
-        moved, left_over = steps + self.int64(w) + self.int64(v + carry), rests - carry
-        return moved, left_over, self.near_half(left_over, doubts)
+        rest: Any = (rests + (whole - w)) + (part - v)
+        carry: Any = self.rint(rest)
+        moved: Any = steps + self.int64(w) + self.int64(v + carry)
+        return moved, rest - carry, self.near_half(rest - carry, doubts)
 
     def int8_int64_matmul(self, left: A, right: A) -> A:
         """Return the product of an int8 and an int64 array modulo 2**64; only where `integers` is true."""
