@@ -160,6 +160,8 @@ def test_shapes_are_checked() -> None:
 
 def test_wrong_products_stop_the_solve() -> None:
     class Faulty(NumpyHardware):
+        integers = False
+
         def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
             product = super().matmul(left, right)
             product[0, 0] *= 1 + 2.0**-30
