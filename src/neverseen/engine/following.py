@@ -245,8 +245,8 @@ class Following:
         """Raise `HardwareError` unless steps and rests have moved by ``left @ right``, to within rounding.
 
         Both sides are multiplied by a random vector of signs, so an error in one entry shows. `reach` bounds the moves
-        of each column. With k columns in `left` and C in `right` the sides differ by less than ``(k + C + 8) 2**-51`` of
-        the sum of `reach`, and 2**-50 for each rest.
+        of each column. With k columns in `left` and C in `right` the sides differ by less than ``(k + C + 8) 2**-51``
+        times the sum of `reach`, and 2**-50 for each rest.
         """
         hardware, columns = self.hardware, len(reach)
         drawn = np.frombuffer(os.urandom(columns), np.int8) < 0
