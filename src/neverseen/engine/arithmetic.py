@@ -144,22 +144,6 @@ class ExactOperand:
         return product
 
 
-def check_float_product(left: Array, right: Array, product: Array, reach: float, hardware: Hardware) -> None:
-    """Raise `HardwareError` unless a float64 product is right to within its rounding.
-
-    Both sides are multiplied by a random vector of signs. `reach` bounds the sum over a row of ``|left| @
-    |right|``, so for inner dimension k and C columns the sides differ by less than ``(k + C + 8) 2**-51 reach`` if
-    the product is right; a larger error in any one entry shows with probability 1/2 for one vector, and 1 - 2**-8
-    for the eight used.
-    """
-    drawn = np.frombuffer(os.urandom(8 * right.shape[1]), np.int8).reshape(right.shape[1], 8)
-    signs = hardware.array(np.where(drawn < 0, -1.0, 1.0))  # (C, 8)
-    difference = hardware.matmul(product, signs) - hardware.matmul(left, hardware.matmul(right, signs))
-    tolerance = (right.shape[0] + right.shape[1] + 8) * 2.0**-51 * reach
-    if not hardware.max_abs(difference) <= tolerance:  # also refuses NaN
-        raise HardwareError("a float64 product computed on this machine is wrong beyond rounding; nothing was changed")
-
-
 class CodeMatrix:
     """A fixed int8 matrix that many batches are multiplied by, with its check vector worked out once.
 
