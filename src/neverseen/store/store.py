@@ -35,6 +35,7 @@ from neverseen.proof.keys import Keyring
 from neverseen.proof.receipts import commitment
 from neverseen.store.absent import checked
 from neverseen.store.agreement import check
+from neverseen.store.asking import Asking
 from neverseen.store.certification import certify
 from neverseen.store.description import Description
 from neverseen.store.holding import Holding, answered, held_already, holdings, ids_held, receipts_again
@@ -69,7 +70,7 @@ def open_store(
     return Store(Path(folder), backbone, keys, write, choose(hardware), clock)
 
 
-class Store:
+class Store(Asking):
     """A model in a folder: every change is on disk before it is acknowledged.
 
     Made by `create`, opened by `open_store`; a context manager.
