@@ -12,8 +12,7 @@ from sklearn.base import clone
 
 from neverseen.backbones import Backbone, efficientnet_lite0
 from neverseen.backbones.protocol import require_backbone
-from neverseen.backbones.reading import Prepared, features_of
-from neverseen.encoding import quantise
+from neverseen.backbones.reading import Prepared, features_of, to_predict
 from neverseen.errors import ConfigurationError, IdTakenError, NotLearnedError
 from neverseen.holdings import FORGET, Change
 from neverseen.labels import normalise, text
@@ -199,7 +198,7 @@ class ForgettingModel:
         It takes what `forget` takes, and refuses what `forget` refuses. See `AnalyticClassifier.without`.
         """
         apart, change = self._apart(given, labels, ids)
-        return Without.of(apart, change, lambda samples: quantise(features_of(self.backbone, samples)))
+        return Without.of(apart, change, lambda samples: to_predict(self.backbone, samples).quantised)
 
     def leave_one_out(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> Iterator[LeftOut]:
         """Return, for each of these samples, what the model says about it without having learned this one sample.

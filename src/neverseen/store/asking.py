@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from neverseen.backbones import Backbone
-from neverseen.backbones.reading import features_of
-from neverseen.encoding import quantise
+from neverseen.backbones.reading import to_predict
 from neverseen.holdings import Change
 from neverseen.model.exact import ExactModel
 from neverseen.model.without import LeftOut, Without, left_out
@@ -52,7 +51,7 @@ class Asking(ABC):
         Nothing is changed or written. See `AnalyticClassifier.without`.
         """
         apart, change = self._apart(self.forgetting(given, labels, ids=ids, owners=owners, owner=owner))
-        return Without.of(apart, change, lambda samples: quantise(features_of(self.backbone, samples)))
+        return Without.of(apart, change, lambda samples: to_predict(self.backbone, samples).quantised)
 
     def leave_one_out(
         self,
