@@ -227,7 +227,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model, change = self._forgetting(X, y)
             with model.locked():
                 model.check(change)
-                return model.apart(), change
+                return model.apart() if len(change) else model, change
 
     # -- predicting --------------------------------------------------------------------------------
 

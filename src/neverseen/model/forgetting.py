@@ -211,7 +211,7 @@ class ForgettingModel:
         change = self._intake.forgetting(given, labels, ids)
         with self._lock, self._exact().locked():
             self._commit(change, dry_run=True)
-            return self._exact().apart(), change
+            return self._exact().apart() if len(change) else self._exact(), change
 
     def verdicts(self, tokens: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
         """Return what `forget` would say about each receipt by itself, or about its being listed again; change nothing.

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_consistent_length
 
 from neverseen.engine.arithmetic import GridWeights
 from neverseen.errors import InputError, NotLearnedError
@@ -95,6 +94,8 @@ def probabilities(scores: np.ndarray, grid_bits: int) -> np.ndarray:
 
 def share_right(scores: np.ndarray, names: Iterable[str], labels: Any, sample_weight: Any = None) -> float:
     """Return the share of samples whose class is predicted right; `names` are the canonical texts of the columns."""
+    from sklearn.utils import check_consistent_length  # takes a second, and a store does without
+
     index = LabelIndex(label_list(labels, any_label=True))
     check_consistent_length(scores, index.positions, sample_weight)
     held = {name: position for position, name in enumerate(names)}

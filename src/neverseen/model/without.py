@@ -52,11 +52,11 @@ class Without:
 
     @classmethod
     def of(cls, apart: ExactModel, change: Change, read: Callable[[Any], np.ndarray]) -> Without:
-        """Return a model that is `ExactModel.apart` without samples that it holds.
+        """Return a model that is `ExactModel.apart` without samples that it holds; without none, any model will do.
 
         `read` makes quantised features of what the view is to answer about.
         """
-        with apart.without(change.quantised, change.labels):
+        with apart.locked(), apart.without(change.quantised, change.labels):
             classes, about = apart.classes, apart.configuration
             if not classes:
                 return cls(FrozenWeights(about, 0, [], np.zeros((0, 0), np.int64), apart.hardware), {}, read)
@@ -104,7 +104,9 @@ def left_out(apart: ExactModel, change: Change) -> Iterator[LeftOut]:
     `apart` is a model that is `ExactModel.apart` and holds them. It is solved once. Then each sample takes two small
     changes of its sums, there and back, and the work that follows a forget of one sample.
     """
-    if len(change) and apart.statistics.total < 2:
+    if not len(change):
+        return iter(())
+    if apart.statistics.total < 2:
         raise NotLearnedError("the model holds one sample: without it there are no classes to choose from")
     return _left_out(apart, change)
 

@@ -72,4 +72,4 @@ class Asking(ABC):
         model = self._exact()
         with model.locked():
             self.rehearse(change)
-            return model.apart(), change
+            return model.apart() if len(change) else model, change
