@@ -170,7 +170,7 @@ def running(
             time.sleep(0.005)
         _lend_reader(app.state.service.readers)
         port = server.port
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             yield Running(client, folder, admin, app.state.service)
             _keep_reader(app.state.service.readers)
     finally:

@@ -210,3 +210,8 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert goal.exists(), f"{path.name}: {target}"
         if anchor:
             assert anchor in anchors(goal), f"{path.name}: {target}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_merge_is_left_half_done(path: Path) -> None:
+    assert not re.search(r"^(<<<<<<<|>>>>>>>) ", path.read_text(), re.MULTILINE)

@@ -158,7 +158,7 @@ def test_the_commands_of_a_guide_run(path: Path, tmp_path: Path, monkeypatch: py
     if path.stem == "images":
         from PIL import Image
 
-        for place in ("ada", "ben"):
+        for place in ("cat", "dog"):
             (tmp_path / "photos" / place).mkdir(parents=True)
             Image.new("RGB", (32, 32), (9, 90, 200)).save(tmp_path / "photos" / place / "1.png")
     elif path.stem == "texts":

@@ -1,7 +1,7 @@
-"""What can go wrong, sorted by what the caller can do about it.
+"""The errors of this package, sorted by what the caller can do about them.
 
     NeverseenError
-    ├── InputError (ValueError)             the data handed in is unusable: mend it and call again
+    ├── InputError (ValueError)             the data cannot be used: correct it and call again
     │   ├── LabelError                      a label has no canonical form
     │   ├── IdTakenError                    an id belongs to a sample that is held, or is given twice
     │   └── AmbiguousError                  several samples fit: say which by id or owner, or use the receipts
@@ -24,8 +24,8 @@
     ├── LedgerError (RuntimeError)          the ledger's database cannot be used
     └── HardwareError (RuntimeError)        an exact product came out wrong: do not trust this machine
 
-An error raised by any verb of a model means that the model was left exactly as it was. There is one exception: if
-`Store.learn` is cut off after the samples are on disk, or nobody can tell, what it raises has their `receipts`.
+If a method of a model raises an error, the model is exactly as it was before. The one exception: if `Store.learn` is
+interrupted when the samples are or may be on disk, what it raises has their `receipts`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class NotLearnedError(NeverseenError, LookupError):
 
 
 class FeaturesMovedError(NotLearnedError):
-    """The sample was learned, but what the backbone makes of it now is not what was learned: use its receipt."""
+    """The sample was learned, but the backbone now gives other features for it: use its receipt."""
 
 
 class ReceiptRejectedError(NeverseenError, ValueError):
@@ -152,7 +152,7 @@ class CertificateRejectedError(NeverseenError, ValueError):
     Attributes
     ----------
     number : int or None
-        Of the certificate, where it is known.
+        Number of the certificate, if it is known.
     """
 
     def __init__(self, message: str, number: int | None = None) -> None:
@@ -161,7 +161,7 @@ class CertificateRejectedError(NeverseenError, ValueError):
 
 
 class CheckFailedError(NeverseenError, AssertionError):
-    """An encoder, a backbone, a hardware or a database does not do what `neverseen.checks` asks of it."""
+    """An encoder, a backbone, a hardware or a database fails a check of `neverseen.checks`."""
 
 
 class StoreLockedError(NeverseenError, RuntimeError):
@@ -178,9 +178,9 @@ class LedgerError(NeverseenError, RuntimeError):
     Attributes
     ----------
     uncertain : bool
-        Whether a commit failed, so that the change may have been made or not: open what failed again to see.
+        Whether a commit failed, so that the change may or may not have been made: open the store again to see.
     being_read : bool
-        Whether it has to wait for somebody who reads: nothing failed, and it can be tried again.
+        Whether it only has to wait for a reader: nothing failed, and you can try again.
     """
 
     def __init__(self, message: str, uncertain: bool = False, being_read: bool = False) -> None:

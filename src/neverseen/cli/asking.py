@@ -21,6 +21,7 @@ from neverseen.cli.printing import (
 )
 from neverseen.labels import normalise, plain, text
 from neverseen.sources.samples import Columns, read_source
+from neverseen.sources.tables import Samples
 
 if TYPE_CHECKING:
     from neverseen.model.without import Without
@@ -63,18 +64,14 @@ def what_if(
 
     Example: `neverseen what-if shop --receipts monday.jsonl --owner ada --test tuesday.csv`
     """
-    from neverseen.backbones.reading import to_predict
-
     if test is not None and leave_one_out:
         raise typer.BadParameter("--leave-one-out predicts the samples that are left out: leave out --test")
     columns = Columns(labels, ids, owners, label, texts)
     chosen = Choice(folder, source, receipts, only_id, only_owner, columns, by_content, skip_bad)
     chosen.require_options(*(() if test is None else ("--labels", "--texts", "--skip-bad")))
-    found, made = chosen.samples(backbone)
-    tested = None
+    takes, made = (None, None) if source is None and test is None else taken_by(folder, backbone)
+    found, tested = chosen.samples(takes), None
     if test is not None:
-        takes, other = taken_by(folder, backbone)
-        made = made or other
         told = Columns(labels, texts=texts, told_apart=False)
         tested = read_source(test, told, takes=takes, skip_bad=skip_bad)
         tell_skipped(tested)
@@ -87,34 +84,27 @@ def what_if(
                 names = asked.places if found is None else found.names
                 _print_one_by_one(names, _one_by_one(model, asked), model.digest(), skipped, as_json)
                 return
-            held, left = model.without([]), model.without(**asked.request)
-        rows = None if tested is None else to_predict(model.backbone, tested.samples)
-        document = _compared(held, left, rows, [] if tested is None else tested.labels or [])
+            views = model.without([]), model.without(**asked.request)
+        document = _compared(model, views, tested)
     if as_json:
         print_json(document | {"skipped": skipped})
     else:
         _print_comparison(document, 0 if tested is None else len(tested))
 
 
-def _compared(held: Without, left: Without, rows: Any, labels: list[Any]) -> dict[str, Any]:
-    """Return how a model differs from what it would be, as JSON values; `rows` are prepared samples, or None."""
-    now, then = (_predicted(view, rows) for view in (held, left))
-    changed = None if rows is None else sum(one != other for one, other in zip(now, then, strict=True))
-    return {"changed": changed, "now": _about(held, now, labels), "without": _about(left, then, labels)}
+def _compared(model: Store, views: tuple[Without, Without], tested: Samples | None) -> dict[str, Any]:
+    """Return how a model differs from what it would be, as JSON values."""
+    from neverseen.backbones.reading import to_predict
+    from neverseen.model.without import Comparison, compared
 
-
-def _predicted(view: Without, rows: Any) -> list[str | None]:
-    """Return the predicted classes as canonical texts; None where no class would be left."""
-    if rows is None or not len(view):
-        return [None] * (0 if rows is None else len(rows))
-    return [text(normalise(name)) for name in view.predict(rows)]
-
-
-def _about(view: Without, predicted: list[str | None], labels: list[Any]) -> dict[str, Any]:
-    counts = {text(normalise(name)): int(count) for name, count in zip(view.classes_, view.counts, strict=True)}
-    right = [name == text(normalise(label)) for name, label in zip(predicted, labels, strict=True)]
-    share = sum(right) / len(right) if right else None
-    return {"accuracy": share, "classes": by_class(counts), "model": view.digest(), "samples": len(view)}
+    found = Comparison((None, None), 0)
+    if tested is not None:
+        found = compared(*views, to_predict(model.backbone, tested.samples), tested.labels or [])
+    now, then = (
+        {"accuracy": share, "classes": by_class(view.held), "model": view.digest(), "samples": len(view)}
+        for view, share in zip(views, found.shares, strict=True)
+    )
+    return {"changed": None if tested is None else found.changed, "now": now, "without": then}
 
 
 def _one_by_one(model: Store, asked: Asked) -> list[tuple[Any, Any]]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neverseen.cli.opening import taken_by
 from neverseen.cli.printing import counted, tell_skipped
 from neverseen.errors import (
     AmbiguousError,
@@ -22,10 +21,9 @@ from neverseen.errors import (
 from neverseen.labels import plain
 from neverseen.sources.receipts import placed_receipts
 from neverseen.sources.samples import Columns, read_source
-from neverseen.sources.tables import Samples
+from neverseen.sources.tables import Samples, Takes
 
 if TYPE_CHECKING:
-    from neverseen.backbones import Backbone
     from neverseen.model.intake import Shown
     from neverseen.store import Store
 
@@ -80,14 +78,13 @@ class Choice:
         if self.source is not None and (self.only_id or self.only_owner):
             raise typer.BadParameter("--id and --owner choose among receipts: give the receipts with --receipts")
 
-    def samples(self, backbone: str | None) -> tuple[Samples | None, Backbone | None]:
-        """Return the samples of the source, if there is one, and the backbone if it had to be made to read them."""
+    def samples(self, takes: Takes | None) -> Samples | None:
+        """Return the samples of the source, if there is one; `takes` is what the store takes."""
         if self.source is None:
-            return None, None
-        takes, made = taken_by(self.folder, backbone)
+            return None
         found = read_source(self.source, self.columns, takes=takes, skip_bad=self.skip_bad)
         tell_skipped(found)
-        return found, made
+        return found
 
     def asked(self, model: Store, found: Samples | None) -> Asked:
         """Return what to ask the store, given what `samples` found."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neverseen.cli.choosing import ByContent, Choice, OnlyId, OnlyOwner, SourceOrReceipts, refusals_told, tell_waiting
-from neverseen.cli.opening import described, opened
+from neverseen.cli.opening import described, opened, taken_by
 from neverseen.cli.options import (
     Backbone,
     Folder,
@@ -88,7 +88,8 @@ def forget(
         folder, source, receipts, only_id, only_owner, Columns(labels, ids, owners, label, texts), by_content, skip_bad
     )
     chosen.require_options()
-    found, made = chosen.samples(backbone)
+    takes, made = (None, None) if source is None else taken_by(folder, backbone)
+    found = chosen.samples(takes)
     signs = (publish or seal) and not dry_run
     ways: dict[str, Any] = {"raw": found is not None, "words": backbone, "made": made, "needs_keys": True}
     with opened(folder, write=True, keys=keys, signs=signs, **ways) as model:

@@ -392,8 +392,8 @@ class Ledger:
         if read_note(transaction, "writer") != self._writer:
             raise LedgerError(
                 f"the ledger {self._database.name} may not be written here: another process has opened its store for "
-                "writing, or it was closed here. Nothing was changed. See that one process alone writes the store, "
-                "and open it again"
+                "writing, or it was closed here. Nothing was changed. Make sure that only one process writes the "
+                "store, and open it again"
             )
 
     def stop_writing(self) -> None:

@@ -47,7 +47,7 @@ class FrozenWeights:
         self._scoring: GridWeights | None = None
 
     def digest(self) -> str:
-        """Return the SHA-256 of what the model is, in hex: that of the model itself."""
+        """Return the digest of the model, in hex."""
         return model_digest(self.configuration.digest(), self.n_features, self.classes, self.weights)
 
     def scores(self, quantised: np.ndarray) -> np.ndarray:

@@ -5,14 +5,14 @@ The weights follow from those of the model as they would after a forget, and are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from neverseen.errors import NotLearnedError
 from neverseen.holdings import Change
-from neverseen.labels import LabelIndex, as_array, from_text
+from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights, decision, probabilities, share_right
 
@@ -29,6 +29,8 @@ class Without:
         Classes that would be left, sorted.
     counts : int64 ndarray of shape (C,)
         How many samples of each.
+    held : dict of str to int
+        The same, by the canonical texts of the classes.
 
     Examples
     --------
@@ -46,7 +48,8 @@ class Without:
     def __init__(self, weights: FrozenWeights, counts: dict[str, int], read: Callable[[Any], np.ndarray]) -> None:
         self._weights, self._read = weights, read
         self.classes_ = as_array([from_text(name) for name in weights.classes])
-        self.counts = np.array([counts[name] for name in weights.classes], np.int64)
+        self.held = {name: counts[name] for name in weights.classes}
+        self.counts = np.array(list(self.held.values()), np.int64)
         for array in (self.classes_, self.counts, weights.weights):
             array.flags.writeable = False
 
@@ -89,6 +92,27 @@ class Without:
     def digest(self) -> str:
         """Return the digest that the model would have."""
         return self._weights.digest()
+
+
+class Comparison(NamedTuple):
+    """How what a model says about labelled samples differs from what it would say."""
+
+    shares: tuple[float | None, float | None]  # of samples predicted right, now and without; None of no samples
+    changed: int  # predictions
+
+
+def compared(now: Without, without: Without, samples: Any, labels: Sequence[Any]) -> Comparison:
+    """Return how two views differ on samples; where one has no classes, all its predictions are wrong."""
+    truth = [text(normalise(label)) for label in labels]
+    said = [
+        [text(normalise(name)) for name in view.predict(samples)] if truth and len(view) else [None] * len(truth)
+        for view in (now, without)
+    ]
+    first, second = (
+        sum(one == other for one, other in zip(each, truth, strict=True)) / len(truth) if truth else None
+        for each in said
+    )
+    return Comparison((first, second), sum(one != other for one, other in zip(*said, strict=True)))
 
 
 class LeftOut(NamedTuple):

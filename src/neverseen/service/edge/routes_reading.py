@@ -32,7 +32,7 @@ from neverseen.service.edge.schemas import (
 from neverseen.service.edge.turns import Turns
 from neverseen.service.predicting import labels_of
 from neverseen.service.writer.jobs import SampleList
-from neverseen.service.writer.rehearsing import compared, without
+from neverseen.service.writer.rehearsing import difference, without
 
 _ID = re.compile(r"req_[0-9a-f]{24}", re.ASCII)
 _PREDICT_FORM = documented_form(
@@ -131,7 +131,7 @@ class Reading:
             entry |= {"request": str(request.scope["neverseen.id"]), "samples": len(given) - given.tested}
             async with self._asking.turn(client_of(request)):
                 views = await service.asked(key, partial(without, given=left, owner=key.owner), entry)
-                found = await service.in_thread(compared, views, test, truth)
+                found = await service.in_thread(difference, views, test, truth)
         return await service.answer(found)
 
     async def model(self, request: Request) -> Response:

@@ -10,7 +10,7 @@ from neverseen.backbones.reading import Prepared
 from neverseen.errors import NeverseenError
 from neverseen.labels import in_class_order, normalise, text
 from neverseen.model.intake import Verdict
-from neverseen.model.without import Without
+from neverseen.model.without import Without, compared
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.predicting import labels_of
 from neverseen.service.writer.applying import class_refusal, refusal_for
@@ -51,26 +51,14 @@ def without(opened: Store, given: list[bytes] | SampleList, owner: str | None) -
     return opened.without([]), left
 
 
-def compared(views: tuple[Without, Without], test: Prepared, labels: list[Any]) -> dict[str, Any]:
+def difference(views: tuple[Without, Without], test: Prepared, labels: list[Any]) -> dict[str, Any]:
     """Return how what is held differs from what would be, as JSON values; `test` are samples with labels, if any."""
-    now, then = (_predicted(view, test) for view in views)
-    changed = sum(one != other for one, other in zip(now, then, strict=True)) if now else None
-    truth = [text(normalise(label)) for label in labels]
-    return {"now": _state(views[0], now, truth), "without": _state(views[1], then, truth), "changed": changed}
-
-
-def _predicted(view: Without, test: Prepared) -> list[str | None]:
-    """Return the predicted classes as canonical texts; None where no class would be left."""
-    if not len(test) or not len(view):
-        return [None] * len(test)
-    return [text(normalise(name)) for name in view.predict(test)]
-
-
-def _state(view: Without, predicted: list[str | None], truth: list[str]) -> dict[str, Any]:
-    names = (text(normalise(name)) for name in view.classes_)
-    counts = Counter(dict(zip(names, view.counts.tolist(), strict=True)))
-    right = sum(one == other for one, other in zip(predicted, truth, strict=True))
-    return _effect(counts) | {"digest": view.digest(), "accuracy": right / len(truth) if truth else None}
+    found = compared(*views, test, labels)
+    now, then = (
+        _effect(Counter(view.held)) | {"digest": view.digest(), "accuracy": share}
+        for view, share in zip(views, found.shares, strict=True)
+    )
+    return {"now": now, "without": then, "changed": found.changed if len(test) else None}
 
 
 def effect_of_class(opened: Store, label: Any, published: Set[str] | None = None) -> dict[str, Any]:
