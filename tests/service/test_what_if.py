@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from neverseen.client import AsyncClient, Client, ForgottenAlreadyError, NotHeld
 from neverseen.encoding import quantise
 from neverseen.errors import InputError
 from neverseen.service import Settings
-from neverseen.service.edge.contents import Given
+from neverseen.service.edge.contents import Given, from_base64
+from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.messages import packed, unpacked
 from neverseen.service.operations.settings import service_folder
+from neverseen.service.writer.rehearsing import without
 from tests.services import LABELS, QUICK, ROWS, Running, bearer, never, running, samples, token
 
 TEST = [{"features": ROWS[row].tolist(), "label": LABELS[row]} for row in range(100, 140)]
@@ -137,6 +140,19 @@ def test_only_for_those_who_may_audit(service: Running) -> None:
     ):
         refused(ask(service, body, headers), status, code)
     assert ask(service, body, service.admin).status_code == 200
+
+
+def test_an_owner_asks_about_their_own_samples_alone(service: Running) -> None:
+    """No key with an owner has the scope audit. If one had, it would be told what a forget tells it."""
+    other = service.learn([90], owner="ada")
+    tokens = [from_base64(word, "receipt", 0) for word in (*other, receipts(service)[0])]
+    ask = service.service.writer.ask
+    assert len(ask(lambda opened: without(opened, tokens[:1], "ada")).result(30)) == 2
+    for owner, given in (("bob", tokens[:1]), ("ada", tokens[1:])):
+        with pytest.raises(Refusal) as refusal:
+            ask(partial(without, given=given, owner=owner)).result(30)
+        assert refusal.value.code == "not_found"
+    service.wait(service.forget(other).json()["request"]["id"])
 
 
 def test_the_audit_log_has_a_line(service: Running) -> None:
