@@ -20,7 +20,12 @@ SOURCE = Path(neverseen.__file__).parent
 PAGE = (ROOT / "docs/architecture.md").read_text()
 CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 LAYERS: list[str] = next(each["layers"] for each in CONFIGURATION["contracts"] if each["type"] == "layers")
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "examples/README.md"]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples/README.md",
+    ROOT / "tests/attacks/README.md",
+]
 
 
 def rooms() -> set[str]:

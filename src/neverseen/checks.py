@@ -20,6 +20,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ from neverseen.labels import canonical_json
 
 if TYPE_CHECKING:
     from neverseen.ledger import Ledger, SampleRow
+
+__all__ = ["Check", "check_backbone", "check_database", "check_encoder", "check_hardware", "yield_checks"]
 
 Run = Callable[..., None]
 
@@ -405,12 +408,9 @@ def _what_is_committed_stays(url: str) -> None:
 def _a_change_that_fails_is_undone(url: str) -> None:
     with _made(url) as ledger:
         before = ledger.total()
-        try:
-            with ledger.writing() as writing:
-                writing.add([_row(77)])
-                raise InterruptedError
-        except InterruptedError:
-            pass
+        with suppress(InterruptedError), ledger.writing() as writing:
+            writing.add([_row(77)])
+            raise InterruptedError
         _demand(ledger.total() == before, "a transaction that was left by an exception must be undone")
 
 

@@ -21,7 +21,6 @@ import numpy as np
 
 from neverseen.backbones.base_set import BaseSet
 from neverseen.backbones.contents import FINGERPRINT_SIZE, as_list, fingerprint, portions
-from neverseen.backbones.folders import cache_folder
 from neverseen.backbones.progress import progress_bar
 from neverseen.backbones.protocol import Backbone, optional
 from neverseen.errors import ConfigurationError, FileRejectedError, InputError
@@ -32,6 +31,17 @@ _TABLE = (
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}  # the last: another table than ours
 _PATIENCE = 30.0  # seconds to wait for another process
 _SAMPLES = 1024  # decoded samples that are held at a time
+
+
+def cache_folder(name: str) -> Path:
+    """Return a folder for things that can be made again, made with mode 700 if it is not there.
+
+    It is inside ``NEVERSEEN_CACHE`` if that is set, else inside ``~/.cache/neverseen``.
+    """
+    root = os.environ.get("NEVERSEEN_CACHE")
+    folder = (Path(root) if root else Path.home() / ".cache" / "neverseen") / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 class Cached:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from neverseen.backbones.architectures import lite0_graph, minilm_graph
-from neverseen.backbones.folders import cache_folder
+from neverseen.backbones.cache import cache_folder
 from neverseen.backbones.images import Images
 from neverseen.backbones.libraries import INSTALL_TORCH, INSTALL_TRANSFORMERS
 from neverseen.backbones.network import preprocessing_description

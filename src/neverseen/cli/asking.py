@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neverseen.cli.choosing import Asked, ByContent, Choice, OnlyId, OnlyOwner, SourceOrReceipts, refusals_told
+from neverseen.cli import options
+from neverseen.cli.choosing import Asked, Choice, refusals_told
 from neverseen.cli.opening import opened, taken_by
-from neverseen.cli.options import Backbone, Folder, Ids, Json, Keys, Label, Labels, Owners, Receipts, SkipBad, Texts
 from neverseen.cli.printing import (
     by_class,
     counted,
@@ -34,11 +34,11 @@ def register(app: typer.Typer) -> None:
 
 
 def what_if(
-    folder: Folder,
-    source: SourceOrReceipts = None,
-    receipts: Receipts = None,
-    only_id: OnlyId = None,
-    only_owner: OnlyOwner = None,
+    folder: options.Folder,
+    source: options.SourceOrReceipts = None,
+    receipts: options.Receipts = None,
+    only_id: options.OnlyId = None,
+    only_owner: options.OnlyOwner = None,
     test: Annotated[
         Path | None,
         typer.Option(help="Labelled samples to predict with and without. Columns are named as in SOURCE."),
@@ -47,16 +47,16 @@ def what_if(
         bool,
         typer.Option("--leave-one-out", help="Leave out one sample at a time, and predict that sample each time."),
     ] = False,
-    labels: Labels = None,
-    label: Label = None,
-    ids: Ids = None,
-    owners: Owners = None,
-    texts: Texts = None,
-    by_content: ByContent = False,
-    skip_bad: SkipBad = False,
-    backbone: Backbone = None,
-    keys: Keys = None,
-    as_json: Json = False,
+    labels: options.Labels = None,
+    label: options.Label = None,
+    ids: options.Ids = None,
+    owners: options.Owners = None,
+    texts: options.Texts = None,
+    by_content: options.ByContent = False,
+    skip_bad: options.SkipBad = False,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
 ) -> None:
     """Say what the model would be without some samples: exactly what a forget would leave. Nothing is changed.
 

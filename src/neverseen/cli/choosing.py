@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -26,13 +26,6 @@ from neverseen.sources.tables import Samples, Takes
 if TYPE_CHECKING:
     from neverseen.model.intake import Shown
     from neverseen.store import Store
-
-SourceOrReceipts = Annotated[
-    Path | None, typer.Argument(help="Samples, as for learn, instead of receipts.", show_default=False)
-]
-OnlyId = Annotated[list[str] | None, typer.Option("--id", help="Use only the receipts of this id.")]
-OnlyOwner = Annotated[list[str] | None, typer.Option("--owner", help="Use only the receipts of this owner.")]
-ByContent = Annotated[bool, typer.Option("--by-content", help="Ignore the source's ids. Its owners still count.")]
 
 
 @dataclass(frozen=True)

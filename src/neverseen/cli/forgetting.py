@@ -9,22 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neverseen.cli.choosing import ByContent, Choice, OnlyId, OnlyOwner, SourceOrReceipts, refusals_told, tell_waiting
+from neverseen.cli import options
+from neverseen.cli.choosing import Choice, refusals_told, tell_waiting
 from neverseen.cli.opening import described, opened, taken_by
-from neverseen.cli.options import (
-    Backbone,
-    Folder,
-    Ids,
-    Json,
-    Keys,
-    Label,
-    Labels,
-    Owners,
-    Publish,
-    Receipts,
-    SkipBad,
-    Texts,
-)
 from neverseen.cli.printing import (
     about,
     by_class,
@@ -58,24 +45,24 @@ def register(app: typer.Typer) -> None:
 
 
 def forget(
-    folder: Folder,
-    source: SourceOrReceipts = None,
-    receipts: Receipts = None,
-    only_id: OnlyId = None,
-    only_owner: OnlyOwner = None,
-    labels: Labels = None,
-    label: Label = None,
-    ids: Ids = None,
-    owners: Owners = None,
-    texts: Texts = None,
-    by_content: ByContent = False,
-    skip_bad: SkipBad = False,
+    folder: options.Folder,
+    source: options.SourceOrReceipts = None,
+    receipts: options.Receipts = None,
+    only_id: options.OnlyId = None,
+    only_owner: options.OnlyOwner = None,
+    labels: options.Labels = None,
+    label: options.Label = None,
+    ids: options.Ids = None,
+    owners: options.Owners = None,
+    texts: options.Texts = None,
+    by_content: options.ByContent = False,
+    skip_bad: options.SkipBad = False,
     dry_run: DryRun = False,
     seal: Seal = False,
-    publish: Publish = True,
-    backbone: Backbone = None,
-    keys: Keys = None,
-    as_json: Json = False,
+    publish: options.Publish = True,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
 ) -> None:
     """Forget samples, all or none, by their receipts or by the samples themselves.
 
@@ -102,17 +89,17 @@ def forget(
 
 
 def forget_class(
-    folder: Folder,
+    folder: options.Folder,
     label: Annotated[str, typer.Argument(help="The class.", show_default=False)],
     kind: Annotated[
         str | None, typer.Option(help="text or number, if the store has a class of each with this name.")
     ] = None,
     dry_run: DryRun = False,
     seal: Seal = False,
-    publish: Publish = True,
-    backbone: Backbone = None,
-    keys: Keys = None,
-    as_json: Json = False,
+    publish: options.Publish = True,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
 ) -> None:
     """Forget every sample of a class, without receipts. Needs a store made with --track-classes.
 
@@ -166,13 +153,7 @@ def _has_changed(model: Store, before: str | None) -> bool:
 
 
 def _finish(
-    model: Store,
-    classes: Counter[str],
-    dry_run: bool,
-    seal: bool,
-    publish: bool,
-    as_json: bool,
-    more: dict[str, Any],
+    model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool, more: dict[str, Any]
 ) -> None:
     certificate, count = None, classes.total()
     if not dry_run:

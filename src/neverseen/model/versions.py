@@ -32,6 +32,8 @@ from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
+__all__ = ["Version", "read_version", "write_version"]
+
 FORMAT = "neverseen-version-1"
 _FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved"}
 

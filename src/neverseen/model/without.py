@@ -16,6 +16,8 @@ from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights, decision, probabilities, share_right
 
+__all__ = ["LeftOut", "Without"]
+
 
 class Without:
     """A model as it would be if some samples were forgotten: it answers, and cannot be changed.

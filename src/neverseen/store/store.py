@@ -33,13 +33,13 @@ from neverseen.model.versions import Version
 from neverseen.proof.certificates import AuditHead, Certificate
 from neverseen.proof.keys import Keyring
 from neverseen.proof.receipts import commitment
-from neverseen.store.absent import checked
+from neverseen.store.absent_backbone import checked
 from neverseen.store.agreement import check
 from neverseen.store.asking import Asking
 from neverseen.store.certification import certify
 from neverseen.store.description import Description
-from neverseen.store.holding import Holding, answered, held_already, holdings, ids_held, receipts_again
 from neverseen.store.lock import WriterLock
+from neverseen.store.lookups import Holding, answered, held_already, holdings, ids_held, receipts_again
 from neverseen.store.parts import KEYS, LOCK, Parts
 from neverseen.store.recovery import certificate_ahead, recover
 from neverseen.store.sums import fold, fold_if_due, read_sums
