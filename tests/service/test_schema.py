@@ -35,6 +35,7 @@ OPERATIONS = [
     ("POST", "/v1/samples"),
     ("POST", "/v1/seal"),
     ("POST", "/v1/verify"),
+    ("POST", "/v1/what-if"),
 ]
 
 

@@ -220,6 +220,16 @@ class Statistics:
         self._gram = zeros(self.size, self.size) if self._gram is None else self.hardware.int64(self._gram)
         self.hardware.add_in_place(self._gram, matrix, sign)
 
+    def copied(self) -> Statistics:
+        """Return the same sums in memory of their own, without the Gram matrices of classes."""
+        with self._lock:
+            twin = Statistics(self.size, self.hardware)
+            twin._gram = self.settle() + 0
+            names = list(self._sums)
+            twin._sums.change(names, self._sums.of(names), 1)
+            twin.counts = dict(self.counts)
+            return twin
+
     @property
     def total(self) -> int:
         """Number of samples."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,9 @@ from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model import saving
 from neverseen.model.configuration import Configuration, empty_digest
 from neverseen.model.exact import ExactModel
-from neverseen.model.targets import label_list
+from neverseen.model.frozen import decision, probabilities, share_right
+from neverseen.model.targets import label_list, unfit
+from neverseen.model.without import LeftOut, Without, left_out
 from neverseen.proof.keys import Key
 
 _LOCKS = [threading.RLock() for _ in range(64)]
@@ -168,13 +171,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y : sequence of n labels
         """
         with self._changing():
-            model = self.exact
-            if model is None:
-                raise NotLearnedError(
-                    "the model holds no samples: nothing was learned, or all of it is forgotten already"
-                )
-            features, index = self._samples(X, y, reset=False, least=0, any_label=True)
-            model.apply(Change(FORGET, quantise(features), index))
+            model, change = self._forgetting(X, y)
+            model.apply(change)
             self.hold(model)
         return self
 
@@ -189,6 +187,48 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.hold(model)
         return self
 
+    # -- what if -----------------------------------------------------------------------------------
+
+    def without(self, X: Any, y: Any) -> Without:
+        """Return the model as it would be if these samples were forgotten. Nothing is changed.
+
+        Refused as `forget` refuses. It takes as long as to forget them and to compute the weights, and memory for one
+        more Gram matrix meanwhile. Of no samples, it is the model as it is.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            The features as they were learned.
+        y : sequence of n labels
+        """
+        apart, change = self._apart(X, y)
+        seen = copy.copy(self)  # samples are read as this takes them now
+        seen.__dict__.pop("_model", None)
+        return Without.of(apart, change, lambda rows: quantise(seen._read(rows)))
+
+    def leave_one_out(self, X: Any, y: Any) -> Iterator[LeftOut]:
+        """Return, for each of these samples, what the model says about it without having learned this one sample.
+
+        Refused as `forget` refuses, before the first is yielded. Nothing is changed. It takes one full solve, and then
+        for each sample about as long as to forget it; and memory for one more Gram matrix and factor. The model may
+        learn and forget meanwhile: the answers are those of when this was called.
+
+        Yields
+        ------
+        LeftOut
+            ``label``, the class of greatest score, and ``scores``, an ndarray of shape (C,) by `classes_`; -inf for a
+            class that would be gone.
+        """
+        return left_out(*self._apart(X, y))
+
+    def _apart(self, X: Any, y: Any) -> tuple[ExactModel, Change]:
+        """Return a copy of the model to ask, and the samples to leave out, which it holds."""
+        with self._changing():
+            model, change = self._forgetting(X, y)
+            with model.locked():
+                model.check(change)
+                return model.apart() if len(change) else model, change
+
     # -- predicting --------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> np.ndarray:
@@ -200,9 +240,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
         scores, _ = self._scores(X)
-        if scores.shape[1] == 2:
-            scores = scores[:, 1] - scores[:, 0]
-        return np.ldexp(scores.astype(np.float64), -int(self.grid_bits))
+        return decision(scores, int(self.grid_bits))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return, for each sample, the probability vector nearest to its scores; shape (n, C).
@@ -210,21 +248,12 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Least squares on one-hot labels estimates probabilities. The Euclidean projection makes them non-negative, with
         a sum of one. Improbable classes get exactly 0.
         """
-        scores = np.ldexp(self._scores(X)[0].astype(np.float64), -int(self.grid_bits))  # (n, C)
-        ranked = -np.sort(-scores, axis=1)
-        excess = (np.cumsum(ranked, axis=1) - 1) / np.arange(1, scores.shape[1] + 1)
-        support = (ranked > excess).sum(axis=1) - 1
-        nearest: np.ndarray = np.maximum(scores - excess[np.arange(len(scores)), support][:, None], 0)
-        return nearest
+        return probabilities(self._scores(X)[0], int(self.grid_bits))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the fraction of samples whose class is predicted correctly."""
         scores, names = self._scores(X)
-        index = LabelIndex(label_list(y, any_label=True))
-        check_consistent_length(scores, index.positions, sample_weight)
-        held = {name: position for position, name in enumerate(names)}
-        truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
-        return float(np.average(scores.argmax(axis=1) == truth, weights=sample_weight))
+        return share_right(scores, names, y, sample_weight)
 
     # -- what the model is -------------------------------------------------------------------------
 
@@ -378,12 +407,20 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(features, index.positions)
         return features, index
 
+    def _forgetting(self, X: Any, y: Any) -> tuple[ExactModel, Change]:
+        """Return the model, and the change that forgets samples of it."""
+        model = self.exact
+        if model is None:
+            raise NotLearnedError("the model holds no samples: nothing was learned, or all of it is forgotten already")
+        features, index = self._samples(X, y, reset=False, least=0, any_label=True)
+        return model, Change(FORGET, quantise(features), index)
+
     def _validated(self, X: Any, **ways: Any) -> np.ndarray:
         """Return X as scikit-learn's validation does; what it refuses is an error of ours."""
         try:
             features: np.ndarray = validate_data(self, X, **ways)
         except ValueError as error:
-            raise InputError(_unfit(X) or str(error)) from error
+            raise InputError(unfit(X) or str(error)) from error
         return features
 
     def _is_plain(self, X: Any, least: int) -> bool:
@@ -398,25 +435,13 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             and bool(np.isfinite(X).all())
         )
 
+    def _read(self, X: Any) -> np.ndarray:
+        return X if self._is_plain(X, 1) else self._validated(X, reset=False)
+
     def _scores(self, X: Any) -> tuple[np.ndarray, list[str]]:
         model = self._require()
-        features = X if self._is_plain(X, 1) else self._validated(X, reset=False)
-        scores, names = model.scores(quantise(features))
+        scores, names = model.scores(quantise(self._read(X)))
         if not names:  # another thread had the last sample forgotten
             self._require()
             raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
         return scores, names
-
-
-def _unfit(X: Any) -> str:
-    """Return what is wrong with the first row that is not finite, if that is what is wrong.
-
-    scikit-learn would advise to fit something that fills gaps. Nothing may be fitted on samples that may be forgotten.
-    """
-    try:
-        bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)
-    except (TypeError, ValueError):
-        return ""
-    if not bad.any():
-        return ""
-    return f"row {int(bad.argmax())} of X has NaN or infinity among its features: leave the sample out, or fill the gap"

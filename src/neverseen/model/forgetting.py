@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,14 @@ from sklearn.base import clone
 
 from neverseen.backbones import Backbone, efficientnet_lite0
 from neverseen.backbones.protocol import require_backbone
-from neverseen.backbones.reading import Prepared, features_of
+from neverseen.backbones.reading import Prepared, features_of, to_predict
 from neverseen.errors import ConfigurationError, IdTakenError, NotLearnedError
 from neverseen.holdings import FORGET, Change
 from neverseen.labels import normalise, text
 from neverseen.model.classifier import AnalyticClassifier
 from neverseen.model.exact import ExactModel
 from neverseen.model.intake import Intake, Verdict
+from neverseen.model.without import LeftOut, Without, left_out
 from neverseen.proof.keys import Keyring
 
 
@@ -190,6 +191,27 @@ class ForgettingModel:
         With `dry_run`, only check, and change nothing.
         """
         self._commit(self._intake.forgetting_class(label), dry_run)
+
+    def without(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> Without:
+        """Return the model as it would be if these samples were forgotten. Nothing is changed.
+
+        It takes what `forget` takes, and refuses what `forget` refuses. See `AnalyticClassifier.without`.
+        """
+        apart, change = self._apart(given, labels, ids)
+        return Without.of(apart, change, lambda samples: to_predict(self.backbone, samples).quantised)
+
+    def leave_one_out(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> Iterator[LeftOut]:
+        """Return, for each of these samples, what the model says about it without having learned this one sample.
+
+        It takes what `forget` takes, and refuses what `forget` refuses. See `AnalyticClassifier.leave_one_out`.
+        """
+        return left_out(*self._apart(given, labels, ids))
+
+    def _apart(self, given: Any, labels: Any, ids: Iterable[Any] | None) -> tuple[ExactModel, Change]:
+        change = self._intake.forgetting(given, labels, ids)
+        with self._lock, self._exact().locked():
+            self._commit(change, dry_run=True)
+            return self._exact().apart() if len(change) else self._exact(), change
 
     def verdicts(self, tokens: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
         """Return what `forget` would answer for each receipt alone, and if it is listed again; change nothing.

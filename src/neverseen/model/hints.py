@@ -20,6 +20,18 @@ class Hints:
         self._last: tuple[Solution | Following, list[str]] | None = None  # and its classes
         self._changes: list[tuple[Array, np.ndarray, list[str]]] = []  # codes, signs and classes since then
 
+    def copied(self) -> Hints:
+        """Return the same hints, to go another way from here. What either does later, the other must not see.
+
+        Solutions are never changed, so both may have the same. What is needed to follow one is made here, once for all
+        copies.
+        """
+        if self._last is not None and isinstance(self._last[0], Solution):
+            self._last = Following.of(self._last[0], self._hardware) or self._last[0], self._last[1]
+        twin = Hints(self._configuration, self._hardware)
+        twin._last, twin._changes = self._last, list(self._changes)
+        return twin
+
     def discard(self) -> None:
         """Drop all of it."""
         self._last, self._changes = None, []

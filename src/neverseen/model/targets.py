@@ -1,4 +1,4 @@
-"""What is learned of samples: labels, as callers give them."""
+"""What callers give: labels, and features that cannot be used."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ def label_list(y: Any, any_label: bool = False) -> list[Any]:
     if not any_label:
         require_classes(labels)
     return labels
+
+
+def unfit(X: Any) -> str:
+    """Return what is wrong with the first row that is not finite, if that is what is wrong.
+
+    scikit-learn would advise to fit something that fills gaps. Nothing may be fitted on samples that may be forgotten.
+    """
+    try:
+        bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)
+    except (TypeError, ValueError):
+        return ""
+    if not bad.any():
+        return ""
+    return f"row {int(bad.argmax())} of X has NaN or infinity among its features: leave the sample out, or fill the gap"

@@ -20,22 +20,16 @@ from typing import Any
 import numpy as np
 
 from neverseen.encoding import require_storable
-from neverseen.engine.arithmetic import GridWeights
 from neverseen.engine.packing import narrowed
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import (
-    CertificateRejectedError,
-    FileRejectedError,
-    InputError,
-    NeverseenError,
-    NotLearnedError,
-)
-from neverseen.hardware import Hardware, choose
+from neverseen.errors import CertificateRejectedError, FileRejectedError, NeverseenError
+from neverseen.hardware import Hardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
-from neverseen.labels import as_array, from_text, in_class_order
-from neverseen.model.configuration import Configuration, model_digest
-from neverseen.model.exact import CHUNK_ROWS, ExactModel
+from neverseen.labels import in_class_order
+from neverseen.model.configuration import Configuration
+from neverseen.model.exact import ExactModel
+from neverseen.model.frozen import FrozenWeights
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
 __all__ = ["Version", "read_version", "write_version"]
@@ -44,7 +38,7 @@ FORMAT = "neverseen-version-1"
 _FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved"}
 
 
-class Version:
+class Version(FrozenWeights):
     """The weights of a model at one moment, ready to predict and to be checked.
 
     Parameters
@@ -76,13 +70,8 @@ class Version:
         witness: Witness,
         hardware: Hardware | None = None,
     ) -> None:
-        self.configuration = configuration
-        self.n_features = n_features
-        self.classes = classes
-        self.weights = weights
+        super().__init__(configuration, n_features, classes, weights, hardware)
         self.witness = witness
-        self.hardware = choose("numpy") if hardware is None else hardware
-        self._scoring: GridWeights | None = None
 
     @classmethod
     def of(cls, model: ExactModel) -> Version:
@@ -102,34 +91,6 @@ class Version:
         """Return the version of a model that holds no sample."""
         nothing = np.zeros((0, 0), np.int64)
         return cls(configuration, 0, [], nothing, Witness(nothing.astype(np.int8), 1), hardware)
-
-    def digest(self) -> str:
-        """Return the digest of the model, in hex."""
-        return model_digest(self.configuration.digest(), self.n_features, self.classes, self.weights)
-
-    def scores(self, quantised: np.ndarray) -> np.ndarray:
-        """Return exact scores in grid steps, int64 of shape (n, C), for int8 features of shape (n, d0)."""
-        if not self.classes:
-            raise NotLearnedError("this version holds no samples, and so has no classes to choose from")
-        if quantised.ndim != 2 or quantised.shape[1] != self.n_features or quantised.dtype != np.int8:
-            raise InputError(
-                f"samples must be int8 features of shape (n, {self.n_features}); "
-                f"got {quantised.dtype} of shape {quantised.shape}"
-            )
-        if self._scoring is None:
-            self._scoring = GridWeights(self.weights, self.hardware)
-        expand = self.configuration.encoder.expand
-        parts = [
-            self._scoring.scores(expand(quantised[start : start + CHUNK_ROWS], self.hardware))
-            for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
-        ]
-        return np.concatenate(parts)
-
-    def predict(self, quantised: np.ndarray) -> np.ndarray:
-        """Return the class of each sample: the one with the greatest score, the first in class order among equals."""
-        best = self.scores(quantised).argmax(axis=1)
-        labels: np.ndarray = as_array([from_text(name) for name in self.classes])[best]
-        return labels
 
     def check(self, statistics: Statistics) -> None:
         """Raise `CertificateRejectedError` unless these are the correctly rounded weights of these sums.

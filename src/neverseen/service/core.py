@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +41,7 @@ from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import FOLDER, Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.writer.idempotency import Repetitions
-from neverseen.service.writer.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, Job
+from neverseen.service.writer.jobs import ASK, FORGET, FORGET_CLASS, FORGET_SAMPLES, Job, new_future
 from neverseen.service.writer.publishing import Publisher
 from neverseen.service.writer.queue import Writer, lines_to_make_up
 from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, texts_of
@@ -292,6 +293,14 @@ class Service:
     async def change(self, job: Job) -> Any:
         """Have a job done."""
         return await self.untold(job, self.writer.submit(job))
+
+    async def asked(self, key: ApiKey, question: Callable[[Store], Result], entry: dict[str, Any]) -> Result:
+        """Have a question of a key answered by the store between changes, with a line in the audit log."""
+        writer = self.writer
+        asked = partial(writer.told, question=question, entry=entry)
+        job = Job(ASK, entry["request"], key.name, key.owner, entry["samples"], asked, future=new_future())
+        found: Result = await self.change(job)
+        return found
 
     async def untold(self, job: Job, work: Awaitable[Any]) -> Any:
         """Wait for work on a job; an answer that must not tell anything takes as long as anything."""

@@ -35,6 +35,7 @@ from neverseen.proof.keys import Keyring
 from neverseen.proof.receipts import commitment
 from neverseen.store.absent_backbone import checked
 from neverseen.store.agreement import check
+from neverseen.store.asking import Asking
 from neverseen.store.certification import certify
 from neverseen.store.description import Description
 from neverseen.store.lock import WriterLock
@@ -69,7 +70,7 @@ def open_store(
     return Store(Path(folder), backbone, keys, write, choose(hardware), clock)
 
 
-class Store:
+class Store(Asking):
     """A model in a folder: every change is on disk before it is acknowledged.
 
     `create` makes one, and `open_store` opens one. It is a context manager.
