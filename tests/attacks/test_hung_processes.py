@@ -25,7 +25,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.writer import queue
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
-from tests.services import ROWS, Process, Running, new_store, running
+from tests.services import ROWS, Process, Running, bearer, new_store, running, samples, token
 
 QUESTION = {"action": "predict", "content_type": "application/json"}
 LONG = 600.0
@@ -170,6 +170,39 @@ class NoTimer:
     def start(self) -> None: ...
 
     def cancel(self) -> None: ...
+
+
+HANGS = """
+import threading
+from pathlib import Path
+from neverseen.store import Store
+
+def hang(*given):
+    Path({mark!r}).touch()
+    threading.Event().wait()
+
+Store.prepare = hang
+"""
+
+
+def test_a_stop_does_not_wait_for_what_never_ends(tmp_path: Path) -> None:
+    folder, mark, found = new_store(tmp_path / "s"), tmp_path / "mark", list[httpx.Response]()
+    headers = bearer(token(folder, "ada", "admin"))
+    process = Process(folder, "Settings(stop_timeout=1)", first=HANGS.format(mark=str(mark)))
+
+    def learn() -> None:
+        body = {"samples": samples([0])}
+        found.append(httpx.post(f"{process.url}/v1/samples", json=body, headers=headers, timeout=LONG))
+
+    try:
+        learning = threading.Thread(target=learn)
+        learning.start()
+        eventually(mark.exists)
+        assert process.stop() == 0
+        learning.join()
+        assert found[0].json()["error"]["code"] == "stopping"
+    finally:
+        process.stop(signal.SIGKILL)
 
 
 def test_readyz_names_predictions_that_do_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
