@@ -7,9 +7,10 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -98,23 +99,92 @@ def test_who_asks_does_not_wait_for_a_process_that_starts(monkeypatch: pytest.Mo
     asyncio.run(asked())
 
 
-def test_a_process_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(about: dict[str, Any]) -> subprocess.Popen[bytes]:
-        raise OSError("no more processes")
+BODY = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
+
+
+async def works(apart: Apart) -> None:
+    await asyncio.wait_for(apart.ask("ada", QUESTION, BODY), 60)
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
+    """Two processes, if they are needed."""
+    monkeypatch.setattr(apart_module, "_PAUSE", 0.05)
+    bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
+    made = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
+    yield made
+    made.stop()
+
+
+def _no_process(about: dict[str, Any]) -> subprocess.Popen[bytes]:
+    raise OSError("no more processes")
+
+
+def test_a_process_that_does_not_start_is_told(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(apart_module, "_started", _no_process)
+            many = [apart.ask(name, QUESTION, BODY) for name in ("ada", "bob", "eve")]
+            found = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 60)
+            assert [getattr(error, "code", error) for error in found] == ["busy"] * 3
+            assert apart.stalled()
+        await works(apart)  # and the next one starts
+        assert not apart.stalled()
+
+    asyncio.run(asked())
+
+
+def test_nobody_pays_for_a_process_that_did_not_start_earlier(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked() -> None:
+        await works(apart)
+        with monkeypatch.context() as patched:
+            patched.setattr(apart_module, "_started", _no_process)
+            apart.prepare()
+            while apart._starters:
+                await asyncio.sleep(0.005)
+        assert not apart.stalled()  # the other process is there
+        for _ in range(2):
+            await works(apart)
+
+    asyncio.run(asked())
+
+
+def test_a_process_that_ends_while_it_starts_is_not_said_to_take_memory(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ends(about: dict[str, Any]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
+        return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(apart_module, "_started", ends)
+    with pytest.raises(Refusal) as refused:
+        asyncio.run(works(apart))
+    assert refused.value.code == "busy"
+    assert "did not start: it ended with -9" in caplog.text
+    assert "memory" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["starter", "clock"])
+def test_a_moment_without_threads(apart: Apart, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    start = threading.Thread.start
+
+    def fails(thread: threading.Thread) -> None:
+        if thread.name == "apart-start" if kind == "starter" else isinstance(thread, threading.Timer):
+            raise RuntimeError("can't start new thread")
+        start(thread)
 
     async def asked() -> None:
-        bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
-        apart = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
-        body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
-        try:
-            with monkeypatch.context() as patched:
-                patched.setattr(apart_module, "_started", fails)
-                many = [apart.ask(name, QUESTION, body) for name in ("ada", "bob", "eve")]
-                found = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 60)
-                assert [str(error)[:40] for error in found] == ["a separate process did not start: see th"] * 3
-            await asyncio.wait_for(apart.ask("ada", QUESTION, body), 60)  # and the next one starts
-        finally:
-            apart.stop()
+        if kind == "clock":
+            await works(apart)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", fails)
+            with pytest.raises((Refusal, RuntimeError)):
+                await works(apart)
+        while apart._starters:
+            await asyncio.sleep(0.005)
+        assert not apart._running
+        await works(apart)
+        assert not apart.stalled()
 
     asyncio.run(asked())
 
