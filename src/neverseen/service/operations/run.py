@@ -208,8 +208,9 @@ def serve(
         raise ConfigurationError("TLS needs both a certificate and its key")
     if tls_cert is not None and tls_key is not None:
         require_tls(tls_cert, tls_key)
-    chosen = settings or Settings.load(Path(folder))
-    app = create_app(folder, chosen, backbone=backbone, keys=keys, hardware=hardware)
+    app = create_app(folder, settings, backbone=backbone, keys=keys, hardware=hardware)
+    service = app.state.service
+    chosen = service.settings  # fitted to the machine
     tls: dict[str, Any] = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert is not None else {}
     config = uvicorn.Config(
         app.state.front,
@@ -238,7 +239,6 @@ def serve(
         # The server raises the signal that stopped it once more, when all is done: then there is nothing left to do.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-    service = app.state.service
     try:
         service.start()  # what is wrong with the store is told in a sentence, before there is a server
         if not server.should_exit:
