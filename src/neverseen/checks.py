@@ -1,6 +1,6 @@
-"""Contract checks: what is asked of an encoder, a backbone, a hardware or a database, for you to run on your own.
+"""Contract checks for your own encoder, backbone, hardware or database.
 
-Each check has a name and stops at the first thing that is wrong, with a `CheckFailedError` that says what to do::
+Each check has a name. It stops at the first fault, with a `CheckFailedError` that says what to do::
 
     from neverseen.checks import check_encoder, yield_checks
 
@@ -10,7 +10,7 @@ Each check has a name and stops at the first thing that is wrong, with a `CheckF
     def test_my_encoder(check):                                  # or each as a test of its own
         check()
 
-Passing them does not prove that a thing is right. The package runs the same checks on its own kinds.
+Passing all checks does not prove that your class is right. The package runs the same checks on its own classes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ from neverseen.labels import canonical_json
 
 if TYPE_CHECKING:
     from neverseen.ledger import Ledger, SampleRow
+
+__all__ = ["Check", "check_backbone", "check_database", "check_encoder", "check_hardware", "yield_checks"]
 
 Run = Callable[..., None]
 
@@ -68,9 +71,9 @@ def yield_checks(thing: Encoder | Backbone | HardwareOf[Any] | str, samples: Any
     Parameters
     ----------
     thing : Encoder, Backbone, hardware, or the URL of a database
-        The database must be empty, and is left with the tables of a ledger.
+        The database must be empty. Afterwards it has the tables of a ledger.
     samples : list, optional
-        Three or more for a backbone, all different; none are needed for features or texts. A cache must be empty.
+        For a backbone: three or more different samples. Not needed for features or texts. A cache must be empty.
     """
     if isinstance(thing, Backbone):
         made = _samples_of(thing) if samples is None else list(samples)
@@ -88,7 +91,7 @@ def _run_all(thing: Any, samples: Any = None) -> None:
 
 
 def check_encoder(encoder: Encoder) -> None:
-    """Run all checks of an encoder; raise `CheckFailedError` at the first that it does not pass.
+    """Run all checks of an encoder; raise `CheckFailedError` at the first that fails.
 
     Examples
     --------
@@ -111,7 +114,7 @@ def check_hardware(hardware: HardwareOf[Any]) -> None:
 
 
 def check_database(url: str) -> None:
-    """Run all checks of a kind of database on an empty one; see `yield_checks`."""
+    """Run all checks of a kind of database, on an empty database; see `yield_checks`."""
     _run_all(url)
 
 
@@ -405,12 +408,9 @@ def _what_is_committed_stays(url: str) -> None:
 def _a_change_that_fails_is_undone(url: str) -> None:
     with _made(url) as ledger:
         before = ledger.total()
-        try:
-            with ledger.writing() as writing:
-                writing.add([_row(77)])
-                raise InterruptedError
-        except InterruptedError:
-            pass
+        with suppress(InterruptedError), ledger.writing() as writing:
+            writing.add([_row(77)])
+            raise InterruptedError
         _demand(ledger.total() == before, "a transaction that was left by an exception must be undone")
 
 

@@ -19,10 +19,10 @@ import httpx
 import pytest
 
 from neverseen.service import Settings, predicting
-from neverseen.service.edge import apart as apart_module
-from neverseen.service.edge.apart import Apart
+from neverseen.service.edge import workers as workers_module
 from neverseen.service.edge.contents import Bounds
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.workers import Workers
 from neverseen.service.writer import queue
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
@@ -39,10 +39,10 @@ def eventually(done: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def stopped(apart: Apart) -> subprocess.Popen[bytes]:
-    """Return the process of `apart`, which is idle, after it was stopped: it lives, and does nothing."""
-    process = apart._idle.get()
-    apart._idle.put(process)
+def stopped(workers: Workers) -> subprocess.Popen[bytes]:
+    """Return the process of `workers`, which is idle, after it was stopped: it lives, and does nothing."""
+    process = workers._idle.get()
+    workers._idle.put(process)
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
     return process
@@ -51,21 +51,21 @@ def stopped(apart: Apart) -> subprocess.Popen[bytes]:
 def test_a_process_that_hangs_is_replaced() -> None:
     async def asked() -> None:
         bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
-        apart = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 1, 8)
+        workers = Workers({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 1, 8)
         body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
         try:
-            await apart.ask("ada", QUESTION, body)
-            process = stopped(apart)
-            apart._patience = 0.2
+            await workers.ask("ada", QUESTION, body)
+            process = stopped(workers)
+            workers._patience = 0.2
             with pytest.raises(Refusal, match="not read in time") as refused:
-                await asyncio.wait_for(apart.ask("ada", QUESTION, body), 60)
+                await asyncio.wait_for(workers.ask("ada", QUESTION, body), 60)
             assert refused.value.code == "busy"
             assert process.poll() == -signal.SIGKILL
-            apart._patience = LONG
-            await asyncio.wait_for(apart.ask("bob", QUESTION, body), 60)
-            assert not apart.stalled()
+            workers._patience = LONG
+            await asyncio.wait_for(workers.ask("bob", QUESTION, body), 60)
+            assert not workers.stalled()
         finally:
-            apart.stop()
+            workers.stop()
 
     asyncio.run(asked())
 
@@ -79,39 +79,39 @@ def test_who_asks_does_not_wait_for_a_process_that_starts(monkeypatch: pytest.Mo
 
     async def asked() -> None:
         bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
-        apart = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
+        workers = Workers({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
         body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
         try:
-            await apart.ask("ada", QUESTION, body)
-            monkeypatch.setattr(apart_module, "_started", late)
-            process = stopped(apart)
-            both = [asyncio.ensure_future(apart.ask(name, QUESTION, body)) for name in ("ada", "bob")]
-            while not apart._starters:  # one has the process that does nothing, and a second is being started
+            await workers.ask("ada", QUESTION, body)
+            monkeypatch.setattr(workers_module, "_started", late)
+            process = stopped(workers)
+            both = [asyncio.ensure_future(workers.ask(name, QUESTION, body)) for name in ("ada", "bob")]
+            while not workers._starters:  # one has the process that does nothing, and a second is being started
                 await asyncio.sleep(0.005)
             os.kill(process.pid, signal.SIGCONT)
             await asyncio.wait_for(asyncio.gather(*both), 60)
             assert not may_start.is_set()
         finally:
             may_start.set()
-            apart.stop()
+            workers.stop()
 
-    started = apart_module._started
+    started = workers_module._started
     asyncio.run(asked())
 
 
 BODY = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
 
 
-async def works(apart: Apart) -> None:
-    await asyncio.wait_for(apart.ask("ada", QUESTION, BODY), 60)
+async def works(workers: Workers) -> None:
+    await asyncio.wait_for(workers.ask("ada", QUESTION, BODY), 60)
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     """Two processes, if they are needed."""
-    monkeypatch.setattr(apart_module, "_PAUSE", 0.05)
+    monkeypatch.setattr(workers_module, "_PAUSE", 0.05)
     bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
-    made = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
+    made = Workers({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
     yield made
     made.stop()
 
@@ -120,71 +120,73 @@ def _no_process(about: dict[str, Any]) -> subprocess.Popen[bytes]:
     raise OSError("no more processes")
 
 
-def test_a_process_that_does_not_start_is_told(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_start_is_told(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     async def asked() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(apart_module, "_started", _no_process)
-            many = [apart.ask(name, QUESTION, BODY) for name in ("ada", "bob", "eve")]
+            patched.setattr(workers_module, "_started", _no_process)
+            many = [workers.ask(name, QUESTION, BODY) for name in ("ada", "bob", "eve")]
             found = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 60)
             assert [getattr(error, "code", error) for error in found] == ["busy"] * 3
-            assert apart.stalled()
-        await works(apart)  # and the next one starts
-        assert not apart.stalled()
+            assert workers.stalled()
+        await works(workers)  # and the next one starts
+        assert not workers.stalled()
 
     asyncio.run(asked())
 
 
-def test_nobody_pays_for_a_process_that_did_not_start_earlier(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_pays_for_a_process_that_did_not_start_earlier(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def asked() -> None:
-        await works(apart)
+        await works(workers)
         with monkeypatch.context() as patched:
-            patched.setattr(apart_module, "_started", _no_process)
-            apart.prepare()
-            while apart._starters:
+            patched.setattr(workers_module, "_started", _no_process)
+            workers.prepare()
+            while workers._starters:
                 await asyncio.sleep(0.005)
-        assert not apart.stalled()  # the other process is there
+        assert not workers.stalled()  # the other process is there
         for _ in range(2):
-            await works(apart)
+            await works(workers)
 
     asyncio.run(asked())
 
 
 def test_a_process_that_ends_while_it_starts_is_not_said_to_take_memory(
-    apart: Apart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def ends(about: dict[str, Any]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
         return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    monkeypatch.setattr(apart_module, "_started", ends)
+    monkeypatch.setattr(workers_module, "_started", ends)
     with pytest.raises(Refusal) as refused:
-        asyncio.run(works(apart))
+        asyncio.run(works(workers))
     assert refused.value.code == "busy"
     assert "did not start: it ended with -9" in caplog.text
     assert "memory" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["starter", "clock"])
-def test_a_moment_without_threads(apart: Apart, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_moment_without_threads(workers: Workers, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     start = threading.Thread.start
 
     def fails(thread: threading.Thread) -> None:
-        if thread.name == "apart-start" if kind == "starter" else isinstance(thread, threading.Timer):
+        if thread.name == "worker-start" if kind == "starter" else isinstance(thread, threading.Timer):
             raise RuntimeError("can't start new thread")
         start(thread)
 
     async def asked() -> None:
         if kind == "clock":
-            await works(apart)
+            await works(workers)
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", fails)
             with pytest.raises((Refusal, RuntimeError)):
-                await works(apart)
-        while apart._starters:
+                await works(workers)
+        while workers._starters:
             await asyncio.sleep(0.005)
-        assert not apart._running
-        await works(apart)
-        assert not apart.stalled()
+        assert not workers._running
+        await works(workers)
+        assert not workers.stalled()
 
     asyncio.run(asked())
 
@@ -215,12 +217,12 @@ def test_readyz_names_a_process_that_does_not_answer(tmp_path: Path, monkeypatch
         assert predict(service).status_code == 200
         assert service.client.get("/v1/certificates").status_code == 200
         monkeypatch.setattr(threading, "Timer", NoTimer)
-        for apart, words, ask in (
+        for workers, words, ask in (
             (readers, "a process that reads bodies does not answer", lambda: predict(service)),
             (checker, "the process that checks certificates", lambda: service.client.get("/v1/certificates")),
         ):
-            process = stopped(apart)
-            apart._patience = 0.0
+            process = stopped(workers)
+            workers._patience = 0.0
             with ThreadPoolExecutor(1) as pool:
                 asked = pool.submit(ask)
                 eventually(lambda words=words: words in ready(service))  # type: ignore[misc]

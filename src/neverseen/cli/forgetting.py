@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neverseen.cli import options
 from neverseen.cli.opening import described, opened, taken_by
-from neverseen.cli.options import (
-    Backbone,
-    Folder,
-    Ids,
-    Json,
-    Keys,
-    Label,
-    Labels,
-    Owners,
-    Publish,
-    Receipts,
-    SkipBad,
-    Texts,
-)
 from neverseen.cli.printing import (
     about,
     by_class,
@@ -64,30 +51,30 @@ def register(app: typer.Typer) -> None:
 
 
 def forget(
-    folder: Folder,
+    folder: options.Folder,
     source: Annotated[
         Path | None, typer.Argument(help="Samples, as for learn, instead of receipts.", show_default=False)
     ] = None,
-    receipts: Receipts = None,
+    receipts: options.Receipts = None,
     only_id: Annotated[list[str] | None, typer.Option("--id", help="Use only the receipts of this id.")] = None,
     only_owner: Annotated[
         list[str] | None, typer.Option("--owner", help="Use only the receipts of this owner.")
     ] = None,
-    labels: Labels = None,
-    label: Label = None,
-    ids: Ids = None,
-    owners: Owners = None,
-    texts: Texts = None,
+    labels: options.Labels = None,
+    label: options.Label = None,
+    ids: options.Ids = None,
+    owners: options.Owners = None,
+    texts: options.Texts = None,
     by_content: Annotated[
         bool, typer.Option("--by-content", help="Ignore the source's ids. Its owners still count.")
     ] = False,
-    skip_bad: SkipBad = False,
+    skip_bad: options.SkipBad = False,
     dry_run: DryRun = False,
     seal: Seal = False,
-    publish: Publish = True,
-    backbone: Backbone = None,
-    keys: Keys = None,
-    as_json: Json = False,
+    publish: options.Publish = True,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
 ) -> None:
     """Forget samples, all or none, by their receipts or by the samples themselves.
 
@@ -154,17 +141,17 @@ def forget(
 
 
 def forget_class(
-    folder: Folder,
+    folder: options.Folder,
     label: Annotated[str, typer.Argument(help="The class.", show_default=False)],
     kind: Annotated[
         str | None, typer.Option(help="text or number, if the store has a class of each with this name.")
     ] = None,
     dry_run: DryRun = False,
     seal: Seal = False,
-    publish: Publish = True,
-    backbone: Backbone = None,
-    keys: Keys = None,
-    as_json: Json = False,
+    publish: options.Publish = True,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
 ) -> None:
     """Forget every sample of a class, without receipts. Needs a store made with --track-classes.
 
@@ -268,13 +255,7 @@ def _tell_waiting(model: Store) -> None:
 
 
 def _finish(
-    model: Store,
-    classes: Counter[str],
-    dry_run: bool,
-    seal: bool,
-    publish: bool,
-    as_json: bool,
-    more: dict[str, Any],
+    model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool, more: dict[str, Any]
 ) -> None:
     certificate, count = None, classes.total()
     if not dry_run:

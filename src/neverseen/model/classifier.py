@@ -33,38 +33,38 @@ _SEEN = ("n_features_in_", "feature_names_in_")  # what scikit-learn's validatio
 class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A ridge classifier that forgets exactly.
 
-    Learn a stream with `partial_fit`; `forget` samples or classes in any order. The model left is bit for bit
-    the one that learned only what remains: same `digest`, same saved file. No sample is kept, only sums of
-    small integers and a keyed digest of each sample, so that what was never learned is refused.
+    Learn a stream with `partial_fit`, and `forget` samples or classes in any order. The model is then bit for bit
+    the one that learned only what is left: it has the same `digest` and the same saved file. It keeps no samples,
+    only sums of small integers and a keyed digest of each sample. So it can refuse to forget what it never learned.
 
     Parameters
     ----------
     encoder : Encoder, optional
         How features become codes: `RandomProjection` (the default, with 2048 codes), `GaussianKernel` or `Identity`.
     gamma : int
-        Ridge strength, a whole number from 1 to 2**40. Codes have a spread of about 18, so a sample adds about
-        300 to each diagonal entry.
+        Ridge strength, a whole number from 1 to 2**40: the larger it is, the less a single sample counts. Codes
+        have a spread of about 18, so a sample adds about 300 to each diagonal entry.
     grid_bits : int
         Weights are multiples of ``2**-grid_bits``.
     track_classes : bool
-        Keep each class's own sums, so that `forget_class` works. Costs d**2 / 2 integers per class. **A sum
-        over one sample is that sample**: guard a model that tracks small classes as you would the data.
+        Keep sums for each class, so that `forget_class` works. This costs d**2 / 2 integers per class. **A sum
+        over one sample is that sample**: protect a model that tracks small classes like the data itself.
     class_folder : path, optional
-        Keep those sums in files there instead of memory.
+        A folder for these sums, which are otherwise kept in memory.
     key : Key, optional
-        Secret for the sample digests; models to be merged or compared byte for byte need the same. By default a
-        new one is made.
+        Secret key of the sample digests. Models need the same key to be merged or compared byte for byte. By default
+        a new one is made.
     hardware : {"auto", "numpy", "torch", "cuda"}
-        Changes the time, never a bit.
+        Changes the time, but no bit of the result.
     backbone : str, optional
-        Digest of what makes the features, bound into the model's own digest. `ForgettingModel` sets it.
+        Digest of the backbone that makes the features; part of the model's own digest. `ForgettingModel` sets it.
 
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
         Classes held, sorted. Absent while the model holds no sample.
     n_features_in_ : int
-        Likewise.
+        Number of features. Absent while the model holds no sample.
     weights_ : ndarray of shape (d, C)
         Weights as float64.
 
@@ -103,7 +103,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -- learning ----------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> AnalyticClassifier:
-        """Start anew and learn these samples.
+        """Drop everything learned so far, and learn these samples.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like of shape (n, n_features), finite
         y : sequence of n labels
         classes : iterable of labels, optional
-            If given, labels outside it are refused. A class exists once it has a sample, so it is not needed otherwise.
+            If given, other labels are refused. Not needed otherwise: a class exists once it has a sample.
         """
         with self._changing(), self._unchanged_on_error():
             features, index = self._samples(X, y, reset=self.exact is None, least=0)
@@ -139,7 +139,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def merge(self, other: AnalyticClassifier) -> AnalyticClassifier:
-        """Add all that another model holds. Both need the same encoder, gamma, grid_bits, backbone and key."""
+        """Add everything that another model holds. Both need the same encoder, gamma, grid_bits, backbone and key."""
         if not isinstance(other, AnalyticClassifier):
             raise InputError(f"merge takes another AnalyticClassifier; got {type(other).__name__}")
         if self.configuration().digest() != other.configuration().digest():
@@ -158,8 +158,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, X: Any, y: Any) -> AnalyticClassifier:
         """Forget exactly these samples.
 
-        Refused as a whole (`NotLearnedError`, nothing changed) if the model does not hold one of them with this
-        label, as often as it is listed. Once the last sample is forgotten the model is as new.
+        If the model does not hold one of them with this label, as often as it is listed, the whole request is refused
+        with `NotLearnedError`, and nothing changes. After the last sample is forgotten, the model is as new.
 
         Parameters
         ----------
@@ -179,7 +179,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def forget_class(self, label: Any) -> AnalyticClassifier:
-        """Forget every sample of a class, without having them. Needs ``track_classes=True``."""
+        """Forget every sample of a class. You do not need the samples, but the model needs ``track_classes=True``."""
         name = text(normalise(label))
         with self._changing():
             model = self.exact
@@ -192,7 +192,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -- predicting --------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the class of greatest score for each sample."""
+        """Return the class with the greatest score for each sample."""
         scores, names = self._scores(X)
         predicted: np.ndarray = as_array([from_text(name) for name in names])[scores.argmax(axis=1)]
         return predicted
@@ -207,8 +207,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return, for each sample, the probability vector nearest to its scores; shape (n, C).
 
-        Least squares on one-hot labels estimates probabilities; the Euclidean projection makes them non-negative
-        and sum to one. Improbable classes get exactly 0.
+        Least squares on one-hot labels estimates probabilities. The Euclidean projection makes them non-negative, with
+        a sum of one. Improbable classes get exactly 0.
         """
         scores = np.ldexp(self._scores(X)[0].astype(np.float64), -int(self.grid_bits))  # (n, C)
         ranked = -np.sort(-scores, axis=1)
@@ -218,7 +218,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return nearest
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of samples whose class is predicted right."""
+        """Return the fraction of samples whose class is predicted correctly."""
         scores, names = self._scores(X)
         index = LabelIndex(label_list(y, any_label=True))
         check_consistent_length(scores, index.positions, sample_weight)
@@ -243,19 +243,19 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return steps * 2.0 ** -int(self.grid_bits)  # a power of two: as exact as float64 is
 
     def digest(self) -> str:
-        """Return the SHA-256, in hex, of what the model is: configuration, classes, weights."""
+        """Return the SHA-256, in hex, of the model: configuration, classes and weights."""
         model = self.exact
         return empty_digest(self.configuration()) if model is None else model.digest()
 
     def error_bound(self) -> np.ndarray:
         """Return a proven bound on ``|weights_ - W*|`` in each column; shape (C,).
 
-        W* is the exact ridge solution. Its entries are rounded correctly to the grid, so the bound is half a grid step.
+        W* is the exact ridge solution. The weights are W* rounded to the grid, so the bound is half a grid step.
         """
         return np.full(self._require().weights().shape[1], np.ldexp(1.0, -int(self.grid_bits) - 1))
 
     def discard_hints(self) -> None:
-        """Drop the factors and recent codes that are kept in memory to save time. Changes no answer."""
+        """Drop the factors and recent codes that are kept in memory to save time. No result changes."""
         model = self.exact
         if model is not None:
             model.discard_hints()
@@ -263,14 +263,14 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -- saving ------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str], *, include_key: bool = True) -> None:
-        """Write the model to one file, replaced as a whole or not at all, readable by its owner alone.
+        """Write the model to one file, which only you can read. It is replaced as a whole or not at all.
 
         Parameters
         ----------
         path : path
         include_key : bool
-            Whether the file holds the membership key. Without it the file cannot tell which samples are held, and
-            `load` needs ``key=`` to learn or forget.
+            Whether to write the membership key too. Without it, nobody can tell from the file which samples are held,
+            and `load` needs ``key=`` to learn or forget.
         """
         model = self.exact
         saving.write(path, self.configuration(), model, bool(self.track_classes), self.key, include_key=include_key)
@@ -284,7 +284,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hardware: str = "auto",
         class_folder: str | os.PathLike[str] | None = None,
     ) -> AnalyticClassifier:
-        """Read a model that `save` wrote; raise `FileRejectedError` if the file is damaged or is something else."""
+        """Read a model that `save` wrote; raise `FileRejectedError` if the file is damaged or is not a model."""
         configuration, model, track_classes, found = saving.read(path, key, choose(hardware), class_folder)
         classifier = cls(
             configuration.encoder,
@@ -304,17 +304,17 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def exact(self) -> ExactModel | None:
-        """The exact model behind this, if it holds samples and the settings are those it was built with."""
+        """The exact model inside, or None without samples. Settings that were changed since are refused."""
         model: ExactModel | None = getattr(self, "_model", None)
         if model is not None and self.configuration().digest() != model.configuration_digest:
             raise ConfigurationError(
                 "encoder, gamma, grid_bits or backbone was changed after samples were learned; set them back, "
-                "or call fit to start anew"
+                "or call fit to start again"
             )
         return model
 
     def hold(self, model: ExactModel) -> None:
-        """Stand for this exact model from now on; while it holds no sample, as new."""
+        """Use this exact model from now on. If it holds no sample, become as new."""
         if model.statistics.total:
             self._model, self.n_features_in_ = model, model.n_features
         else:
@@ -322,7 +322,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.__dict__.pop(name, None)
 
     def configuration(self) -> Configuration:
-        """Return the settings as they stand, checked."""
+        """Return the present settings, checked."""
         encoder = RandomProjection() if self.encoder is None else self.encoder
         if not isinstance(encoder, Encoder):
             raise ConfigurationError(

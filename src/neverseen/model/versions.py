@@ -1,8 +1,8 @@
-"""Published versions: the weights of a model as one file, with what proves them.
+"""Published versions: the weights of a model as one file, with their proof.
 
-A version answers and can be checked, and that is all it can do: it holds no sums, no digests of samples and no key.
-It is a function of the samples held, so models with the same settings and samples publish the same bytes, whatever
-their histories.
+A version can predict, and can be checked. It holds no sums, no digests of samples and no key. It depends only on the
+settings and the held samples: models with the same settings and samples publish the same bytes, whatever their
+histories.
 
 The file is laid out like a saved model (``docs/specification.md``, section 8): safetensors with a canonical header, a
 description and a checksum. The description has the keys ``bits`` (of the witness), ``classes``, ``configuration``,
@@ -37,6 +37,8 @@ from neverseen.labels import as_array, from_text, in_class_order
 from neverseen.model.configuration import Configuration, model_digest
 from neverseen.model.exact import CHUNK_ROWS, ExactModel
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
+
+__all__ = ["Version", "read_version", "write_version"]
 
 FORMAT = "neverseen-version-1"
 _FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved"}
@@ -84,7 +86,7 @@ class Version:
 
     @classmethod
     def of(cls, model: ExactModel) -> Version:
-        """Return what a model is now. A model that holds no sample is the empty version."""
+        """Return the version of a model as it is now. Without samples, it is the empty version."""
         with model.locked():
             statistics = model.statistics
             if not statistics.counts:
@@ -102,7 +104,7 @@ class Version:
         return cls(configuration, 0, [], nothing, Witness(nothing.astype(np.int8), 1), hardware)
 
     def digest(self) -> str:
-        """Return the SHA-256 of what the model is, in hex: that of the model itself."""
+        """Return the digest of the model, in hex."""
         return model_digest(self.configuration.digest(), self.n_features, self.classes, self.weights)
 
     def scores(self, quantised: np.ndarray) -> np.ndarray:
@@ -132,8 +134,8 @@ class Version:
     def check(self, statistics: Statistics) -> None:
         """Raise `CertificateRejectedError` unless these are the correctly rounded weights of these sums.
 
-        One exact residual and one factorisation, and no solve: see `neverseen.proof.witness`. The sums may be
-        anybody's: those of no samples are refused.
+        It takes one exact residual and one factorisation, but no solve: see `neverseen.proof.witness`. You need not
+        trust the sums: sums that cannot come from samples are refused.
         """
         if self.classes != statistics.classes:
             raise CertificateRejectedError("the version and the sums are of different classes")
@@ -172,8 +174,8 @@ def write_version(path: str | os.PathLike[str], version: Version) -> None:
 def read_version(path: str | os.PathLike[str], hardware: Hardware | None = None) -> Version:
     """Return the version that a file holds, or raise `FileRejectedError`.
 
-    That its weights are right is for `Version.check` to say, and that they are the publisher's for the certificate,
-    which has their digest.
+    `Version.check` shows that its weights are right. The certificate, which has their digest, shows that they are the
+    publisher's.
     """
     try:
         return _assembled(*unpack(Path(path), FORMAT), hardware)

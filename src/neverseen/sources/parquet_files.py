@@ -111,7 +111,8 @@ def _batches(
             if texts > tables.TEXTS_LIMIT:
                 raise _too_much(source)
             values.extend(_values(column, arrow))
-        whole = [_decoded(batch.column(name), arrow) for name in features]
+        columns = [batch.column(name) for name in features]
+        whole = [each.dictionary_decode() if isinstance(each, arrow.DictionaryArray) else each for each in columns]
         size += sum(column.nbytes for column in whole)
         if size > tables.BYTE_LIMIT:
             raise _too_much(source)
@@ -125,10 +126,6 @@ def _require_short(source: Path, lists: Any, takes: Takes | None, arrow: Any) ->
     if longest > (tables.COLUMN_LIMIT if takes is None else takes.n_features):
         most = f"; at most {tables.COLUMN_LIMIT:,} are read" if takes is None else f", and {takes}"
         raise InputError(f"{source} has rows of {longest} features{most}")
-
-
-def _decoded(column: Any, arrow: Any) -> Any:
-    return column.dictionary_decode() if isinstance(column, arrow.DictionaryArray) else column
 
 
 def _size(source: Path, column: Any, start: int, name: str, arrow: Any) -> int:

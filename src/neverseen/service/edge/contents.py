@@ -1,8 +1,8 @@
 """The content of bodies: counted, checked and unpacked within bounds. Nothing here needs the service.
 
 Samples and receipts are counted before they become objects, and images are measured before they are unpacked. Still,
-the bytes are untrusted. So all but small and simple bodies of numbers and texts are read in a separate process
-(`neverseen.service.edge.apart`). If it runs out of memory or time, only the sender notices.
+the bytes are untrusted. So all but small and simple bodies of numbers and texts are read in a worker process
+(`neverseen.service.edge.workers`). If it runs out of memory or time, only the sender notices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages between the service and a separate process: JSON values and bytes, over a pipe.
+"""Messages between the service and a worker process: JSON values and bytes, over a pipe.
 
 A message is two lengths, a JSON object, and bytes; the object's ``sizes`` say where the parts of the bytes end.
 Nothing is pickled.

@@ -1,4 +1,4 @@
-"""Separate processes that read untrusted input, with little memory, time and priority.
+"""Worker processes: they read untrusted input, with little memory, time and priority.
 
 Python runs one thread at a time. A thread that parses a large JSON text holds up everybody, and nobody knows in advance
 how much memory an image or a certificate takes. So a separate process with low priority reads a body or checks a
@@ -42,13 +42,13 @@ _PAUSE = 1.0  # seconds after a start that failed until the next, and until thos
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-class Apart:
+class Workers:
     """Processes that answer one request at a time each, started when they are needed.
 
     Parameters
     ----------
     about : dict
-        What a process has to know, as JSON values: see `neverseen.service.edge.apart_process`.
+        What a process has to know, as JSON values: see `neverseen.service.edge.worker_process`.
     waiting : int
         Requests that may wait; more are refused. Clients take turns: see `Turns`.
     """
@@ -56,7 +56,7 @@ class Apart:
     def __init__(self, about: dict[str, Any], processes: int, waiting: int) -> None:
         self._about, self._most = about, processes
         self._turns = Turns(processes, waiting)
-        self._pool = ThreadPoolExecutor(processes, "apart")
+        self._pool = ThreadPoolExecutor(processes, "worker")
         self._patience = _PATIENCE * float(about["seconds"])
         self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()  # None: the service stops
         self._running: dict[subprocess.Popen[bytes], float] = {}  # since when
@@ -71,11 +71,11 @@ class Apart:
         with self._lock:
             if self._stopping or self._count >= self._most or time.monotonic() < self._failed + _PAUSE:
                 return
-            starter = threading.Thread(target=self._start, name="apart-start", daemon=True)
+            starter = threading.Thread(target=self._start, name="worker-start", daemon=True)
             try:
                 starter.start()
             except RuntimeError:  # the system has no more threads
-                self._note_failure("a separate process did not start", exc_info=True)
+                self._note_failure("a worker process did not start", exc_info=True)
                 return
             self._count += 1
             self._starters.add(starter)
@@ -132,7 +132,7 @@ class Apart:
             _end(process)
             self._count -= 1
             ended = "" if process is None else f": it ended with {process.returncode}"
-            self._note_failure(f"a separate process did not start{ended}", exc_info=error)
+            self._note_failure(f"a worker process did not start{ended}", exc_info=error)
 
     def _note_failure(self, words: str, **about: Any) -> None:
         self._failures, self._failed = self._failures + 1, time.monotonic()
@@ -186,12 +186,12 @@ class Apart:
                     raise Refusal("busy", "the request was not read in time: try again in a moment", wait=5)
                 raise too_much()
         if found is None:
-            raise RuntimeError("a separate process ended before it answered: see the lines above")
+            raise RuntimeError("a worker process ended before it answered: see the lines above")
         about, parts = found
         if "refusal" in about:
             raise Refusal(**about["refusal"])
         if "failed" in about:
-            raise RuntimeError(f"a separate process failed: {about['failed']}")
+            raise RuntimeError(f"a worker process failed: {about['failed']}")
         return about, parts
 
     def _asked(
@@ -227,7 +227,7 @@ class Apart:
 
 
 def _started(about: dict[str, Any]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "neverseen.service.edge.apart_process", json.dumps(about)]
+    command = [sys.executable, "-P", "-m", "neverseen.service.edge.worker_process", json.dumps(about)]
     paths = [str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]  # the same code as here
     environment = os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
