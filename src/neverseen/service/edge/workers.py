@@ -63,6 +63,7 @@ class Workers:
         self._lock = threading.Lock()
         self._count = 0  # processes: idle, at work, and those that are being started
         self._starters: set[threading.Thread] = set()
+        self._wanted = 0  # those who wait for a process
         self._failures, self._failed = 0, -math.inf  # starts that failed, and when the last one did
         self._stopping = False
 
@@ -70,6 +71,8 @@ class Workers:
         """Start a process in the background, unless there are enough, or one has just failed to start."""
         with self._lock:
             if self._stopping or self._count >= self._most or time.monotonic() < self._failed + _PAUSE:
+                return
+            if len(self._starters) >= max(1, self._wanted):  # all who wait for one will get one
                 return
             starter = threading.Thread(target=self._start, name="worker-start", daemon=True)
             try:
@@ -142,6 +145,15 @@ class Workers:
     def _take(self) -> subprocess.Popen[bytes]:
         """Return a process that can be asked, as soon as there is one; refuse if there is none, and none starts."""
         before = self._failures
+        with self._lock:
+            self._wanted += 1
+        try:
+            return self._taken(before)
+        finally:
+            with self._lock:
+                self._wanted -= 1
+
+    def _taken(self, before: int) -> subprocess.Popen[bytes]:
         while True:
             if self._idle.empty():
                 self.prepare()
