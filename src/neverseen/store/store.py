@@ -66,7 +66,7 @@ def open_store(
     write : bool
         Whether to change it. One process at a time may; those that only read see what is published.
     """
-    return Store(Path(folder), backbone, keys, write, choose(hardware), clock)
+    return Store(Path(folder).absolute(), backbone, keys, write, choose(hardware), clock)
 
 
 class Store:
