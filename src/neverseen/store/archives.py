@@ -16,11 +16,12 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError
+from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError, StoreDamagedError
 from neverseen.io.files import sync_folder
 from neverseen.proof.keys import Keyring
 from neverseen.store.description import NAME, Description
-from neverseen.store.store import open_store
+from neverseen.store.snapshots import files_of
+from neverseen.store.store import Store, open_store
 
 LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")
@@ -61,12 +62,11 @@ def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], 
         try:
             with os.fdopen(handle, "wb") as raw:
                 _copy_ledger(folder / LEDGER, copied)
-                with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                    for path in sorted(folder.rglob("*")):
-                        name = path.relative_to(folder).as_posix()
-                        if path.is_file() and name != LEDGER and _NAME.fullmatch(name):
-                            archive.add(path, name, recursive=False, filter=_anonymous)
-                    archive.add(copied, LEDGER, recursive=False, filter=_anonymous)
+                # Links are followed: what is imported elsewhere must not point to this machine.
+                with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as archive:
+                    for name in _files(model):
+                        source = copied if name == LEDGER else folder / name
+                        archive.add(source, name, recursive=False, filter=_anonymous)
                 raw.flush()
                 os.fsync(raw.fileno())
             Path(partial).rename(file)
@@ -75,6 +75,22 @@ def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], 
             Path(copied).unlink(missing_ok=True)
             Path(partial).unlink(missing_ok=True)
     return digest
+
+
+def _files(model: Store) -> list[str]:
+    """Return the files of a store by their names in its folder; raise unless all that it needs are there."""
+    folder = model.folder
+    places = [folder, *(folder / name for name in FOLDERS if (folder / name).is_dir())]
+    listed = {path.relative_to(folder).as_posix(): path for place in places for path in place.iterdir()}
+    found = [name for name, path in listed.items() if _NAME.fullmatch(name) and (path.is_file() or path.is_symlink())]
+    snapshot, published = model.ledger.meta("snapshot") or "", model.published_number
+    needed = [NAME, *REQUIRED, *(f"sums/{name}" for name in files_of(folder / "sums", snapshot))]
+    needed += [f"certificates/{number:08}.json" for number in range(1, published + 1)]
+    needed += [f"versions/{published:08}.safetensors"] if published else []
+    missing = [name for name in {*found, *needed} if not (folder / name).is_file()]
+    if missing:
+        raise StoreDamagedError(f"{folder / min(missing)} is missing, or is a link to nothing: restore it from a copy")
+    return sorted(found)
 
 
 def _copy_ledger(source: Path, target: str) -> None:
