@@ -6,12 +6,14 @@ that name. Then sums and certificates go into the other store, or a seal passes 
 
 from __future__ import annotations
 
+import gc
 import shutil
 from pathlib import Path
 
 import pytest
 
-from neverseen import store
+from neverseen import AnalyticClassifier, store
+from neverseen.backbones import Cached
 from neverseen.store.description import Description
 from tests.store.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, new, opened
 
@@ -56,3 +58,36 @@ def test_a_store_finds_a_ledger_that_was_named_by_a_relative_path(
     monkeypatch.chdir(there)
     with opened(here / "t") as again:
         assert again.ledger.total() == 0
+
+
+@pytest.mark.parametrize("by", ["path", "variable"])
+def test_what_is_forgotten_leaves_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEVERSEEN_CACHE", "kept")
+    cache = Cached(BACKBONE, "kept") if by == "path" else Cached(BACKBONE)
+    with store.create(tmp_path / "s", cache, classifier(), keys=KEYS) as made:
+        receipts = made.learn(ROWS[:4], LABELS[:4])
+        assert len(cache) == 4
+        monkeypatch.chdir("else")
+        made.forget(receipts[:1])
+        made.seal()
+    assert not any((tmp_path / "else").iterdir())
+    monkeypatch.chdir(tmp_path)
+    assert len(cache) == 3
+    for path in (tmp_path / "kept").rglob("*"):
+        assert path.is_dir() or ROWS[0].astype("<f4").tobytes() not in path.read_bytes()
+
+
+def test_class_sums_stay_in_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path)
+    learner = AnalyticClassifier(track_classes=True, class_folder="sums", hardware="numpy")
+    learner.partial_fit(ROWS[:4], LABELS[:4])
+    monkeypatch.chdir("else")
+    learner.partial_fit(ROWS[4:8], LABELS[4:8])
+    learner.forget_class(LABELS[0])
+    assert not any((tmp_path / "else").iterdir())
+    del learner
+    gc.collect()
+    assert not any((tmp_path / "sums").iterdir())  # sums of classes tell of samples

@@ -12,6 +12,6 @@ def cache_folder(name: str) -> Path:
     It is inside ``NEVERSEEN_CACHE`` if that is set, else inside ``~/.cache/neverseen``.
     """
     root = os.environ.get("NEVERSEEN_CACHE")
-    folder = (Path(root) if root else Path.home() / ".cache" / "neverseen") / name
+    folder = (Path(root) if root else Path.home() / ".cache" / "neverseen").absolute() / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

@@ -86,7 +86,7 @@ class ClassGrams:
 
     def __init__(self, size: int, folder: str | os.PathLike[str] | None = None) -> None:
         self.size = size
-        self.folder = folder
+        self.folder = None if folder is None else Path(folder).absolute()
         self._packed: dict[str, np.ndarray | Path] = {}
         self._spill: Path | None = None
 
@@ -109,7 +109,7 @@ class ClassGrams:
                 kept.unlink(missing_ok=True)
             return
         narrow = narrowed(packed)
-        self._packed[name] = narrow if self.folder is None else self._write(Path(self.folder), name, narrow)
+        self._packed[name] = narrow if self.folder is None else self._write(self.folder, name, narrow)
 
     def _write(self, folder: Path, name: str, packed: np.ndarray) -> Path:
         if self._spill is None:
