@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,12 @@ class ClassGrams:
         """Return the packed triangle of a class."""
         kept = self._packed[name]
         return np.load(kept, mmap_mode="r", allow_pickle=False) if isinstance(kept, Path) else kept
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raise if what is kept of one of these classes cannot be read; those that are not kept are passed over."""
+        for name in names:
+            if name in self:
+                self.packed(name)
 
     def put(self, name: str, packed: np.ndarray | None) -> None:
         """Set the packed triangle of a class, narrowed; None drops the class."""
