@@ -12,11 +12,12 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import IO
 
-from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError, StoreDamagedError
+from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError, NeverseenError, StoreDamagedError
 from neverseen.io.files import sync_folder
 from neverseen.proof.keys import Keyring
 from neverseen.store.description import NAME, Description
@@ -131,7 +132,9 @@ def read_archive(
         try:
             with tarfile.open(file, mode="r:") as archive:
                 _unpack(archive, partial, file, skipped)
-        except tarfile.TarError as error:
+        except (OSError, MemoryError, NeverseenError):
+            raise
+        except Exception as error:  # what is raised about a damaged header may be almost anything
             raise FileRejectedError(f"{file} is not a readable .tar file: {error}") from error
         if not (partial / NAME).is_file():
             raise FileRejectedError(f"{file} is not a store: there is no {NAME} in it")
@@ -153,28 +156,45 @@ def read_archive(
 
 def _unpack(archive: tarfile.TarFile, folder: Path, source: Path, skipped: Callable[[str], None] | None) -> None:
     """Write the files of an archive; only names that a store's files have are allowed."""
-    members = archive.getmembers()
-    others = [member.name for member in members if member.isreg() and not _NAME.fullmatch(member.name)]
-    if others and skipped is None:
-        few = ", ".join(repr(name[:80]) for name in others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
+    others: list[str] = []
+    for member, content in _members(
+        archive, source
+    ):  # neither compressed nor sparse: the output is no larger than the archive
+        if _NAME.fullmatch(member):
+            if (folder / member).exists():
+                raise FileRejectedError(f"{source} holds {member!r} twice")
+            handle = os.open(folder / member, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as target:
+                shutil.copyfileobj(content, target, 2**20)
+                target.flush()
+                os.fsync(target.fileno())
+        elif skipped is not None:
+            skipped(member)
+        elif len(others) <= SHOWN:
+            others.append(repr(member[:80]))
+    if others:
+        few = ", ".join(others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
         raise FileRejectedError(
             f"{source} holds {few}, which {'is no file' if len(others) == 1 else 'are no files'} of a store. Version "
             "0.1.0 archived every file in the folder: to leave such files out, use --skip-others"
         )
-    for member in members:  # neither compressed nor sparse: the output is no larger than the archive
+
+
+def _members(archive: tarfile.TarFile, source: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield name and content of each file in an archive, which is untrusted."""
+    last = -1
+    while (member := archive.next()) is not None:
+        archive.members.clear()  # or one would be kept for every 512 bytes
+        if member.size < 0 or member.offset <= last:
+            raise tarfile.ReadError("its parts overlap")  # reading it would never end
+        if archive.pax_headers:
+            raise tarfile.ReadError("it has headers for all files")  # each file would get a copy of them
+        last = member.offset
         content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
         if content is None:
             raise FileRejectedError(f"{source} holds {member.name[:80]!r}, which is no file of a store")
-        if skipped is not None and not _NAME.fullmatch(member.name):
-            skipped(member.name)
-            continue
-        if (folder / member.name).exists():
-            raise FileRejectedError(f"{source} holds {member.name!r} twice")
-        handle = os.open(folder / member.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with content, os.fdopen(handle, "wb") as target:
-            shutil.copyfileobj(content, target, 2**20)
-            target.flush()
-            os.fsync(target.fileno())
+        with content:
+            yield member.name, content
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
