@@ -106,6 +106,25 @@ def test_a_label_that_names_no_class_is_told_with_its_line() -> None:
     assert words.startswith("error: learn: fraction.jsonl, line 2: Unknown label type: 0.5 is a number with a fraction")
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("a.tsv", "cat\tmiaow\n"),
+        ("a.txt", "cat\tmiaow\n"),
+        ("a.csv", "cat,miaow\n"),
+        ("a.jsonl", '{"label": "cat", "text": "miaow"}\n'),
+    ],
+)
+def test_a_byte_order_mark_makes_no_second_class(name: str, line: str) -> None:
+    head = "label,text\n" if name.endswith("csv") else ""
+    Path(name).write_text(head + line + line, "utf-8-sig")
+    found = read_source(Path(name), Columns())
+    assert (found.labels, found.samples) == (["cat", "cat"], ["miaow", "miaow"])
+    Path(name).write_text(head + line + "\ufeff" + line, "utf-8-sig")  # files that were joined
+    with pytest.raises(InputError, match=rf"{name}, line {3 if head else 2} begins with a byte order mark"):
+        read_source(Path(name), Columns())
+
+
 def test_a_pipe_is_not_waited_for() -> None:
     run("init", "shop", *INIT)
     run("learn", "shop", lines("rows.jsonl", {}))

@@ -254,13 +254,18 @@ def require_few(source: Path, rows: int) -> None:
 
 
 def lines_of(source: Path, file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file; raise for a line above the limit."""
+    """Yield the lines of a file that was opened as ``utf-8-sig``; raise for a line above the limit.
+
+    A byte order mark that is not at the start of the file is refused: it would become part of a label, an id or a text.
+    """
     number = 0
     try:
         while line := file.readline(LINE_LIMIT):
             number += 1
             if len(line) >= LINE_LIMIT:
                 raise InputError(f"{source}, line {number} is longer than {LINE_LIMIT:,} letters")
+            if line.startswith("\ufeff"):
+                raise InputError(f"{source}, line {number} begins with a byte order mark, as if files had been joined")
             yield line
     except UnicodeDecodeError:
         raise InputError(f"{source} is not text in UTF-8") from None
