@@ -155,6 +155,20 @@ def test_readers_see_what_is_published(tmp_path: Path) -> None:
         assert writer.score(ROWS, LABELS) == model.score(ROWS, LABELS)
 
 
+def test_the_score_tells_labels_apart_as_the_model_does(tmp_path: Path) -> None:
+    names = [1, "1", True, "a"]
+    rows = np.eye(4, 6, dtype=np.float32)
+    with new(tmp_path / "s") as made:
+        made.learn(rows, names)
+        made.publish()
+        assert list(made.predict(rows)) == names
+        assert made.score(rows, names) == 1.0
+        assert made.score(rows, ["1", 1, 1, "never learned"]) == 0.0
+        for labels in (["a"], names[:2], [*names, "a"]):
+            with pytest.raises(InputError, match=f"there are 4 samples and {len(labels)} labels"):
+                made.score(rows, labels)
+
+
 def test_certificates_tell_what_was_forgotten(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:30], LABELS[:30])

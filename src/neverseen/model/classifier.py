@@ -22,7 +22,7 @@ from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model import saving
 from neverseen.model.configuration import Configuration, empty_digest
 from neverseen.model.exact import ExactModel
-from neverseen.model.targets import label_list
+from neverseen.model.targets import label_list, positions_among
 from neverseen.proof.keys import Key
 
 _LOCKS = [threading.RLock() for _ in range(64)]
@@ -220,10 +220,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of samples whose class is predicted right."""
         scores, names = self._scores(X)
-        index = LabelIndex(label_list(y, any_label=True))
-        check_consistent_length(scores, index.positions, sample_weight)
-        held = {name: position for position, name in enumerate(names)}
-        truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
+        truth = positions_among(names, y)
+        check_consistent_length(scores, truth, sample_weight)
         return float(np.average(scores.argmax(axis=1) == truth, weights=sample_weight))
 
     # -- what the model is -------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.labels import require_classes
+from neverseen.labels import LabelIndex, require_classes
 
 
 def label_list(y: Any, any_label: bool = False) -> list[Any]:
@@ -25,3 +25,10 @@ def label_list(y: Any, any_label: bool = False) -> list[Any]:
     if not any_label:
         require_classes(labels)
     return labels
+
+
+def positions_among(classes: list[str], y: Any) -> np.ndarray:
+    """Return, for each label, the position of its canonical text among classes; -1 if it is not there."""
+    index = LabelIndex(label_list(y, any_label=True))
+    held = {name: position for position, name in enumerate(classes)}
+    return np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]

@@ -36,6 +36,7 @@ from neverseen.io.tensorfile import demand, pack, unpack
 from neverseen.labels import as_array, from_text, in_class_order
 from neverseen.model.configuration import Configuration, model_digest
 from neverseen.model.exact import CHUNK_ROWS, ExactModel
+from neverseen.model.targets import positions_among
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
 FORMAT = "neverseen-version-1"
@@ -128,6 +129,13 @@ class Version:
         best = self.scores(quantised).argmax(axis=1)
         labels: np.ndarray = as_array([from_text(name) for name in self.classes])[best]
         return labels
+
+    def score(self, quantised: np.ndarray, labels: Any) -> float:
+        """Return the share of samples whose class is predicted right. Labels are compared by their canonical texts."""
+        best, truth = self.scores(quantised).argmax(axis=1), positions_among(self.classes, labels)
+        if len(best) != len(truth):
+            raise InputError(f"there are {len(best)} samples and {len(truth)} labels: give each sample its label")
+        return float(np.mean(best == truth))
 
     def check(self, statistics: Statistics) -> None:
         """Raise `CertificateRejectedError` unless these are the correctly rounded weights of these sums.

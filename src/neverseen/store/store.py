@@ -359,7 +359,7 @@ class Store:
 
     def score(self, samples: Any, labels: Any) -> float:
         """Return the share of samples whose class the published version predicts right."""
-        return float(np.mean(self.predict(samples) == np.asarray(labels)))
+        return self.version().score(quantise(features_of(self.backbone, samples)), labels)
 
     def digest(self) -> str:
         """Return the digest of all that is held, published or not; for readers, of the published version."""
