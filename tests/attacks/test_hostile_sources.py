@@ -125,6 +125,31 @@ def test_a_byte_order_mark_makes_no_second_class(name: str, line: str) -> None:
         read_source(Path(name), Columns())
 
 
+def test_names_of_columns_are_counted_while_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "COLUMN_LIMIT", 50)
+    lines = [json.dumps({"text": "a", "label": "b", f"k{row}": 1}) for row in range(49)]
+    Path("names.jsonl").write_text("\n".join([*lines, "no JSON"]), "utf-8")
+    with pytest.raises(InputError, match=r"names\.jsonl has 51 columns; at most 50 are read"):
+        read_source(Path("names.jsonl"), Columns())
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_many_names_of_columns_take_no_time_together(kind: str) -> None:
+    """One pass over all names for each name would take half a minute or more."""
+    count, path = (80_000 if kind == "csv" else 40_000), Path(f"names.{kind}")
+    if kind == "csv":
+        path.write_text("label," + ",".join(f"f{place}" for place in range(count)) + "\n", "utf-8")
+    else:
+        path.write_text("".join(f'{{"text":"a","label":"b","k{row}":1}}\n' for row in range(count)), "utf-8")
+    before = time.process_time()
+    if kind == "csv":
+        with pytest.raises(InputError, match=r"there are no samples in names\.csv"):
+            read_source(path, Columns())
+    else:
+        assert len(read_source(path, Columns())) == count
+    assert time.process_time() - before < 10
+
+
 def test_a_pipe_is_not_waited_for() -> None:
     run("init", "shop", *INIT)
     run("learn", "shop", lines("rows.jsonl", {}))

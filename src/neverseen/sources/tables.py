@@ -113,10 +113,9 @@ class Heads:
         takes: Takes | None,
         lines: Mapping[str, int] | None = None,
     ) -> None:
+        require_narrow(source, len(heads))
         if len(set(heads)) != len(heads):
             raise InputError(f"{source} has two columns of the same name, or no header line")
-        if len(heads) > COLUMN_LIMIT:
-            raise InputError(f"{source} has {len(heads):,} columns; at most {COLUMN_LIMIT:,} are read")
         if takes is not None and takes.kind == "images":
             raise InputError(f"{source} is a table, and {takes}: give a folder of images, or one image")
         self.special = special_columns(source, heads, columns, ("label", "id", "owner", "text"), lines)
@@ -251,6 +250,12 @@ def require_few(source: Path, rows: int) -> None:
     """Raise if there are more rows than are read at a time."""
     if rows > ROW_LIMIT:
         raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: use fewer at a time")
+
+
+def require_narrow(source: Path, columns: int) -> None:
+    """Raise if there are more columns than are read."""
+    if columns > COLUMN_LIMIT:
+        raise InputError(f"{source} has {columns:,} columns; at most {COLUMN_LIMIT:,} are read")
 
 
 def lines_of(source: Path, file: TextIO) -> Iterator[str]:
