@@ -15,6 +15,7 @@ import sys
 import tarfile
 import time
 import timeit
+import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from neverseen import AnalyticClassifier, InputError, RandomProjection, store
 from neverseen.backbones import Images, OnnxBackbone, Precomputed
 from neverseen.backbones.recipes import FILE
 from neverseen.labels import has_surrogates
-from neverseen.sources import tables
+from neverseen.sources import parquet_files, tables
 from neverseen.sources.samples import read_source
 from neverseen.sources.tables import Columns
 from tests.cli.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
@@ -521,6 +522,40 @@ def test_a_repeated_text_costs_as_much_as_one(typed: bool, monkeypatch: pytest.M
     found = read_source(Path("same.parquet"), tables.Columns(), takes=TEXTS)
     assert (len(found), set(found.samples), set(found.labels or ())) == (3 * 4096, {"x" * 2**10}, {"a"})
     assert len(looked) == len({id(text) for text in found.samples}) == 1
+
+
+def listed_zeros(name: str, rows: int, width: int) -> tables.Takes:
+    """Write a small file of many features, in lists, and return the store's words for it."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    lists = arrow.FixedSizeListArray.from_arrays(arrow.array(np.zeros(rows * width, np.float32)), width)
+    parquet.write_table(arrow.table({"label": ["a"] * rows, "row": lists}), name, compression="zstd")
+    assert Path(name).stat().st_size < 2**12
+    return tables.Takes("features", width, "shop", "rows")
+
+
+def test_lists_of_features_take_no_more_memory_than_the_features() -> None:
+    takes = listed_zeros("rows.parquet", 2000, 384)
+    tracemalloc.start()
+    try:
+        found = read_source(Path("rows.parquet"), Columns(), takes=takes)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.samples.shape == (2000, 384)
+    assert most < 2.5 * found.samples.nbytes
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_small_file_does_not_become_large_features(monkeypatch: pytest.MonkeyPatch, lists: bool) -> None:
+    monkeypatch.setattr(parquet_files, "_FREE_BYTES", 2**18, raising=False)
+    monkeypatch.setattr(parquet_files, "_TIMES", 10, raising=False)
+    takes = listed_zeros("large.parquet", 3000, 16)
+    if not lists:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        zeros = {f"f{place}": np.zeros(3000, np.float32) for place in range(16)}
+        parquet.write_table(arrow.table({"label": ["a"] * 3000, **zeros}), "large.parquet")
+    with pytest.raises(InputError, match=r"large\.parquet holds too much to be read at once"):
+        read_source(Path("large.parquet"), Columns(), takes=takes)
 
 
 def test_a_parquet_file_is_read_in_a_new_process() -> None:

@@ -18,8 +18,8 @@ from neverseen.proof.receipts import TEXT_LIMIT
 
 ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
-BYTE_LIMIT = 2**36
-"""Bytes of a decompressed file."""
+BYTE_LIMIT = 2**34
+"""Bytes of a decompressed file, and of what it comes to in memory."""
 TEXTS_LIMIT = 2**30
 """Bytes of all texts, labels, ids and owners of a Parquet file, counted as often as they come."""
 LINE_LIMIT = 2**24
