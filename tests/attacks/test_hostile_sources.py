@@ -558,6 +558,32 @@ def test_a_small_file_does_not_become_large_features(monkeypatch: pytest.MonkeyP
         read_source(Path("large.parquet"), Columns(), takes=takes)
 
 
+@pytest.mark.parametrize("name", ["label", "id", "owner", "text"])
+@pytest.mark.parametrize("kind", ["lists", "long lists", "structs", "times"])
+def test_labels_ids_owners_and_texts_are_no_lists(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    zeros = arrow.array(np.zeros(3 * 10**5, np.int8))
+    cells = {
+        "lists": [["x", "y"]] * 3,
+        "long lists": arrow.FixedSizeListArray.from_arrays(zeros, 10**5),
+        "structs": [{"a": 1}] * 3,
+        "times": arrow.array([0, 1, 2], arrow.timestamp("s")),
+    }
+    good = {"label": ["a", "b", "c"], "id": [1, 2, 3], "owner": ["x", "y", "z"], "text": ["a", "b", "c"]}
+    parquet.write_table(arrow.table(good | {name: cells[kind]}), "odd.parquet")
+
+    def never(*_: Any, **__: Any) -> NoReturn:
+        raise AssertionError("it was read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet.ParquetFile, "iter_batches", never)
+        with pytest.raises(InputError, match=rf"odd\.parquet: the column '{name}' holds .*, not texts or numbers"):
+            read_source(Path("odd.parquet"), Columns(), takes=TEXTS)
+    if name == "id":  # to predict, ids are only names
+        found = read_source(Path("odd.parquet"), Columns(told_apart=False), takes=TEXTS)
+        assert found.names == ["row 1", "row 2", "row 3"]
+
+
 def test_a_parquet_file_is_read_in_a_new_process() -> None:
     """Parts of pyarrow that others have imported are not there."""
     repeated("same.parquet", "x", 3, typed=False)

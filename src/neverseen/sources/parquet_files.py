@@ -35,7 +35,7 @@ def read_parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples
             if size > tables.BYTE_LIMIT or about.num_rows > tables.ROW_LIMIT or about.num_columns > tables.COLUMN_LIMIT:
                 raise _too_much(source)
             _require_room(source, about.num_rows, len(heads.features))
-            read = columns.read(heads.special)
+            read = _readable(source, schema, columns.read(heads.special), columns, arrow.types)
         beside: dict[str, list[Any]] = {name: [] for name in read.values()}
         # A text that is repeated is in the file once, and so it is in memory.
         with parquet.ParquetFile(source, read_dictionary=list(beside)) as file:
@@ -90,6 +90,26 @@ def _require_numbers(source: Path, schema: Any, heads: tables.Heads, takes: Take
             raise tables.not_a_feature(str(source), name, str(kind), takes)
     heads.require_width(source, takes)
     return False
+
+
+def _readable(source: Path, schema: Any, read: dict[str, str], columns: Columns, types: Any) -> dict[str, str]:
+    """Return the columns to read beside features; raise if one holds neither texts nor numbers, such as lists."""
+
+    def is_plain(kind: Any) -> bool:
+        if types.is_dictionary(kind):
+            return is_plain(kind.value_type)
+        texts = types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind)
+        raw = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+        return bool(texts or raw or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+    kept = {}
+    for what, name in read.items():
+        kind = schema.field(name).type
+        if is_plain(kind):
+            kept[what] = name
+        elif what != "ids" or columns.told_apart:  # or the row is its name
+            raise InputError(f"{source}: the column {name!r} holds {kind}, not texts or numbers")
+    return kept
 
 
 def _batches(
