@@ -184,7 +184,7 @@ def _members(archive: tarfile.TarFile, source: Path) -> Iterator[tuple[str, IO[b
     """Yield name and content of each file in an archive, which is untrusted."""
     last = -1
     while (member := archive.next()) is not None:
-        archive.members.clear()  # or one would be kept for every 512 bytes
+        archive.members.clear()  # type: ignore[attr-defined]  # or one would be kept for every 512 bytes
         if member.size < 0 or member.offset <= last:
             raise tarfile.ReadError("its parts overlap")  # reading it would never end
         if archive.pax_headers:
