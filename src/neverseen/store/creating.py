@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from neverseen.backbones import Backbone
 from neverseen.backbones.recipes import recipe_of, require_recipe
 from neverseen.engine.statistics import Statistics
+from neverseen.errors import ConfigurationError
 from neverseen.hardware import Hardware, choose
 from neverseen.io.files import sync_folder
 from neverseen.ledger import Ledger, in_file
@@ -64,6 +65,8 @@ def create(
     place = Path(folder).absolute()  # the process may change its working folder while the store is open
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise FileExistsError(f"{place} already exists: open it with store.open, or choose another folder")
+    if place.exists() and place.samefile(Path()):
+        raise ConfigurationError(f"{place} is the working folder, which stays as it is: name a new folder in it")
     if ledger is not None:
         ledger = absolute_url(ledger)
     settings = AnalyticClassifier() if classifier is None else classifier
