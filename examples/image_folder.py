@@ -1,6 +1,7 @@
 """Learn a folder of images, one subfolder for each class; then forget one person's images by their receipts.
 
-Needs the extra `images`. Run it with a folder of your own, or without: then it makes one of 60 handwritten digits.
+Needs the extra `images`. Give it your own folder, with files such as `cat/ada-14.png` (class `cat`, owner `ada`).
+Without one, it makes a folder of 60 handwritten digits.
 """
 
 import sys
@@ -35,7 +36,7 @@ model = ForgettingModel()  # EfficientNet-Lite0, pre-trained on ImageNet
 receipts = model.learn(paths, labels, ids=ids, owners=owners)
 print(f"learned {len(model)} images of {len(model.classes_)} classes")
 
-# Ada wants her images forgotten. She needs her receipts: no image, and no network.
+# Ada wants her images forgotten. Her receipts are enough: no image and no network is needed.
 hers = [receipt for receipt, owner in zip(receipts, owners, strict=True) if owner == owners[0]]
 model.forget(hers)
 print(f"forgot {len(hers)} images of {owners[0]}; {len(model)} are left")

@@ -1,6 +1,6 @@
 """Repair wrong labels: find suspects, forget them by receipt, learn them again with the right label.
 
-The repaired model is, bit for bit, the one that had the right labels from the start.
+The repaired model is bit for bit the one that had the repaired labels from the start.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ model = ForgettingModel(Precomputed(64), settings)
 receipts = model.learn(X, given, ids=range(len(X)))
 print(f"{wrong.sum()} of {len(X)} labels are wrong: test accuracy {model.score(X_test, y_test):.3f}")
 
-# Suspects: samples that the model itself would label otherwise. A person looks at them; here, `truth` is that person.
+# Suspects: samples for which the model predicts another label. A person checks them; here, `truth` is that person.
 for _ in range(5):
     suspects = np.flatnonzero(model.predict(X) != given)
     confirmed = [row for row in suspects if given[row] != truth[row]]

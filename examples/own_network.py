@@ -1,7 +1,7 @@
 """Use a PyTorch network of your own as the backbone, and keep it in a store.
 
-Needs PyTorch. The network here has random weights, so that the example needs no download: what it shows is exact
-forgetting, not accuracy. For a pre-trained network from timm, replace `network()` and `Images(...)` by
+Needs PyTorch. The network has random weights, so there is nothing to download: the example shows exact forgetting, not
+accuracy. For a pre-trained network from timm, use this backbone instead:
 
     backbone = TorchBackbone.from_timm("mobilenetv3_small_100")
 """
@@ -39,7 +39,7 @@ with store.create(folder, backbone, settings) as made:
     receipts = made.learn(images, labels)
     made.publish()
 
-# A store keeps no code. So it must be given its network again, and refuses any other.
+# A store keeps no code, so give it the network again. It refuses any other network.
 with store.open(folder, backbone=TorchBackbone(network(), Images(size=16), name="tiny-convolutions")) as opened:
     opened.forget(receipts[:50])
     certificate = opened.seal()

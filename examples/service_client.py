@@ -1,4 +1,4 @@
-"""Run the service, and use it from Python: learn, predict, forget, and check the certificate on your own side.
+"""Run the service, and use it from Python: learn, predict, forget, and check the certificate yourself.
 
 Needs the extras `service` and `client`.
 """
@@ -21,7 +21,7 @@ folder = Path(tempfile.mkdtemp()) / "shop"
 
 
 def neverseen(*words: str) -> str:
-    """Run a command of the package, as in a shell; return what it prints."""
+    """Run a command of the package, as in a shell, and return its output."""
     command = [sys.executable, "-m", "neverseen.cli", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -41,7 +41,7 @@ with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
 
             request = client.wait(client.forget(learned.receipts[:20]))
             certificate = client.certificate(request.certificate or 0)
-            # On this side, with the key that `init` printed. The receipt stays here.
+            # This check runs here, with the public key that `init` printed. The receipt is not sent.
             client.check(certificate, public_key=about["public_key"], receipt=learned.receipts[0])
             print(f"certificate {certificate.number} lists the receipt as forgotten")
             digest = client.model().digest

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The service with curl: learn, predict, forget, and check the certificate without asking the service.
-# Needs the extra `service`, curl and jq. PORT chooses another port than 8080.
+# Needs the extra `service`, curl and jq. To use another port than 8080, set PORT.
 set -euo pipefail
 cd "$(mktemp -d)"
 URL=http://127.0.0.1:${PORT:=8080}
@@ -34,12 +34,12 @@ jq '{receipts: [.receipts[0]]}' learned.json > receipt.json
 ask /v1/forget --data @receipt.json > forgotten.json
 published "$(jq --raw-output .request.id forgotten.json)"
 
-echo "-- the certificate, checked here: the receipt does not leave this machine"
+echo "-- check the certificate here: the receipt does not leave this machine"
 curl --silent --show-error --fail "$URL/v1/certificates/2" > second.json
 jq --compact-output '{receipt: .receipts[0]}' learned.json > mine.jsonl
 neverseen verify mine second.json --receipt mine.jsonl --public-key "$(jq --raw-output .public_key about.json)"
 
-echo "-- a model that learns what is left, from scratch, is the published one, bit for bit"
+echo "-- learn what is left from scratch: bit for bit the published model"
 printf '%s\n' label,a,b,c,d dog,0,1,0.5,0 cat,0.5,0,1,0 > left.csv
 neverseen verify retrain shop left.csv | tee retrained.txt
 DIGEST=$(ask /v1/model | jq --raw-output .digest)

@@ -20,7 +20,7 @@ def classifier() -> AnalyticClassifier:
     return AnalyticClassifier(RandomProjection(512), gamma=2**14)
 
 
-# Wrong: the scaler's means are means over all wines, those that will be forgotten too.
+# Wrong: the scaler's means include the wines that will be forgotten.
 wrong = make_pipeline(StandardScaler(), classifier()).fit(X, y)
 wrong[-1].forget(wrong[:-1].transform(X[:10]), y[:10])
 never = make_pipeline(StandardScaler(), classifier()).fit(X[10:], y[10:])
@@ -35,7 +35,7 @@ never_saw = classifier().fit(scaler.transform(X[10:]), y[10:])
 print("scaler fitted on a base set: equal to never seen?", model.digest() == never_saw.digest())
 assert model.digest() == never_saw.digest()
 
-# Each row is scaled to one length first, so that a column of large numbers drowns all others: scaling matters here.
+# The classifier scales each row to a fixed length, so a column of large numbers hides the others. Scaling matters here.
 unscaled = classifier().fit(X[10:], y[10:])
 print(f"test accuracy: {unscaled.score(X_test, y_test):.3f} without scaling, ", end="")
 print(f"{model.score(scaler.transform(X_test), y_test):.3f} with")

@@ -1,4 +1,4 @@
-"""Learn texts from a CSV file, sort new ones, and forget what one customer wrote.
+"""Learn texts from a CSV file, sort new ones, and forget the texts of one customer.
 
 Needs the extra `text`.
 """
@@ -29,14 +29,14 @@ texts = [row["text"] for row in rows]
 topics = [row["topic"] for row in rows]
 customers = [row["customer"] for row in rows]
 
-# With few samples, a smaller gamma: see "How to choose gamma".
+# Few samples need a smaller gamma: see docs/how-to/gamma.md.
 settings = AnalyticClassifier(RandomProjection(512), gamma=2**10)
 model = ForgettingModel(minilm(), settings)  # all-MiniLM-L6-v2, pre-trained on sentence pairs
 receipts = model.learn(texts, topics, owners=customers)
 for question in ("Where is my card?", "I forgot my password"):
     print(f"{question} -> {model.predict([question])[0]}")
 
-# Ada leaves. Her receipts are enough; her texts need not be shown again.
+# Ada leaves. Her receipts are enough: nobody needs her texts again.
 model.forget([receipt for receipt in receipts if model.read_receipt(receipt)["owner"] == "ada"])
 print(f"{len(model)} of {len(rows)} texts are left")
 

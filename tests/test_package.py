@@ -46,7 +46,7 @@ def test_public_face() -> None:
 def test_optional_libraries_stay_unimported() -> None:
     """In one process, from the module that needs least to the one that needs most."""
     steps = {
-        "neverseen": [*OPTIONAL, "scipy", "sklearn"],
+        "neverseen": [*OPTIONAL, "numpy", "scipy", "sklearn"],
         "neverseen.tracking": ["torch", "scipy", "sklearn"],
         "neverseen.model.forgetting": OPTIONAL,
         "neverseen.checks": OPTIONAL,
@@ -75,7 +75,7 @@ def test_looking_at_a_store_imports_nothing_heavy(tmp_path: Path) -> None:
 
 def test_late_names_are_there() -> None:
     """After ``import neverseen`` alone."""
-    names = {*neverseen.__all__, *neverseen._LATE}
+    names = {*neverseen.__all__, *neverseen._LATE, *neverseen._ROOMS}
     script = (
         f"import neverseen; names = {sorted(names)!r}; print(set(names) <= set(dir(neverseen)), "
         "all(hasattr(neverseen, name) for name in names), set(names) <= set(vars(neverseen)))"

@@ -246,11 +246,11 @@ ONE, TWO = np.ones((1, 3)), np.ones((1, 2))
         ),
         (
             lambda: tracking.learn(I3, Z32, [[1, np.nan, 0]], TWO),
-            "features has entries that are not finite: make it anew without their samples",
+            "features has entries that are not finite: make it again without these samples",
         ),
         (
             lambda: tracking.to_sums(I3, Z32 + np.inf, 1),
-            "W has entries that are not finite: make it anew without their samples",
+            "W has entries that are not finite: make it again without these samples",
         ),
         (
             lambda: tracking.forget_class(I3, Z32, Z32, None, 0),

@@ -80,6 +80,7 @@ _LATE = {
     "Identity": "encoding",
     "RandomProjection": "encoding",
 }
+_ROOMS = ("backbones", "checks", "client", "encoding", "hardware", "holdings", "ledger", "service", "store", "tracking")
 
 if TYPE_CHECKING:
     from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
@@ -91,6 +92,8 @@ else:
         """Return a name that is not here yet, and keep it."""
         from importlib import import_module
 
+        if name in _ROOMS:
+            return import_module(f"neverseen.{name}")
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found = getattr(import_module(f"neverseen.{_LATE[name]}"), name)
@@ -98,4 +101,4 @@ else:
 
     def __dir__() -> list[str]:
         """Return all names, those that are not here yet too."""
-        return sorted({*globals(), *_LATE})
+        return sorted({*globals(), *_LATE, *_ROOMS})

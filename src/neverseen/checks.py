@@ -1,6 +1,6 @@
-"""Contract checks: what is asked of an encoder, a backbone, a hardware or a database, for you to run on your own.
+"""Contract checks for your own encoder, backbone, hardware or database.
 
-Each check has a name and stops at the first thing that is wrong, with a `CheckFailedError` that says what to do::
+Each check has a name. It stops at the first fault, with a `CheckFailedError` that says what to do::
 
     from neverseen.checks import check_encoder, yield_checks
 
@@ -10,7 +10,7 @@ Each check has a name and stops at the first thing that is wrong, with a `CheckF
     def test_my_encoder(check):                                  # or each as a test of its own
         check()
 
-Passing them does not prove that a thing is right. The package runs the same checks on its own kinds.
+Passing all checks does not prove that your class is right. The package runs the same checks on its own classes.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from neverseen.labels import canonical_json
 
 if TYPE_CHECKING:
     from neverseen.ledger import Ledger, SampleRow
+
+__all__ = ["Check", "check_backbone", "check_database", "check_encoder", "check_hardware", "yield_checks"]
 
 Run = Callable[..., None]
 
@@ -69,9 +71,9 @@ def yield_checks(thing: Encoder | Backbone | HardwareOf[Any] | str, samples: Any
     Parameters
     ----------
     thing : Encoder, Backbone, hardware, or the URL of a database
-        The database must be empty, and is left with the tables of a ledger.
+        The database must be empty. Afterwards it has the tables of a ledger.
     samples : list, optional
-        Three or more for a backbone, all different; none are needed for features or texts. A cache must be empty.
+        For a backbone: three or more different samples. Not needed for features or texts. A cache must be empty.
     """
     if isinstance(thing, Backbone):
         made = _samples_of(thing) if samples is None else list(samples)
@@ -89,7 +91,7 @@ def _run_all(thing: Any, samples: Any = None) -> None:
 
 
 def check_encoder(encoder: Encoder) -> None:
-    """Run all checks of an encoder; raise `CheckFailedError` at the first that it does not pass.
+    """Run all checks of an encoder; raise `CheckFailedError` at the first that fails.
 
     Examples
     --------
@@ -112,7 +114,7 @@ def check_hardware(hardware: HardwareOf[Any]) -> None:
 
 
 def check_database(url: str) -> None:
-    """Run all checks of a kind of database on an empty one; see `yield_checks`."""
+    """Run all checks of a kind of database, on an empty database; see `yield_checks`."""
     _run_all(url)
 
 
@@ -329,13 +331,13 @@ def _products_are_exact(hardware: Hardware) -> None:
         product = CodeMatrix(right, hardware).after(hardware.array(left))
         _same(hardware.numpy(product), wide @ right, f"int8_matmul of {rows} by {inner} by {columns} is wrong")
         _same(hardware.numpy(gram(hardware.array(left), hardware)), wide.T @ wide, "int8_gram is wrong")
-        places = np.arange(rows) % 3
-        sums = [wide[places == place].sum(axis=0) for place in range(3)]
-        _same(hardware.numpy(class_sums(hardware.array(left), places, 3, hardware)), sums, "class_sums is wrong")
-    wide, vector = _numbers(9, 30, most=2**62), _numbers(30, most=2**62, seed=8)
-    found = hardware.numpy(hardware.wrapping_matvec(hardware.array(wide), hardware.array(vector)))
-    with np.errstate(over="ignore"):
-        _same(found, (wide * vector).sum(axis=1), "wrapping_matvec must be right modulo 2**64")
+        found = hardware.numpy(class_sums(hardware.array(left), np.arange(rows) % 3, 3, hardware))
+        _same(found, [wide[place::3].sum(axis=0) for place in range(3)], "class_sums is wrong")
+    wide, block = _numbers(9, 35, most=2**62), _numbers(35, 9, most=2**62, seed=8)
+    found = hardware.numpy(hardware.wrapping_matvec(hardware.array(wide), hardware.array(block[:, 0])))
+    _same(found, wide @ block[:, 0], "wrapping_matvec must be right modulo 2**64")
+    found = hardware.numpy(hardware.symmetric_product(hardware.array(wide.T @ wide), hardware.array(block)))
+    _same(found, wide.T @ wide @ block, "symmetric_product must be right modulo 2**64")
 
 
 def _weights_are_those_of_numpy(hardware: Hardware) -> None:
@@ -433,11 +435,9 @@ def _scrubbed_and_whole(url: str) -> None:
 
 def _a_ledger_is_not_made_twice(url: str) -> None:
     _made(url).close()
-    try:
+    with suppress(LedgerError):
         _ledger(url, create=True).close()
-    except LedgerError:
-        return
-    raise CheckFailedError("a database that has a ledger must not be made into a new one")
+        raise CheckFailedError("a database that has a ledger must not be made into a new one")
 
 
 _DATABASE: tuple[Run, ...] = (

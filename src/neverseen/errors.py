@@ -1,7 +1,7 @@
-"""What can go wrong, sorted by what the caller can do about it.
+"""The errors of this package, sorted by what the caller can do about them.
 
     NeverseenError
-    ├── InputError (ValueError)             the data handed in is unusable: mend it and call again
+    ├── InputError (ValueError)             the data cannot be used: correct it and call again
     │   ├── LabelError                      a label has no canonical form
     │   ├── IdTakenError                    an id belongs to a sample that is held, or is given twice
     │   └── AmbiguousError                  several samples fit: say which by id or owner, or use the receipts
@@ -24,8 +24,8 @@
     ├── LedgerError (RuntimeError)          the ledger's database cannot be used
     └── HardwareError (RuntimeError)        an exact product came out wrong: do not trust this machine
 
-An error raised by any verb of a model means that the model was left exactly as it was. There is one exception: if
-`Store.learn` is cut off after the samples are on disk, or nobody can tell, what it raises has their `receipts`.
+If a method of a model raises an error, the model is exactly as it was before. The one exception: if `Store.learn` is
+interrupted when the samples are or may be on disk, what it raises has their `receipts`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,21 @@ def warn_of(message: str) -> None:
 
 
 class NeverseenError(Exception):
-    """Base of every error raised on purpose by this package."""
+    """Base of every error raised on purpose by this package.
+
+    Attributes
+    ----------
+    code : str
+        What happened, for programs. The service and its client use the same code for the same failure.
+    """
+
+    code: str = "error"
 
 
 class InputError(NeverseenError, ValueError):
     """The samples or labels handed in cannot be used."""
+
+    code = "invalid_request"
 
 
 class LabelError(InputError, TypeError):
@@ -82,6 +92,8 @@ class IdTakenError(_RowError):
         The row before it that has the same id; None if a sample that is held has it.
     """
 
+    code = "id_taken"
+
     def __init__(self, message: str, row: int, first: int | None = None) -> None:
         super().__init__(message, row)
         self.first = first
@@ -89,6 +101,8 @@ class IdTakenError(_RowError):
 
 class AmbiguousError(_RowError):
     """Several held samples match `row`, and the request does not say which one to forget."""
+
+    code = "ambiguous"
 
 
 class NotLearnedError(NeverseenError, LookupError):
@@ -102,13 +116,17 @@ class NotLearnedError(NeverseenError, LookupError):
         Positions, in the request, of the samples the model does not hold. Empty for a class.
     """
 
+    code = "not_learned"
+
     def __init__(self, message: str, rows: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.rows = rows
 
 
 class FeaturesMovedError(NotLearnedError):
-    """The sample was learned, but what the backbone makes of it now is not what was learned: use its receipt."""
+    """The sample was learned, but the backbone now gives other features for it: use its receipt."""
+
+    code = "features_moved"
 
 
 class ReceiptRejectedError(NeverseenError, ValueError):
@@ -123,6 +141,8 @@ class ReceiptRejectedError(NeverseenError, ValueError):
         have; ``"model"``: given by another model; ``"used"``: no sample is held under it any more; ``"repeated"``:
         listed twice in one request; ``"owner"``: another owner's, where only one owner's were asked for.
     """
+
+    code = "receipt_rejected"
 
     def __init__(self, message: str, row: int, reason: str) -> None:
         super().__init__(message)
@@ -139,6 +159,8 @@ class AlreadyForgottenError(ReceiptRejectedError):
         Its number.
     """
 
+    code = "already_forgotten"
+
     def __init__(self, message: str, row: int, certificate: int) -> None:
         super().__init__(message, row, "used")
         self.certificate = certificate
@@ -147,6 +169,8 @@ class AlreadyForgottenError(ReceiptRejectedError):
 class NotPublishedError(NeverseenError, LookupError):
     """No such version or certificate is published."""
 
+    code = "nothing_published"
+
 
 class CertificateRejectedError(NeverseenError, ValueError):
     """A certificate, or what it vouches for, is not what it should be.
@@ -154,8 +178,10 @@ class CertificateRejectedError(NeverseenError, ValueError):
     Attributes
     ----------
     number : int or None
-        Of the certificate, where it is known.
+        Number of the certificate, if it is known.
     """
+
+    code = "certificate_rejected"
 
     def __init__(self, message: str, number: int | None = None) -> None:
         super().__init__(message)
@@ -163,15 +189,21 @@ class CertificateRejectedError(NeverseenError, ValueError):
 
 
 class CheckFailedError(NeverseenError, AssertionError):
-    """An encoder, a backbone, a hardware or a database does not do what `neverseen.checks` asks of it."""
+    """An encoder, a backbone, a hardware or a database fails a check of `neverseen.checks`."""
+
+    code = "check_failed"
 
 
 class StoreLockedError(NeverseenError, RuntimeError):
     """Another process is writing the store."""
 
+    code = "store_locked"
+
 
 class StoreDamagedError(NeverseenError, RuntimeError):
     """A file of a store is missing, older than the others, or not what was written."""
+
+    code = "store_damaged"
 
 
 class LedgerError(NeverseenError, RuntimeError):
@@ -180,10 +212,12 @@ class LedgerError(NeverseenError, RuntimeError):
     Attributes
     ----------
     uncertain : bool
-        Whether a commit failed, so that the change may have been made or not: open what failed again to see.
+        Whether a commit failed, so that the change may or may not have been made: open the store again to see.
     being_read : bool
-        Whether it has to wait for somebody who reads: nothing failed, and it can be tried again.
+        Whether it only has to wait for a reader: nothing failed, and you can try again.
     """
+
+    code = "ledger_failed"
 
     def __init__(self, message: str, uncertain: bool = False, being_read: bool = False) -> None:
         super().__init__(message)
@@ -194,30 +228,46 @@ class LedgerError(NeverseenError, RuntimeError):
 class ConfigurationError(NeverseenError, ValueError):
     """A setting is invalid, was changed after learning, or differs between two models."""
 
+    code = "invalid_configuration"
+
 
 class UnknownKindError(ConfigurationError):
     """An encoder, a backbone, a hardware or a database is of a kind that nobody registered."""
+
+    code = "unknown_kind"
 
 
 class KeyMissingError(NeverseenError, RuntimeError):
     """The membership key is needed for this and the model was loaded without it."""
 
+    code = "key_missing"
+
 
 class FileRejectedError(NeverseenError, ValueError):
     """A saved file is damaged, foreign, or of a version this package does not read."""
+
+    code = "file_rejected"
 
 
 class IllConditionedError(NeverseenError, ArithmeticError):
     """The system is too ill-conditioned for float64 factors to make progress."""
 
+    code = "ill_conditioned"
+
 
 class LimitError(NeverseenError, OverflowError):
     """A sum or a weight would not fit its integers."""
+
+    code = "limit_reached"
 
 
 class MissingPackageError(NeverseenError, ImportError):
     """An optional package is needed for this and is not installed, or does not import."""
 
+    code = "missing_package"
+
 
 class HardwareError(NeverseenError, RuntimeError):
     """A product failed its check: the hardware or a numerical library computes wrongly."""
+
+    code = "hardware_failed"

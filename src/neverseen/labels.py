@@ -10,13 +10,15 @@ import copy
 import json
 import math
 import re
+import sys
 from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from neverseen.errors import FileRejectedError, LabelError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Label = Hashable
 
@@ -30,6 +32,12 @@ def has_surrogates(text: str) -> bool:
     return _SURROGATE.search(text) is not None
 
 
+def _numpy(kind: str) -> Any:
+    """Return a type of NumPy, or none as long as nobody has imported it: then there are no values of it."""
+    numpy = sys.modules.get("numpy")
+    return () if numpy is None else getattr(numpy, kind)
+
+
 def normalise(label: Any) -> Label:
     """Return the plain Python value that stands for a label.
 
@@ -37,10 +45,11 @@ def normalise(label: Any) -> Label:
 
     Examples
     --------
+    >>> import numpy as np
     >>> normalise(np.int8(3)), normalise(3.0), normalise("cat")
     (3, 3, 'cat')
     """
-    if isinstance(label, np.generic) and label.dtype.kind in "biufUS":  # not dates: their items depend on the unit
+    if isinstance(label, _numpy("generic")) and label.dtype.kind in "biufUS":  # not dates: they depend on the unit
         label = label.item()
     if label is None or isinstance(label, bool):
         return label
@@ -86,8 +95,9 @@ def require_classes(labels: Iterable[Any]) -> None:
     Traceback (most recent call last):
     neverseen.errors.LabelError: Unknown label type: 0.5 is a number with a fraction ...
     """
+    kinds = float, _numpy("floating")
     for label in labels:
-        if not isinstance(label, float | np.floating) or (value := float(label)).is_integer():
+        if not isinstance(label, kinds) or (value := float(label)).is_integer():
             continue
         if math.isnan(value):
             raise LabelError("Input y contains NaN: labels must be finite. Drop those samples or name their class")
@@ -214,6 +224,8 @@ class LabelIndex:
     """
 
     def __init__(self, labels: Iterable[Any]) -> None:
+        import numpy as np
+
         labels = list(labels)
         # Of these two types equal ones are the same label, and different ones are not.
         if all(type(label) is int or type(label) is str for label in labels):
@@ -250,6 +262,8 @@ class LabelIndex:
     @classmethod
     def joined(cls, parts: list[LabelIndex]) -> LabelIndex:
         """Return the index of all samples of several, in order."""
+        import numpy as np
+
         whole = cls([])
         whole.texts = in_class_order({name for part in parts for name in part.texts})
         place = {name: position for position, name in enumerate(whole.texts)}
@@ -269,9 +283,7 @@ def _class_text(label: Label) -> str:
     return _flat_text(label) if isinstance(label, str | int) else text(label)
 
 
-@lru_cache(maxsize=2**12, typed=True)  # True and 1 are not the same
-def _flat_text(label: str | int) -> str:
-    return text(label)
+_flat_text = lru_cache(maxsize=2**12, typed=True)(text)  # True and 1 are not the same
 
 
 def in_class_order(texts: Iterable[str]) -> list[str]:
@@ -286,6 +298,8 @@ def _order_of_text(canonical: str) -> tuple[Any, ...]:
 
 def as_array(labels: Sequence[Label]) -> np.ndarray:
     """Return labels as the array that scikit-learn users expect: typed when they share a kind, else objects."""
+    import numpy as np
+
     kinds = {order_key(label)[0] for label in labels}
     if len(kinds) == 1 and kinds <= {1, 2, 3}:
         typed = np.array(labels)

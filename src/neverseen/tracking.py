@@ -371,7 +371,7 @@ def _matrix(values: Array, name: str, model: Array, *shape: int | str) -> Array:
     if len(got) != 2 or any(n != m for n, m in zip(shape, got, strict=True) if isinstance(n, int)):
         raise ValueError(f"{name} must have shape ({shape[0]}, {shape[1]}), one row per {row}, got {got}")
     if not _finite(matrix):
-        raise ValueError(f"{name} has entries that are not finite: make it anew without their samples")
+        raise ValueError(f"{name} has entries that are not finite: make it again without these samples")
     return matrix
 
 

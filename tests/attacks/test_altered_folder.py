@@ -44,22 +44,6 @@ from tests.attacks.test_rollback import contents, refused
 from tests.store.test_store import IDS, KEYS, LABELS, ROWS, never, new, opened
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sound") / "s"
-    with new(folder) as made:
-        receipts = made.learn(ROWS[:20], LABELS[:20], IDS[:20])
-        made.publish()
-        made.forget(receipts[:2])
-        made.seal()
-    return folder
-
-
-@pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "s"))
-
-
 def noted(folder: Path, key: str, value: str | None = None) -> str:
     """Return a note of the ledger, and put another in its place."""
     with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as ledger:

@@ -37,7 +37,7 @@ from neverseen.model.intake import Intake
 from neverseen.sources.receipts import read_receipts
 from neverseen.store import Store
 from neverseen.store import sums as module
-from neverseen.store.held import LedgerHoldings
+from neverseen.store.ledger_holdings import LedgerHoldings
 from tests.samples import clustered
 
 ROWS, NUMBERS = clustered("after the commit", 6, 4, 2)

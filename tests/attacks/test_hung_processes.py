@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from neverseen.service import Settings, predicting
-from neverseen.service.edge import apart as apart_module
-from neverseen.service.edge.apart import Apart
+from neverseen.service.edge import workers as workers_module
 from neverseen.service.edge.contents import Bounds
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.workers import Workers
 from neverseen.service.writer import queue
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
@@ -38,10 +38,10 @@ def eventually(done: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def stopped(apart: Apart) -> subprocess.Popen[bytes]:
-    """Return the process of `apart`, which is idle, after it was stopped: it lives, and does nothing."""
-    process = apart._idle.get()
-    apart._idle.put(process)
+def stopped(workers: Workers) -> subprocess.Popen[bytes]:
+    """Return the process of `workers`, which is idle, after it was stopped: it lives, and does nothing."""
+    process = workers._idle.get()
+    workers._idle.put(process)
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
     return process
@@ -50,21 +50,21 @@ def stopped(apart: Apart) -> subprocess.Popen[bytes]:
 def test_a_process_that_hangs_is_replaced() -> None:
     async def asked() -> None:
         bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
-        apart = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 1, 8)
+        workers = Workers({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 1, 8)
         body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
         try:
-            await apart.ask("ada", QUESTION, body)
-            process = stopped(apart)
-            apart._patience = 0.2
+            await workers.ask("ada", QUESTION, body)
+            process = stopped(workers)
+            workers._patience = 0.2
             with pytest.raises(Refusal, match="not read in time") as refused:
-                await asyncio.wait_for(apart.ask("ada", QUESTION, body), 60)
+                await asyncio.wait_for(workers.ask("ada", QUESTION, body), 60)
             assert refused.value.code == "busy"
             assert process.poll() == -signal.SIGKILL
-            apart._patience = LONG
-            await asyncio.wait_for(apart.ask("bob", QUESTION, body), 60)
-            assert not apart.stalled()
+            workers._patience = LONG
+            await asyncio.wait_for(workers.ask("bob", QUESTION, body), 60)
+            assert not workers.stalled()
         finally:
-            apart.stop()
+            workers.stop()
 
     asyncio.run(asked())
 
@@ -78,23 +78,23 @@ def test_who_asks_does_not_wait_for_a_process_that_starts(monkeypatch: pytest.Mo
 
     async def asked() -> None:
         bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
-        apart = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
+        workers = Workers({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
         body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
         try:
-            await apart.ask("ada", QUESTION, body)
-            monkeypatch.setattr(apart_module, "_started", late)
-            process = stopped(apart)
-            both = [asyncio.ensure_future(apart.ask(name, QUESTION, body)) for name in ("ada", "bob")]
-            while not apart._starters:  # one has the process that does nothing, and a second is being started
+            await workers.ask("ada", QUESTION, body)
+            monkeypatch.setattr(workers_module, "_started", late)
+            process = stopped(workers)
+            both = [asyncio.ensure_future(workers.ask(name, QUESTION, body)) for name in ("ada", "bob")]
+            while not workers._starters:  # one has the process that does nothing, and a second is being started
                 await asyncio.sleep(0.005)
             os.kill(process.pid, signal.SIGCONT)
             await asyncio.wait_for(asyncio.gather(*both), 60)
             assert not may_start.is_set()
         finally:
             may_start.set()
-            apart.stop()
+            workers.stop()
 
-    started = apart_module._started
+    started = workers_module._started
     asyncio.run(asked())
 
 
@@ -104,17 +104,17 @@ def test_a_process_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPatch) 
 
     async def asked() -> None:
         bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
-        apart = Apart({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
+        workers = Workers({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
         body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
         try:
             with monkeypatch.context() as patched:
-                patched.setattr(apart_module, "_started", fails)
-                many = [apart.ask(name, QUESTION, body) for name in ("ada", "bob", "eve")]
+                patched.setattr(workers_module, "_started", fails)
+                many = [workers.ask(name, QUESTION, body) for name in ("ada", "bob", "eve")]
                 found = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 60)
-                assert [str(error)[:40] for error in found] == ["a separate process did not start: see th"] * 3
-            await asyncio.wait_for(apart.ask("ada", QUESTION, body), 60)  # and the next one starts
+                assert [str(error)[:40] for error in found] == ["a worker process did not start: see the "] * 3
+            await asyncio.wait_for(workers.ask("ada", QUESTION, body), 60)  # and the next one starts
         finally:
-            apart.stop()
+            workers.stop()
 
     asyncio.run(asked())
 
@@ -145,12 +145,12 @@ def test_readyz_names_a_process_that_does_not_answer(tmp_path: Path, monkeypatch
         assert predict(service).status_code == 200
         assert service.client.get("/v1/certificates").status_code == 200
         monkeypatch.setattr(threading, "Timer", NoTimer)
-        for apart, words, ask in (
+        for workers, words, ask in (
             (readers, "a process that reads bodies does not answer", lambda: predict(service)),
             (checker, "the process that checks certificates", lambda: service.client.get("/v1/certificates")),
         ):
-            process = stopped(apart)
-            apart._patience = 0.0
+            process = stopped(workers)
+            workers._patience = 0.0
             with ThreadPoolExecutor(1) as pool:
                 asked = pool.submit(ask)
                 eventually(lambda words=words: words in ready(service))  # type: ignore[misc]

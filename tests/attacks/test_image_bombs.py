@@ -33,7 +33,7 @@ from neverseen.service import Settings
 from neverseen.service.edge import contents, messages
 from neverseen.service.edge.contents import Bounds
 from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.samples import bounds_of
+from neverseen.service.edge.reception import bounds_of
 from neverseen.service.edge.shares import Shares
 from tests.attacks.siege import Besieged, besieged, call
 from tests.services import QUICK, Running, running
@@ -218,7 +218,7 @@ def test_limits_fit_each_other() -> None:
 
 
 def carried(files: list[bytes], bounds: Bounds) -> tuple[int, list[Any]]:
-    """The bytes that a process apart hands back for images, and what the service makes of them."""
+    """The bytes that a worker process hands back for images, and what the service makes of them."""
     about, parts = messages.packed(contents.predicted(form(*[(b"files", file) for file in files]), FORM, bounds, room))
     about = json.loads(json.dumps(about))
     return sum(map(len, parts)), messages.unpacked(about, [memoryview(part) for part in parts]).samples

@@ -21,7 +21,7 @@ import pytest
 from neverseen.service.edge.connections import Connections
 from neverseen.service.edge.contents import READERS, Bounds
 from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.made import ANSWER, Made
+from neverseen.service.edge.result_memory import ANSWER, ResultMemory
 from neverseen.service.operations.history import History
 from neverseen.service.operations.run import Server, connections_of
 from tests.services import QUICK, ROWS, Running, bearer, running, samples, token
@@ -115,32 +115,32 @@ def test_answers_that_are_not_read_count_against_their_key(tmp_path: Path) -> No
 
 def test_receipts_are_counted_before_anything_is_learned(tmp_path: Path) -> None:
     with running(tmp_path / "s", SMALL) as service:
-        made = service.service.made
+        results = service.service.results
         scope: dict[str, Any] = {}
-        assert made.take(scope, "admin 0", ANSWER, 2**19 - 1000)
+        assert results.take(scope, "admin 0", ANSWER, 2**19 - 1000)
         content = {"samples": [{"features": ROWS[0].tolist(), "label": "cat"}] * 300}
         refused = service.client.post("/v1/samples", json=content, headers=service.admin)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
         assert service.service.writer.ask(lambda opened: opened.status()["samples"]).result(30) == 0
-        made.give(scope)
+        results.give(scope)
         taken = service.client.post("/v1/samples", json=content, headers=service.admin)
         assert taken.status_code == 201
-        until(lambda: made.held(ANSWER, "admin 0") == 0)
+        until(lambda: results.held(ANSWER, "admin 0") == 0)
 
 
 def test_an_answer_larger_than_a_share_is_no_matter_of_time() -> None:
-    made = Made(2**22)
+    results = ResultMemory(2**22)
     with pytest.raises(Refusal, match="ask for less at a time"):
-        made.require_answer({}, "ada", 2**19 + 1)
+        results.require_answer({}, "ada", 2**19 + 1)
     with pytest.raises(Refusal, match="ask for less at a time"):
-        made.require_answer({}, "10.0.0.1", 2**18 + 1, public=True)
+        results.require_answer({}, "10.0.0.1", 2**18 + 1, public=True)
     scope: dict[str, Any] = {}
     for size in (100_000, 200_000, 70_000):  # what is known better later counts as the larger
-        made.require_answer(scope, "ada", size)
-    assert made.held(ANSWER, "ada") == 200_000
-    made.give(scope)
-    made.give(scope)
-    assert made.held(ANSWER, "ada") == 0
+        results.require_answer(scope, "ada", size)
+    assert results.held(ANSWER, "ada") == 200_000
+    results.give(scope)
+    results.give(scope)
+    assert results.held(ANSWER, "ada") == 0
 
 
 # -- who reads slowly --------------------------------------------------------------------------------
@@ -192,8 +192,8 @@ def test_who_takes_an_answer_too_slowly_on_the_whole_is_cut(
         for count in (1, 4000):  # 7 MB
             with pytest.raises(httpx.TransportError):
                 predict(service, count, service.admin)
-        made = service.service.made
-        until(lambda: made.held(ANSWER, "admin 0") == made.held(ANSWER, "admin 1") == 0)
+        results = service.service.results
+        until(lambda: results.held(ANSWER, "admin 0") == results.held(ANSWER, "admin 1") == 0)
     assert not [entry for entry in caplog.records if entry.levelno > logging.INFO]
 
 
@@ -251,7 +251,7 @@ def test_rows_count_as_what_they_become(tmp_path: Path) -> None:
         first = threading.Thread(target=lambda: found.append(predict(service, 500, keys[0]).status_code))
         first.start()
         try:
-            until(lambda: service.service.made.held("rows", "ada") >= 500 * 48)
+            until(lambda: service.service.results.held("rows", "ada") >= 500 * 48)
             busy = predict(service, 900, keys[0])
             assert (busy.status_code, busy.json()["error"]["code"]) == (503, "busy")
         finally:
@@ -259,14 +259,14 @@ def test_rows_count_as_what_they_become(tmp_path: Path) -> None:
             first.join()
         assert found == [200]
         assert predict(service, 500, keys[1]).status_code == 200
-        until(lambda: service.service.made.held("rows", "ada") == 0)
+        until(lambda: service.service.results.held("rows", "ada") == 0)
 
 
 @pytest.mark.parametrize("path", ["/v1/samples", "/v1/forget"])
 def test_features_that_wait_for_the_writer_are_counted(tmp_path: Path, path: str) -> None:
     with running(tmp_path / "s", SMALL) as service:
         service.learn(range(10))
-        writer, made, gate = service.service.writer, service.service.made, threading.Event()
+        writer, results, gate = service.service.writer, service.service.results, threading.Event()
         writer.ask(lambda _: gate.wait(60))
         content = {"samples": samples(range(10))}
         asking = threading.Thread(
@@ -275,11 +275,11 @@ def test_features_that_wait_for_the_writer_are_counted(tmp_path: Path, path: str
         asking.start()
         try:
             until(lambda: bool(writer.waiting()))
-            assert made.held("rows", "admin 0") == 10 * 6 * (8 + 1)  # as they are read, and as they wait
+            assert results.held("rows", "admin 0") == 10 * 6 * (8 + 1)  # as they are read, and as they wait
         finally:
             gate.set()
             asking.join()
-        until(lambda: made.held("rows", "admin 0") == 0)
+        until(lambda: results.held("rows", "admin 0") == 0)
 
 
 def test_texts_count_as_what_they_become() -> None:

@@ -29,7 +29,7 @@ from neverseen.service.edge.errors import Refusal
 from neverseen.service.writer.jobs import SampleList
 from neverseen.service.writer.rehearsing import effect_of_receipts, effect_of_samples
 from neverseen.store import Store
-from neverseen.store.held import LedgerHoldings
+from neverseen.store.ledger_holdings import LedgerHoldings
 from tests.samples import clustered
 
 SIZE, MANY = 8, 2000

@@ -122,7 +122,7 @@ def test_many_classes_are_looked_through_with_few_questions(
 
     knows_contents = Ledger.knows_contents
     monkeypatch.setattr(Ledger, "knows_contents", counted)
-    monkeypatch.setattr("neverseen.store.holding._TOGETHER", together)
+    monkeypatch.setattr("neverseen.store.lookups._TOGETHER", together)
     with made(tmp_path / "shop") as model:
         receipts = model.learn(ROWS[:2], ["class 3", "class 7"], IDS[:2])
         model.forget(receipts)

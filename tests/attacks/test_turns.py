@@ -10,10 +10,10 @@ import pytest
 
 from neverseen.errors import InputError
 from neverseen.service import KeyFile, Settings
-from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.limits import is_stranger, stranger
 from neverseen.service.edge.turns import Turns
+from neverseen.service.edge.workers import Workers
 from tests.services import bearer, running, token
 
 
@@ -183,14 +183,14 @@ def test_who_is_refused_and_leaves_in_one_moment_frees_no_place() -> None:
 def test_a_key_is_a_client_wherever_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many keys behind one proxy are many clients, and share neither places nor limits."""
     asked: list[str] = []
-    ask = Apart.ask
+    ask = Workers.ask
 
-    async def noted(apart: Apart, client: str, *given: Any) -> Any:
+    async def noted(workers: Workers, client: str, *given: Any) -> Any:
         asked.append(client)
-        return await ask(apart, client, *given)
+        return await ask(workers, client, *given)
 
     with running(tmp_path / "s", Settings(public_per_second=1e-6, public_burst=3, quiet=0, max_delay=0)) as service:
-        monkeypatch.setattr(Apart, "ask", noted)
+        monkeypatch.setattr(Workers, "ask", noted)
         keys = [bearer(token(service.folder, name, "predict")) for name in ("ada", "bob")]
         for headers in keys:  # the service looks for keys that it does not know yet where one is needed
             assert service.client.get("/v1/model", headers=headers).status_code == 200

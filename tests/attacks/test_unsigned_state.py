@@ -22,25 +22,9 @@ from neverseen.proof.certificates import Certificate, check_chain, issue
 from neverseen.proof.signing import SigningKey
 from neverseen.proof.witness import Witness
 from tests.attacks.test_rollback import contents, refused
-from tests.store.test_store import IDS, LABELS, ROWS, never, new, opened
+from tests.store.test_store import LABELS, ROWS, never, new, opened
 
 Attack = Callable[[Path], None]
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sound") / "s"
-    with new(folder) as made:
-        receipts = made.learn(ROWS[:20], LABELS[:20], IDS[:20])
-        made.publish()
-        made.forget(receipts[:2])
-        made.publish()
-    return folder
-
-
-@pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "s"))
 
 
 def certificate_path(folder: Path, number: int = 2) -> Path:

@@ -1,4 +1,4 @@
-"""Nobody without a key can keep the service busy: checks of certificates are small, few, and made apart."""
+"""Nobody without a key can keep the service busy: checks of certificates are small, few, and made in a worker process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from benchmarks.siege_attacks import head, long_certificate, odd_certificate, post, together
 from neverseen.service import Settings
-from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.errors import Refusal
+from neverseen.service.edge.workers import Workers
 from neverseen.service.operations import checks
 from tests.attacks.siege import Besieged, besieged, call, features
 from tests.services import Running, running, samples
@@ -127,12 +127,14 @@ def test_nobody_takes_all_places_in_the_queue(tmp_path: Path) -> None:
     question, body = {"published": 0, "audit": ""}, json.dumps({"certificate": 1, "checks": ["chain"]}).encode()
 
     async def outcomes() -> list[str]:
-        apart = Apart(about, 1, 8)
+        workers = Workers(about, 1, 8)
         try:
-            asked = [apart.ask("attacker", question, body) for _ in range(12)] + [apart.ask("other", question, body)]
+            asked = [workers.ask("attacker", question, body) for _ in range(12)] + [
+                workers.ask("other", question, body)
+            ]
             found = await asyncio.gather(*asked, return_exceptions=True)
         finally:
-            apart.stop()
+            workers.stop()
         return [error.code for error in found if isinstance(error, Refusal)]
 
     # One is served and eight wait, of which the newest gives way: the process is never idle while somebody wants it.
@@ -163,11 +165,11 @@ def test_a_question_that_does_not_fit_the_memory(tmp_path: Path) -> None:
     about = {"memory": 2**24, "seconds": 10, "certificates": str(tmp_path), "key": "ab" * 32}
 
     async def asked() -> None:
-        apart = Apart(about, 1, 8)
+        workers = Workers(about, 1, 8)
         try:
-            await apart.ask("attacker", {"published": 0, "audit": ""}, bytes(2**27))
+            await workers.ask("attacker", {"published": 0, "audit": ""}, bytes(2**27))
         finally:
-            apart.stop()
+            workers.stop()
 
     with pytest.raises(Refusal) as refused:
         asyncio.run(asked())

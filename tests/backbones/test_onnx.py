@@ -196,7 +196,7 @@ def test_a_batch_size_that_the_file_fixes(tmp_path: Path) -> None:
     fixed = OnnxBackbone(place, Images(2))
     assert (fixed.batch_size, fixed.n_features, fixed.name) == (3, 12, "made")
     assert fixed.extract(images("fixed", 5)).shape == (5, 12)
-    with pytest.raises(ConfigurationError, match=r"batch_size is 4, and .*made.onnx takes batches of 3 alone"):
+    with pytest.raises(ConfigurationError, match=r"batch_size is 4, and .*made.onnx only takes batches of 3"):
         OnnxBackbone(place, Images(2), batch_size=4)
 
 

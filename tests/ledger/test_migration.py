@@ -16,7 +16,8 @@ from neverseen import AlreadyForgottenError, KeyMissingError, LedgerError, Recei
 from neverseen.cli import app
 from neverseen.holdings import tickets_of
 from neverseen.ledger import FORMAT, Ledger, Notes, RequestRow
-from neverseen.ledger.tables import OLD_FORMAT, check_of, meta, old_requests, old_samples, old_tables, requests, samples
+from neverseen.ledger.migration import STEPS, Step, migrate_tables
+from neverseen.ledger.tables import check_of, meta, migrations, old_requests, old_samples, old_tables, requests, samples
 from neverseen.model.intake import Intake
 from neverseen.store import Store
 from tests import oracle
@@ -80,7 +81,7 @@ class Old:
                 )
             connection.execute(sa.text("DELETE FROM neverseen_migrations WHERE number = 2"))
             connection.execute(sa.delete(meta).where(meta.c.key == "newest"))
-            connection.execute(sa.update(meta).where(meta.c.key == "format").values(value=OLD_FORMAT))
+            connection.execute(sa.update(meta).where(meta.c.key == "format").values(value=STEPS[0].format))
         engine.dispose()
 
     def schema(self) -> Any:
@@ -219,6 +220,37 @@ def test_cut_off_in_the_middle(old: Old, killed: bool, monkeypatch: pytest.Monke
         assert made.ledger.meta("format") == FORMAT
         made.forget(old.receipts[0])
         assert made.digest() == never([1, 3, 4])
+
+
+# -- steps -------------------------------------------------------------------------------------------
+
+
+def steps_of(ledger: Ledger) -> list[int]:
+    with ledger._database.reading() as transaction:
+        return [number for (number,) in transaction.rows(sa.select(migrations.c.number).order_by(migrations.c.number))]
+
+
+def test_the_last_step_leads_to_the_format_of_now() -> None:
+    assert [step.number for step in STEPS] == list(range(1, len(STEPS) + 1))
+    assert STEPS[-1].format == FORMAT
+
+
+@pytest.mark.parametrize("start", [1, 2])
+def test_each_step_that_is_missing_is_taken_and_recorded(
+    start: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = made_old(tmp_path / "s", None)
+    if start == 2:
+        opened(old.folder).close()
+    taken: list[list[int]] = []
+    third = Step(3, "neverseen-ledger-3", "a third", lambda *_: taken.append(steps_of(ledger)))
+    monkeypatch.setattr("neverseen.ledger.migration.STEPS", (*STEPS, third))
+    with Ledger(old.url) as ledger:
+        migrate_tables(ledger._database, lambda row: row.number)
+        migrate_tables(ledger._database, lambda row: row.number)  # there is nothing to do
+        assert ledger.meta("format") == "neverseen-ledger-3"
+        assert steps_of(ledger) == [1, 2, 3]
+    assert taken == [[1, 2][:start]]  # once, after what was there before: readers see all steps or none
 
 
 # -- archives ----------------------------------------------------------------------------------------

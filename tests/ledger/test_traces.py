@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from neverseen.errors import LedgerError, NeverseenError
 from neverseen.ledger import FORMAT, Ledger, in_file
+from neverseen.ledger.migration import STEPS as MIGRATIONS
 from neverseen.ledger.postgresql import PostgreSQL
-from neverseen.ledger.tables import MIGRATIONS, tables
+from neverseen.ledger.tables import tables
 from tests.ledgers import add, everything, folder_bytes, forgetful, numbers, remove, sample, some, traces
 
 
@@ -144,7 +145,7 @@ def test_no_trace_in_any_table(ledger: Ledger) -> None:
         "neverseen_journal": [],
         "neverseen_pending": [],
         "neverseen_requests": [],
-        "neverseen_migrations": list(enumerate(MIGRATIONS, 1)),
+        "neverseen_migrations": [(step.number, step.what) for step in MIGRATIONS],
     }
 
 

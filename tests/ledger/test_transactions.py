@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from neverseen.errors import InputError, LedgerError
 from neverseen.ledger import FORMAT, Ledger
 from neverseen.ledger import rows as rows_module
-from neverseen.ledger.tables import MIGRATIONS
+from neverseen.ledger.migration import STEPS
 from tests.ledgers import SOME, add, everything, numbers, remove, sample, some
 
 # -- transactions ------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_made_once(ledger: Ledger, url: str) -> None:
 def test_what_was_changed_when(ledger: Ledger) -> None:
     with ledger._database.reading() as transaction:
         rows = transaction.rows(sa.text("SELECT number, applied, what FROM neverseen_migrations"))
-    assert [(number, what) for number, _, what in rows] == list(enumerate(MIGRATIONS, 1))
+    assert [(number, what) for number, _, what in rows] == [(step.number, step.what) for step in STEPS]
     assert all(applied.endswith("+00:00") for _, applied, _ in rows)
 
 

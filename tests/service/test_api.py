@@ -13,10 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
+from neverseen.errors import IdTakenError, InputError, LabelError
 from neverseen.proof.certificates import Certificate, check_chain
 from neverseen.service import Settings
 from neverseen.service.edge.bundling import bundle
 from neverseen.service.edge.console_files import read_console
+from neverseen.service.edge.errors import CODES, refusal_of
 from tests.services import LABELS, QUICK, ROWS, Running, never, running, samples
 
 
@@ -332,6 +334,20 @@ def test_a_mistake_of_ours_is_told_in_the_same_shape(service: Running, monkeypat
     assert answer.json()["error"]["code"] == "internal"
     assert "secret" not in answer.text
     assert answer.headers["x-request-id"] in answer.text
+
+
+def test_a_refusal_has_the_code_and_the_row_of_the_error() -> None:
+    class OperatorsError(InputError):
+        code = "unheard_of"
+
+    for error, code, row in [
+        (IdTakenError("taken", 3), "id_taken", 3),
+        (LabelError("odd"), "invalid_request", None),
+        (OperatorsError("odd"), "invalid_request", None),
+    ]:
+        refusal = refusal_of(error, None)
+        assert refusal is not None
+        assert (refusal.code, refusal.row, refusal.status) == (code, row, CODES[code][0])
 
 
 def test_latency_is_in_the_history(service: Running) -> None:

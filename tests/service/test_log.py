@@ -71,4 +71,4 @@ def test_a_process_apart_tells_what_failed(
     assert answer.status_code == 500
     request = answer.headers["x-request-id"]
     assert f"request {request} failed" in caplog.text
-    assert "a separate process failed: Traceback of it" in caplog.text
+    assert "a worker process failed: Traceback of it" in caplog.text

@@ -35,6 +35,7 @@ OPERATIONS = [
     ("POST", "/v1/samples"),
     ("POST", "/v1/seal"),
     ("POST", "/v1/verify"),
+    ("POST", "/v1/what-if"),
 ]
 
 
@@ -49,10 +50,10 @@ def test_answers_are_as_documented(service: Running, tmp_path: Path) -> None:
     pytest.importorskip("schemathesis")
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/openapi.json"]
     options = ["--header", f"Authorization: {service.admin['Authorization']}", "--max-examples", str(EXAMPLES)]
-    options += ["--mode", "all", "--continue-on-failure", "--seed", "1", "--no-color"]
+    options += ["--mode", "all", "--continue-on-failure", "--seed", "1", "--no-color", "--request-timeout", "120"]
     environment = os.environ | {"PYTHONWARNINGS": "ignore"}
     found = subprocess.run(
-        [*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+        [*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert found.returncode == 0, found.stdout + found.stderr
     assert f"Tested: {len(OPERATIONS)}" in found.stdout

@@ -186,7 +186,7 @@ def test_the_score_tells_labels_apart_as_the_model_does(tmp_path: Path) -> None:
         assert made.score(rows, names) == 1.0
         assert made.score(rows, ["1", 1, 1, "never learned"]) == 0.0
         for labels in (["a"], names[:2], [*names, "a"]):
-            with pytest.raises(InputError, match=f"there are 4 samples and {len(labels)} labels"):
+            with pytest.raises(InputError, match=f"inconsistent numbers of samples and labels: 4 and {len(labels)}"):
                 made.score(rows, labels)
 
 

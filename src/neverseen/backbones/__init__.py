@@ -1,8 +1,8 @@
 """Backbones: frozen networks that turn raw samples into features.
 
-A backbone has a name, a number of features, ``extract(samples)`` and a digest of its weights and preprocessing;
-`Backbone` is the protocol, and `register` adds a way to make
-one again by name. The libraries that run networks are imported when a backbone is made, not before.
+A backbone has a name, a number of features, ``extract(samples)`` and a digest of its weights and preprocessing.
+`Backbone` is the protocol. `register` adds a way to make a backbone again by name. The libraries that run networks are
+imported only when a backbone is made.
 """
 
 from neverseen.backbones.base_set import BaseSet

@@ -15,8 +15,7 @@ from neverseen.labels import canonical_json
 class BaseSet:
     """The samples that a backbone was trained on, by their fingerprints.
 
-    What is in the base set is in the backbone's weights for good: it can be neither learned nor forgotten by a model
-    on that backbone.
+    These samples stay in the backbone's weights for good. A model on that backbone can neither learn nor forget them.
 
     Parameters
     ----------

@@ -1,8 +1,7 @@
 """Base training: fine-tune a backbone on a named base set, before it is frozen for good.
 
-What is in the base set is in the weights of the network and cannot be taken out again. So it is recorded, as
-fingerprints, and a model on that backbone neither learns nor forgets it. Take for it what nobody will ask to have
-forgotten.
+The samples of the base set stay in the network's weights for good. So their fingerprints are recorded, and a model on
+that backbone neither learns nor forgets them. Use samples that nobody can ask you to forget.
 """
 
 from __future__ import annotations
@@ -40,29 +39,29 @@ def base_train(
     seed: int = 0,
     progress: bool | None = None,
 ) -> TorchBackbone:
-    """Return a copy of a backbone, fine-tuned on a base set together with a linear head that is then thrown away.
+    """Return a copy of a backbone, fine-tuned on a base set. Its linear head is dropped after training.
 
-    Stochastic gradient descent with momentum 0.9 and weight decay 0.0005 on the cross-entropy; the learning rate falls
-    to zero along a cosine. Statistics of batch normalisation stay as they are. On one machine the same seed gives the
-    same weights.
+    It minimises the cross-entropy by stochastic gradient descent with momentum 0.9 and weight decay 0.0005. The
+    learning rate falls to zero along a cosine. Statistics of batch normalisation do not change. On one machine, the
+    same seed gives the same weights.
 
     Parameters
     ----------
     backbone : TorchBackbone
-        It stays as it is.
+        It is not changed.
     samples : iterable of samples, or an array whose first axis counts them
         The base set.
     labels : iterable of labels
         One for each sample, of two classes or more.
     name : str
-        What the base set is called, such as ``"CIFAR-100, classes 0-49"``.
+        Name of the base set, such as ``"CIFAR-100, classes 0-49"``.
     epochs : int
         How often each sample is seen.
     learning_rate : float
     batch_size : int
-        Samples for each step.
+        Samples in each step.
     seed : int
-        Decides the order of the samples, and dropout.
+        For the order of the samples, and for dropout.
     progress : bool, optional
         Whether to show a bar; by default if stderr is a terminal.
 

@@ -1,8 +1,8 @@
-"""Features on disk, so that a sample passes the network once.
+"""A cache of features on disk, so that a sample goes through the network only once.
 
-One SQLite file for each backbone, named after its digest; a row for each sample, under its fingerprint, with a
-checksum. A row or a file that is damaged counts as not there. What is discarded is overwritten: no page of the file,
-nor of its log, holds the features afterwards.
+Each backbone has one SQLite file, named after its digest. Each sample has a row under its fingerprint, with a checksum.
+A damaged row or file counts as missing. Discarded features are overwritten: afterwards no page of the file or of its
+log holds them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 
 from neverseen.backbones.base_set import BaseSet
 from neverseen.backbones.contents import FINGERPRINT_SIZE, as_list, fingerprint, portions
-from neverseen.backbones.folders import cache_folder
 from neverseen.backbones.progress import progress_bar
 from neverseen.backbones.protocol import Backbone, optional
 from neverseen.errors import ConfigurationError, FileRejectedError, InputError
@@ -34,8 +33,19 @@ _PATIENCE = 30.0  # seconds to wait for another process
 _SAMPLES = 1024  # decoded samples that are held at a time
 
 
+def cache_folder(name: str) -> Path:
+    """Return a folder for things that can be made again, made with mode 700 if it is not there.
+
+    It is inside ``NEVERSEEN_CACHE`` if that is set, else inside ``~/.cache/neverseen``.
+    """
+    root = os.environ.get("NEVERSEEN_CACHE")
+    folder = (Path(root) if root else Path.home() / ".cache" / "neverseen").absolute() / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
 class Cached:
-    """A backbone that remembers its features on disk.
+    """A backbone that keeps features on disk.
 
     It has the name, the digest and the base set of the backbone it wraps, and gives the same features.
 
@@ -43,13 +53,13 @@ class Cached:
     ----------
     backbone : Backbone
     folder : str or path, optional
-        Made with mode 700 if it is not there. By default ``features`` in ``NEVERSEEN_CACHE``, or in
+        Created with mode 700 if missing. By default ``features`` in ``NEVERSEEN_CACHE``, or in
         ``~/.cache/neverseen``.
 
     Notes
     -----
-    Features tell much about a sample, and are kept until `discard` or `clear`: guard the folder as you would the data.
-    Whoever can write to it can plant features; the checksums are against damage, not against malice.
+    Features reveal much about a sample, and are kept until `discard` or `clear`: protect the folder like the data.
+    Anyone who can write to it can plant false features; the checksums only detect damage.
 
     Examples
     --------
@@ -89,8 +99,7 @@ class Cached:
         ----------
         samples : iterable of samples, or an array whose first axis counts them
         remember : bool
-            Whether to keep those that were not known. `ForgettingModel` and stores call `remember` for what is learned,
-            and have nothing else kept.
+            Whether to keep new features. `ForgettingModel` and stores do not: they call `remember` for learned samples.
         """
         listed = as_list(samples)
         features = np.empty((len(listed), self.n_features), np.float32)
@@ -113,7 +122,7 @@ class Cached:
         return features
 
     def remember(self, fingerprints: Iterable[bytes], features: Iterable[np.ndarray]) -> None:
-        """Keep the features of samples that are known by these fingerprints; if that fails, warn."""
+        """Keep the features of the samples with these fingerprints; if that fails, warn."""
         rows = []
         for mark, row in zip(fingerprints, features, strict=True):
             content = row.astype("<f4").tobytes()
@@ -128,9 +137,9 @@ class Cached:
             warnings.warn(f"features could not be stored in {self.path}: {error}", RuntimeWarning, stacklevel=3)
 
     def discard(self, fingerprints: Iterable[bytes]) -> None:
-        """Drop the features of samples, and overwrite them on disk; what is not known is passed over.
+        """Drop the features of samples, and overwrite them on disk. Unknown fingerprints are ignored.
 
-        Raises `FileRejectedError` if they could not be overwritten, as when another process would not let go.
+        Raises `FileRejectedError` if they cannot be overwritten, for example because another process uses the file.
         """
         marks = list(fingerprints)
         if not all(isinstance(mark, bytes) and len(mark) == FINGERPRINT_SIZE for mark in marks):

@@ -57,7 +57,7 @@ Content = np.ndarray | str | Reduced
 
 
 def as_list(samples: Any) -> list[Any]:
-    """Return a collection of samples as a list, or say why it is none.
+    """Return a collection of samples as a list, or say why it is not one.
 
     Parameters
     ----------
@@ -136,9 +136,9 @@ def content_of(sample: Any) -> Content:
 def fingerprint(sample: Any) -> bytes:
     """Return 16 bytes that stand for the content of a sample.
 
-    The same pixels as a file, as bytes and as an array have one fingerprint. There is no key in it: whoever has the
-    sample can compute it. Lossy files (JPEG) are known by their decoded pixels, which another version of the decoder
-    may round differently.
+    The same pixels have the same fingerprint as a file, as bytes and as an array. It has no key: anyone who has the
+    sample can compute it. For lossy files (JPEG) it covers the decoded pixels, which another version of the decoder may
+    round differently.
 
     Examples
     --------

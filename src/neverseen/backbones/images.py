@@ -20,8 +20,8 @@ class Images:
     """Preprocessing for networks that see images.
 
     The shorter side is scaled to `resize`, the centre is cut out, and each pixel x becomes
-    ``(x / divisor - mean) / std``, each operation rounded once, to float32. Pillow scales 8-bit images in integer
-    arithmetic, so vector units and thread counts do not show in the result.
+    ``(x / divisor - mean) / std``, with each operation rounded to float32. Pillow scales 8-bit images in integer
+    arithmetic, so the result does not depend on the processor or the number of threads.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Backbones whose pre-trained weights come as packages: no hub, no account, no download at run time.
 
-ONNX Runtime runs them without PyTorch: the published weights are read as they are, and become an ONNX file in the cache
-folder once. The digest is of the weights, and the same for both runtimes.
+ONNX Runtime runs them without PyTorch: on first use, the published weights are converted to an ONNX file in the cache
+folder. The digest covers the weights, and is the same for both runtimes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from neverseen.backbones.architectures import lite0_graph, minilm_graph
-from neverseen.backbones.folders import cache_folder
+from neverseen.backbones.cache import cache_folder
 from neverseen.backbones.images import Images
 from neverseen.backbones.libraries import INSTALL_TORCH, INSTALL_TRANSFORMERS
 from neverseen.backbones.network import preprocessing_description
@@ -53,23 +53,23 @@ def efficientnet_lite0(
     Parameters
     ----------
     resolution : int
-        Height and width that images are scaled to. More is more accurate and costs its square in time.
+        Height and width of the scaled images. A larger value is more accurate; the time grows with its square.
     runtime : {"auto", "onnx", "torch"}
         ONNX Runtime is faster on a CPU, PyTorch on a GPU. ``"auto"`` is PyTorch if it sees a GPU, or if ONNX Runtime is
-        not installed. Both have one digest; the last bits of features differ. For `base_train`, take ``"torch"``.
+        not installed. Both have the same digest; the last bits of features differ. `base_train` needs ``"torch"``.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"auto"``: CUDA if the runtime has it.
     batch_size : int
         Rows of each batch. Another batch size may change the last bits of the features.
     threads : int, optional
-        Of ONNX Runtime on a CPU. For PyTorch they are the process's: ``torch.set_num_threads``.
+        Threads of ONNX Runtime on a CPU. For PyTorch, use ``torch.set_num_threads``.
     progress : bool, optional
-        Whether to show a bar; by default if stderr is a terminal and there is more than one batch.
+        Whether to show a progress bar; by default if stderr is a terminal and there is more than one batch.
 
     Notes
     -----
-    For ONNX Runtime the network is written once into the cache folder: ``NEVERSEEN_CACHE``, else
-    ``~/.cache/neverseen``. Where that cannot be written, it is made in memory, each time.
+    For ONNX Runtime, the network is written once to the cache folder: ``NEVERSEEN_CACHE``, or ``~/.cache/neverseen``.
+    If that cannot be written, it is made in memory each time.
     """
     runtime = _chosen(runtime, device)
     whole_number("resolution", resolution, 32, 1024)
@@ -100,7 +100,7 @@ def minilm(
 ) -> TorchBackbone | OnnxBackbone:
     """Return all-MiniLM-L6-v2, pre-trained on sentence pairs: texts in, 384 features of length 1 out.
 
-    A text is read up to 256 tokens, about 200 words.
+    It reads the first 256 tokens of a text, about 200 words.
 
     Parameters
     ----------

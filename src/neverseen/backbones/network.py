@@ -33,16 +33,16 @@ class Network(ABC):
         From a list of decoded samples to the network's input: an array or a tensor whose first axis counts samples,
         or a dict of these by the input's name. It may also have
 
-        - ``configuration()``: JSON values that tell it from others, for the digest;
-        - ``example()``: a sample, from which the number of features is found out;
-        - ``sizes(samples)``: a number for each; only samples of one number share a batch;
+        - ``configuration()``: JSON values that identify it, for the digest;
+        - ``example()``: a sample, used to find the number of features;
+        - ``sizes(samples)``: a number for each sample; only samples with the same number share a batch;
         - ``takes``: ``"texts"``, ``"images"`` or ``"features"``; images by default.
     name : str
     batch_size : int
         Rows of each batch. Another batch size may change the last bits of the features.
     preprocess_id : str, optional
-        Stands for the preprocessing in the digest if it has no ``configuration()`` and its representation does not
-        tell it from others. Change it whenever you change the preprocessing.
+        Identifies the preprocessing in the digest, if it has no ``configuration()`` and its representation does not
+        identify it. Change it whenever you change the preprocessing.
     progress : bool, optional
         Whether to show a bar; by default if stderr is a terminal and there is more than one batch.
     """
@@ -194,7 +194,7 @@ class PerSample:
     Parameters
     ----------
     transform : callable
-        From one sample to an array or a tensor, of one shape for all. Images are handed to it as PIL images.
+        From one sample to an array or a tensor, of the same shape for all. It gets images as PIL images.
 
     Examples
     --------

@@ -25,10 +25,10 @@ _SIZE_LIMIT = 2**31 - 1  # bytes of a protocol buffer
 
 
 def onnx_runtime(purpose: str, install: str) -> Any:
-    """Return ONNX Runtime, told to send nothing: from the moment it is imported, it would report to its makers.
+    """Return ONNX Runtime with its usage reports turned off: otherwise it reports to its makers once imported.
 
-    It reads the variable when it is loaded, and its own function to turn this off comes too late. What the environment
-    says already, stands.
+    It reads the variable when it is loaded; its own function to turn this off comes too late. If the environment has
+    the variable already, it is not changed.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     return imported("onnxruntime", purpose, install)
@@ -37,41 +37,41 @@ def onnx_runtime(purpose: str, install: str) -> Any:
 class OnnxBackbone(Network):
     """Features from an ONNX file.
 
-    The file is read once, and what was read is what runs. Its weights must be inside it.
+    The file is read once; later changes to it have no effect. It must contain its weights.
 
     Parameters
     ----------
     path : str, path or bytes
-        The file; or what is in it, as bytes. A store does not make a backbone again that was given as bytes.
+        The file, or its content as bytes. A store cannot make a backbone again that was given as bytes.
     preprocess : callable, optional
-        From a list of decoded samples to a batch; see `Network`. A dict goes to the inputs of these names. Files that
-        `TorchBackbone.export_onnx` wrote for images say it themselves.
+        From a list of decoded samples to a batch; see `Network`. A dict goes to the inputs of these names. Not needed
+        for files that `TorchBackbone.export_onnx` wrote for images.
     name : str, optional
         For people; part of the digest. By default the file's name without its ending.
     output : str, optional
         Which output holds the features, if there are several.
     n_features : int, optional
-        Read from the file, or found out by running an example, by default.
+        By default, read from the file, or found by running an example.
     batch_size : int, optional
         Rows of each batch: by default what the file fixes, else 32.
     threads : int, optional
-        Of a CPU; by default all that this process may use. Another number may change the last bits of the features.
+        Threads on a CPU; by default all that this process may use. Another number may change the last bits of features.
     device : {"cpu", "cuda", "auto"}
         ``"auto"`` is CUDA if ONNX Runtime can use it.
     preprocess_id : str, optional
-        Stands for the preprocessing in the digest, if it cannot describe itself.
+        Identifies the preprocessing in the digest, if it cannot describe itself.
     progress : bool, optional
     base : BaseSet, optional
         What the network was trained on, for an export of a backbone that has a base set.
     stands_for : str, optional
-        The digest of the backbone that this file was exported from. It becomes the digest of this one, so that models
-        on either can be used with both. Without it the digest is of the file's bytes. Nothing checks it: give it only
-        for a file that you exported yourself. A store on such a backbone does not make it again: give it to `open`.
+        The digest of the backbone from which you exported this file. It becomes the digest of this backbone, so that
+        models can use either. By default, the digest is that of the file's bytes. Nothing checks this value: give it
+        only for a file that you exported yourself. A store cannot make such a backbone again: give it to `open`.
 
     Attributes
     ----------
     path : Path
-        The file; only a name for messages if bytes were given.
+        The file; if bytes were given, only a name for messages.
     file_digest : str
         SHA-256 of the file, in hex.
 
@@ -118,7 +118,7 @@ class OnnxBackbone(Network):
             progress,
         )
         if fixed not in (None, self.batch_size):
-            raise ConfigurationError(f"batch_size is {batch_size}, and {place} takes batches of {fixed} alone")
+            raise ConfigurationError(f"batch_size is {batch_size}, and {place} only takes batches of {fixed}")
         self.base = _noted_base(notes) if base is None else base
         if stands_for is not None and not re.fullmatch("[0-9a-f]{64}", str(stands_for)):
             raise ConfigurationError(f"stands_for must be a backbone's digest, a SHA-256 in hex; got {stands_for!r}")
@@ -130,7 +130,7 @@ class OnnxBackbone(Network):
             self.n_features = width if isinstance(width, int) else self._found_size()
 
     def settings(self) -> dict[str, Any]:
-        """Return what makes this backbone again from its file and its preprocessing, as JSON values."""
+        """Return the settings that make this backbone again from its file and its preprocessing, as JSON values."""
         return {
             "sha256": self.file_digest,
             "name": self.name,

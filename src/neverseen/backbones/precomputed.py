@@ -1,4 +1,4 @@
-"""The backbone for features that are there already."""
+"""The backbone for features that you computed elsewhere."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from neverseen.errors import ConfigurationError, InputError
 
 
 class Precomputed:
-    """Samples are rows of features, taken as they are but for rounding: features of every backbone are float32.
+    """A backbone whose samples are rows of features. It only rounds them to float32, like every backbone.
 
-    Numbers of other types are converted to nearest, ties to even; what is below float32's range becomes a subnormal
-    number or 0, and what is beyond it is refused. A row whose numbers are all tiny is thus better scaled up first.
+    Numbers of other types are rounded to nearest, ties to even. Numbers below float32's range become subnormal or 0;
+    numbers beyond it are refused. If all numbers of a row are tiny, scale it up first.
 
     Parameters
     ----------
     n_features : int
     name : str
-        What made the features, such as ``"clip-vit-b32"``. It is part of the digest, so that models on features of one
-        size from different sources are not confused.
+        The source of the features, such as ``"clip-vit-b32"``. It is part of the digest, so that models on features
+        from different sources are not confused.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a backbone is: raw samples in, float32 features out, and a digest that says which."""
+"""The protocol of a backbone: raw samples in, float32 features out, and a digest that identifies it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ CACHE_METHODS = ("remember", "discard", "clear")
 class Backbone(Protocol):
     """A frozen map from raw samples to features.
 
-    Anything with these four will do; nothing needs to be derived from. `FullBackbone` has what is optional, and
-    `FeatureCache` what a backbone has that remembers features. `neverseen.checks.check_backbone` tries all of it.
+    Any object with these four members is a backbone; it need not derive from this class. `FullBackbone` adds optional
+    members, and `FeatureCache` those of a backbone that keeps features. To check your own backbone, use
+    `neverseen.checks.check_backbone`.
 
     Attributes
     ----------
     name : str
         For people, in tables and messages.
     n_features : int
-        Columns of what `extract` returns.
+        Number of columns that `extract` returns.
     """
 
     @property
@@ -40,33 +41,33 @@ class Backbone(Protocol):
     def extract(self, samples: Any, /) -> np.ndarray:
         """Return the features of samples, finite float32 of shape (n, n_features); n may be 0.
 
-        The features of a sample do not depend on the samples beside it.
+        The features of a sample must not depend on the other samples.
         """
 
     def digest(self) -> str:
-        """Return a SHA-256, in hex, of all that decides the features: weights, preprocessing, base set.
+        """Return a SHA-256, in hex, of everything that affects the features: weights, preprocessing, base set.
 
-        The same in every process and with every version of the libraries. Where two machines, runtimes or libraries
-        round differently, the digest is still the same: it says what is computed, not how the last bit falls.
+        It must be the same in every process and with every version of the libraries. If two machines, runtimes or
+        libraries round differently, the digest is still the same: it identifies the computation, not the last bits.
         """
 
 
 class FullBackbone(Backbone, Protocol):
-    """A backbone with all that is optional. Derive from it for the defaults, or leave out what they are right for.
+    """A backbone with all optional members. Derive from it to get their defaults, or define only those you need.
 
     Attributes
     ----------
     takes : str or None
-        ``"features"``, ``"images"`` or ``"texts"``: the samples that `extract` is given. The command line and the
-        service need it to read samples from files and requests.
+        The kind of samples for `extract`: ``"features"``, ``"images"`` or ``"texts"``. The command line and the service
+        need it to read samples from files and requests.
     base : BaseSet or None
-        What the backbone was trained on.
+        The base set that the backbone was trained on.
     recipe : dict or None
-        How a store makes it again, as JSON values with a ``kind`` that is registered (`neverseen.backbones.recipes`).
+        How a store makes it again: JSON values with a registered ``kind`` (`neverseen.backbones.recipes`).
     batch_size : int or None
-        Samples that it takes at a time, for progress bars.
+        Number of samples it takes at a time, for progress bars.
     progress : bool or None
-        Whether to show a progress bar; None to find out.
+        Whether to show a progress bar; None for automatic.
     """
 
     takes: str | None = None
@@ -78,23 +79,23 @@ class FullBackbone(Backbone, Protocol):
 
 @runtime_checkable
 class FeatureCache(Backbone, Protocol):
-    """A backbone that remembers features. It keeps those of samples that are learned, and loses what is forgotten."""
+    """A backbone that keeps the features of learned samples, and drops those of forgotten ones."""
 
     def extract(self, samples: Any, /, *, remember: bool = True) -> np.ndarray:
-        """Return the features of samples; keep those that are new only if told to remember them."""
+        """Return the features of samples; keep new ones only if `remember` is true."""
 
     def remember(self, fingerprints: Iterable[bytes], features: Iterable[np.ndarray], /) -> None:
-        """Keep the features of samples that are known by these fingerprints."""
+        """Keep the features of the samples with these fingerprints."""
 
     def discard(self, fingerprints: Iterable[bytes], /) -> None:
-        """Drop the features of some samples, so that no file holds them."""
+        """Drop the features of some samples; afterwards no file may hold them."""
 
     def clear(self) -> None:
         """Drop all features."""
 
 
 def require_backbone(backbone: Any) -> Backbone:
-    """Return what was given for a backbone, or raise `ConfigurationError` if it cannot be used as one."""
+    """Return the given backbone, or raise `ConfigurationError` if it cannot be used as one."""
     if not isinstance(backbone, Backbone):
         raise ConfigurationError(
             f"a backbone has a name, n_features, extract and digest; {type(backbone).__name__} has not: "

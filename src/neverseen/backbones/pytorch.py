@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class TorchBackbone(Network):
     """Features from a PyTorch module.
 
-    The module is copied, put into evaluation mode and frozen; training the original afterwards changes nothing here.
+    The module is copied, put into evaluation mode and frozen. Training the original later does not change the copy.
 
     Parameters
     ----------
@@ -37,19 +37,19 @@ class TorchBackbone(Network):
         From a batch to features of shape (n, n_features).
     preprocess : callable
         From a list of decoded samples to a batch: `Images`, `Texts`, `PerSample`, or your own; see `Network`. A dict is
-        handed to the module as keyword arguments.
+        passed to the module as keyword arguments.
     name : str
         For people; part of the digest.
     n_features : int, optional
-        Found out by running an example where the preprocessing has one.
+        By default, found by running an example, if the preprocessing has one.
     batch_size : int
         Rows of each batch. Another batch size may change the last bits of the features.
     device : str
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` and so on, or ``"auto"``: CUDA if there is any.
     preprocess_id : str, optional
-        Stands for the preprocessing in the digest, if it cannot describe itself.
+        Identifies the preprocessing in the digest, if it cannot describe itself.
     progress : bool, optional
-        Whether to show a bar; by default if stderr is a terminal and there is more than one batch.
+        Whether to show a progress bar; by default if stderr is a terminal and there is more than one batch.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class TorchBackbone(Network):
         device: str = "auto",
         progress: bool | None = None,
     ) -> TorchBackbone:
-        """Return a network of timm without its head, with the preprocessing timm has for it.
+        """Return a network from timm without its head, with timm's preprocessing for it.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class TorchBackbone(Network):
         device: str = "auto",
         progress: bool | None = None,
     ) -> TorchBackbone:
-        """Return a network of torchvision without its last linear layer, with the preprocessing of its weights.
+        """Return a network from torchvision without its last linear layer, with the preprocessing of its weights.
 
         Parameters
         ----------
@@ -136,12 +136,12 @@ class TorchBackbone(Network):
         device: str = "auto",
         progress: bool | None = None,
     ) -> TorchBackbone:
-        """Return a text network of transformers, its hidden states pooled to one vector a text.
+        """Return a text network from transformers, with its hidden states pooled to one vector for each text.
 
         Parameters
         ----------
         name_or_path : str or path
-            On the hub, or a folder with ``config.json``, ``tokenizer.json`` and safetensors weights.
+            A name on the hub, or a folder with ``config.json``, ``tokenizer.json`` and safetensors weights.
         name : str, optional
             For people, and part of the digest. By default the last part of `name_or_path`.
         pooling : {"mean", "cls"}
@@ -149,9 +149,9 @@ class TorchBackbone(Network):
         normalise : bool
             Whether to scale features to length 1.
         max_length : int
-            Tokens of a text; what is beyond is cut off.
+            Number of tokens that are read of a text; the rest is ignored.
         local_files_only : bool
-            Whether to download nothing.
+            If true, nothing is downloaded.
         """
         parts = transformers_parts(name_or_path, pooling, normalise, max_length, local_files_only)
         module, preprocess, architecture = parts
@@ -164,13 +164,13 @@ class TorchBackbone(Network):
         Parameters
         ----------
         path : str or path
-            A file that is there is replaced.
+            An existing file is replaced.
         **settings
-            Of `OnnxBackbone`, such as ``threads``.
+            Settings of `OnnxBackbone`, such as ``threads``.
 
         Notes
         -----
-        The features are the same up to rounding. The digest is another, that of the file, unless you give
+        The features are the same, except for rounding. The digest is that of the file, unless you give
         ``stands_for=backbone.digest()``.
         """
         replace_file(Path(path), [self.onnx()])
@@ -182,13 +182,13 @@ class TorchBackbone(Network):
     def save_weights(self, path: str | os.PathLike[str]) -> None:
         """Write the weights, and the record of the base set if there is one, to a safetensors file of mode 600.
 
-        The file does not hold the network itself, nor its preprocessing: `with_weights` of a backbone that has these
-        reads it.
+        The file holds neither the network's structure nor its preprocessing. To read it, use `with_weights` of a
+        backbone that has both.
         """
         write_weights(Path(path), self._module.state_dict(), self._weights, self.base)
 
     def with_weights(self, path: str | os.PathLike[str]) -> TorchBackbone:
-        """Return a backbone like this one, with the weights and the base set of a file that `save_weights` wrote."""
+        """Return a backbone like this one, with the weights and the base set from a file of `save_weights`."""
         state, digest, base = read_weights(Path(path))
         module = copy.deepcopy(self._module).to("cpu")
         try:

@@ -90,6 +90,12 @@ def features_of(backbone: Backbone, samples: Any) -> np.ndarray:
     return features
 
 
+def to_predict(backbone: Backbone, samples: Any) -> Prepared:
+    """Return samples with their features taken, to be predicted several times: without fingerprints, of any set."""
+    quantised = samples.quantised if isinstance(samples, Prepared) else quantise(features_of(backbone, samples))
+    return Prepared(quantised, [b""] * len(quantised))
+
+
 def lose(backbone: Backbone, prints: Sequence[bytes] | None) -> None:
     """Let a cache lose what is not held, or all of it if None: it must not outlast the samples."""
     if isinstance(backbone, FeatureCache):

@@ -1,8 +1,8 @@
 """Recipes: how a store makes its backbone again, as JSON values in its folder.
 
 A recipe names one of the backbones below, or one that a package registered, and its settings. It holds no code and no
-path: a store's folder may come from somebody else. What it makes is compared with the digest that the store was made
-with before it is used.
+path, because a store's folder may come from somebody else. Before the backbone is used, its digest is compared with
+that of the store.
 
 =========================  ======================================================================================
 ``features``               `Precomputed`: ``n_features``, ``name``
@@ -54,10 +54,10 @@ def register(kind: str, takes: str, make: Callable[[dict[str, Any], Path], Backb
     Parameters
     ----------
     kind : str
-        As it stands in the attribute ``recipe`` of the backbones that are made like this.
+        The ``kind`` in the recipes of these backbones.
     takes : {"features", "images", "texts"}
     make : callable
-        Gets the recipe, which is untrusted, and the store's folder, and returns the backbone.
+        Gets the recipe (untrusted) and the store's folder, and returns the backbone.
     """
     if takes not in TAKES:
         raise ConfigurationError(f"a backbone takes one of {', '.join(TAKES)}; got {takes!r}")
@@ -153,7 +153,7 @@ def backbone_of(recipe: Any, folder: Path) -> Backbone:
     if any(hasattr(made, name) for name in CACHE_METHODS):
         raise ConfigurationError(
             f"the recipe of kind {recipe['kind']} makes a cache of features, which would keep what is forgotten by "
-            "receipt: let it make the backbone alone, and give the cache with backbone= (--backbone MODULE:FUNCTION)"
+            "receipt: let it make only the backbone, and give the cache with backbone= (--backbone MODULE:FUNCTION)"
         )
     return made
 

@@ -19,17 +19,17 @@ STEP = 32  # a text is filled up to a multiple of this many tokens
 class Texts:
     """Preprocessing for networks that read texts.
 
-    A text is filled up to its own number of tokens, rounded up to a multiple of 32, and shares a batch only with texts
-    of that length: so its features do not depend on the texts beside it.
+    Each text is padded to a multiple of 32 tokens, and shares a batch only with texts of the same padded length. So its
+    features do not depend on the other texts.
 
     Parameters
     ----------
     tokenizer : str or path
         A ``tokenizer.json``, or the folder it is in.
     max_length : int
-        Tokens of a text, special ones included; what is beyond is cut off.
+        Number of tokens that are read of a text, including special ones; the rest is ignored.
     pad_id : int
-        The token to fill up with.
+        The token for padding.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class Texts:
         self._digest = hashlib.sha256(content).hexdigest()
 
     def sizes(self, samples: list[Any]) -> list[int]:
-        """Return the number of tokens each text is filled up to."""
+        """Return the padded number of tokens of each text."""
         return [self._size(len(tokens)) for tokens in self._tokens(samples)]
 
     def __call__(self, samples: list[Any]) -> dict[str, np.ndarray]:

@@ -14,6 +14,8 @@ from neverseen.backbones.protocol import Backbone
 from neverseen.backbones.recipes import backbone_of, kind_of
 from neverseen.errors import ConfigurationError
 
+__all__ = ["backbone_from_words"]
+
 _KINDS = (
     "features:NUMBER, features:NUMBER:NAME, efficientnet_lite0, efficientnet_lite0:RESOLUTION, minilm, onnx:FILE or "
     "MODULE:FUNCTION"

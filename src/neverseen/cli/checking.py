@@ -7,23 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neverseen.cli import options
 from neverseen.cli.opening import backbone_for, described, keys_of, opened, require_published, taken_by
-from neverseen.cli.options import (
-    Backbone,
-    Folder,
-    Ids,
-    Json,
-    Keys,
-    Label,
-    Labels,
-    Owners,
-    PublicKey,
-    Receipts,
-    SkipBad,
-    Source,
-    Texts,
-)
-from neverseen.cli.printing import counted, print_json, skipped_view, tell_skipped
+from neverseen.cli.printing import counted, print_json, skipped_view, tell, tell_skipped
 from neverseen.errors import CertificateRejectedError
 from neverseen.io.files import require_file
 from neverseen.labels import LabelIndex
@@ -58,20 +44,17 @@ def register(app: typer.Typer) -> None:
     for command in (chain, mine, weights, retrain, audit, store):
         verify.command()(command)
     app.add_typer(
-        verify,
-        name="verify",
-        help="Check certificates and what they state. Example: `neverseen verify chain shop`",
+        verify, name="verify", help="Check certificates and what they state. Example: `neverseen verify chain shop`"
     )
 
 
 def chain(
     places: Places,
-    public_key: PublicKey = None,
+    public_key: options.PublicKey = None,
     newest: Annotated[
-        str | None,
-        typer.Option(help="Digest of the newest certificate, if you know it from elsewhere.", metavar="HEX"),
+        str | None, typer.Option(help="Digest of the newest certificate, if you know it from elsewhere.", metavar="HEX")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Check that certificates are complete from the first one, unaltered, and signed by one key.
 
@@ -99,17 +82,16 @@ def chain(
 
 def mine(
     places: Places,
-    receipts: Receipts = None,
+    receipts: options.Receipts = None,
     store: Annotated[
         Path | None,
         typer.Option(
-            help="A store to search: does it hold these samples again?",
-            show_default="the folder, if one is given",
+            help="A store to search: does it hold these samples again?", show_default="the folder, if one is given"
         ),
     ] = None,
-    keys: Keys = None,
-    public_key: PublicKey = None,
-    as_json: Json = False,
+    keys: options.Keys = None,
+    public_key: options.PublicKey = None,
+    as_json: options.Json = False,
 ) -> None:
     """Check that certificates list these receipts as forgotten; given a store, that it does not hold the samples now.
 
@@ -203,12 +185,12 @@ def _newest_listing(certificates: list[Certificate], receipt: bytes, where: str)
 
 
 def weights(
-    folder: Folder,
+    folder: options.Folder,
     exported: Annotated[
         Path | None,
         typer.Option(help="Check this exported .safetensors file instead of the store's version.", show_default=False),
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Check that the published weights are the correctly rounded solution of the sums, without solving.
 
@@ -245,16 +227,16 @@ def weights(
 
 
 def retrain(
-    folder: Folder,
-    source: Source,
-    labels: Labels = None,
-    label: Label = None,
-    ids: Ids = None,
-    owners: Owners = None,
-    texts: Texts = None,
-    skip_bad: SkipBad = False,
-    backbone: Backbone = None,
-    as_json: Json = False,
+    folder: options.Folder,
+    source: options.Source,
+    labels: options.Labels = None,
+    label: options.Label = None,
+    ids: options.Ids = None,
+    owners: options.Owners = None,
+    texts: options.Texts = None,
+    skip_bad: options.SkipBad = False,
+    backbone: options.Backbone = None,
+    as_json: options.Json = False,
 ) -> None:
     """Learn the retained samples from scratch, and check that the newest certificate states this very model.
 
@@ -299,7 +281,7 @@ def retrain(
     )
 
 
-def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
+def audit(folder: options.Folder, keys: options.Keys = None, as_json: options.Json = False) -> None:
     """Check that no line of the service's audit log was changed, dropped or cut off.
 
     Needs the store's keys, which authenticate the lines. Every line named by certificates and ledger must be present,
@@ -331,7 +313,7 @@ def audit(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     _passed(words, {"check": "audit"} | vars(report), as_json)
 
 
-def store(folder: Folder, as_json: Json = False) -> None:
+def store(folder: options.Folder, as_json: options.Json = False) -> None:
     """Check that a store is whole: its ledger, sums, certificates and published weights exist and agree.
 
     It reads everything and changes nothing. A service may write to the store meanwhile. Use it after you restore a
@@ -362,7 +344,4 @@ def _certificates(places: list[Path]) -> tuple[list[Certificate], str | None]:
 
 
 def _passed(words: str, facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(facts | {"passed": True})
-    else:
-        typer.echo(f"ok: {words}")
+    tell(f"ok: {words}", facts | {"passed": True}, as_json)

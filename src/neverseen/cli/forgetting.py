@@ -5,26 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neverseen.cli import options
+from neverseen.cli.choosing import Choice, refusals_told, tell_waiting
 from neverseen.cli.opening import described, opened, taken_by
-from neverseen.cli.options import (
-    Backbone,
-    Folder,
-    Ids,
-    Json,
-    Keys,
-    Label,
-    Labels,
-    Owners,
-    Publish,
-    Receipts,
-    SkipBad,
-    Texts,
-)
 from neverseen.cli.printing import (
     about,
     by_class,
@@ -34,23 +21,17 @@ from neverseen.cli.printing import (
     print_table,
     published_words,
     skipped_view,
-    tell_skipped,
 )
 from neverseen.cli.publishing import ended
 from neverseen.errors import (
-    AmbiguousError,
     ConfigurationError,
-    FeaturesMovedError,
     InputError,
     NotLearnedError,
-    ReceiptRejectedError,
 )
 from neverseen.labels import from_text, normalise, plain, text
-from neverseen.sources.receipts import placed_receipts
-from neverseen.sources.samples import Columns, read_source
+from neverseen.sources.samples import Columns
 
 if TYPE_CHECKING:
-    from neverseen.model.intake import Shown
     from neverseen.store import Store
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Rehearse: say what would be forgotten, and change nothing.")]
@@ -64,30 +45,24 @@ def register(app: typer.Typer) -> None:
 
 
 def forget(
-    folder: Folder,
-    source: Annotated[
-        Path | None, typer.Argument(help="Samples, as for learn, instead of receipts.", show_default=False)
-    ] = None,
-    receipts: Receipts = None,
-    only_id: Annotated[list[str] | None, typer.Option("--id", help="Use only the receipts of this id.")] = None,
-    only_owner: Annotated[
-        list[str] | None, typer.Option("--owner", help="Use only the receipts of this owner.")
-    ] = None,
-    labels: Labels = None,
-    label: Label = None,
-    ids: Ids = None,
-    owners: Owners = None,
-    texts: Texts = None,
-    by_content: Annotated[
-        bool, typer.Option("--by-content", help="Ignore the source's ids. Its owners still count.")
-    ] = False,
-    skip_bad: SkipBad = False,
+    folder: options.Folder,
+    source: options.SourceOrReceipts = None,
+    receipts: options.Receipts = None,
+    only_id: options.OnlyId = None,
+    only_owner: options.OnlyOwner = None,
+    labels: options.Labels = None,
+    label: options.Label = None,
+    ids: options.Ids = None,
+    owners: options.Owners = None,
+    texts: options.Texts = None,
+    by_content: options.ByContent = False,
+    skip_bad: options.SkipBad = False,
     dry_run: DryRun = False,
     seal: Seal = False,
-    publish: Publish = True,
-    backbone: Backbone = None,
-    keys: Keys = None,
-    as_json: Json = False,
+    publish: options.Publish = True,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
 ) -> None:
     """Forget samples, all or none, by their receipts or by the samples themselves.
 
@@ -96,75 +71,35 @@ def forget(
 
     Example: `neverseen forget shop --receipts monday.jsonl --owner ada`
     """
-    if (source is None) == (not receipts):
-        raise typer.BadParameter("give either receipts with --receipts or a source of samples, not both")
-    of_sources: dict[str, Any] = {
-        "--labels": labels,
-        "--label": label,
-        "--ids": ids,
-        "--owners": owners,
-        "--texts": texts,
-    }
-    of_sources |= {"--by-content": by_content or None, "--skip-bad": skip_bad or None}
-    named = [option for option, value in of_sources.items() if value is not None]
-    if source is None and named:
-        hint = "; --id and --owner choose among receipts" if {"--ids", "--owners"} & set(named) else ""
-        raise typer.BadParameter(f"{named[0]} applies to a source of samples, not to receipts: leave it out{hint}")
-    if source is not None and (only_id or only_owner):
-        raise typer.BadParameter("--id and --owner choose among receipts: give the receipts with --receipts")
-    found = made = None
-    if source is not None:
-        takes, made = taken_by(folder, backbone)
-        found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
-        tell_skipped(found)
+    chosen = Choice(
+        folder, source, receipts, only_id, only_owner, Columns(labels, ids, owners, label, texts), by_content, skip_bad
+    )
+    chosen.require_options()
+    takes, made = (None, None) if source is None else taken_by(folder, backbone)
+    found = chosen.samples(takes)
     signs = (publish or seal) and not dry_run
     ways: dict[str, Any] = {"raw": found is not None, "words": backbone, "made": made, "needs_keys": True}
     with opened(folder, write=True, keys=keys, signs=signs, **ways) as model:
-        if source is None or found is None:
-            chosen = _chosen(model, placed_receipts(receipts or []), only_id, only_owner)
-            places = [where for where, _ in chosen]
-            names: list[Any] = [shown.facts()["label"] for _, shown in chosen]
-            request: dict[str, Any] = {"given": [shown for _, shown in chosen]}
-        else:
-            places = [f"{source}, {place}" for place in found.places]
-            names = found.labels or []
-            request = {
-                "given": found.samples,
-                "labels": found.labels,
-                "ids": None if by_content or source.is_dir() else found.ids,
-                "owners": found.owners,
-            }
-        try:
-            with _told_if_made(model, counted(len(names), "sample")):
-                model.forget(**request, dry_run=dry_run)
-        except ReceiptRejectedError as error:
-            _tell_waiting(model)
-            raise _placed(error, places[error.row]) from error
-        except NotLearnedError as error:
-            _tell_waiting(model)
-            raise NotLearnedError(_missed(error, places, request)) from error
-        except AmbiguousError as error:
-            raise InputError(
-                f"{places[error.row]}: {folder} holds several such samples. Identify it by a column of ids (--ids) and "
-                "one of owners (--owners), or give the receipts with --receipts. Nothing was changed"
-            ) from error
+        asked = chosen.asked(model, found)
+        with refusals_told(model, asked), _told_if_made(model, counted(len(asked.names), "sample")):
+            model.forget(**asked.request, dry_run=dry_run)
         skipped = [] if found is None else skipped_view(found)
-        classes = Counter(text(normalise(name)) for name in names)
+        classes = Counter(text(normalise(name)) for name in asked.names)
         _finish(model, classes, dry_run, seal, publish, as_json, {"skipped": skipped})
 
 
 def forget_class(
-    folder: Folder,
+    folder: options.Folder,
     label: Annotated[str, typer.Argument(help="The class.", show_default=False)],
     kind: Annotated[
         str | None, typer.Option(help="text or number, if the store has a class of each with this name.")
     ] = None,
     dry_run: DryRun = False,
     seal: Seal = False,
-    publish: Publish = True,
-    backbone: Backbone = None,
-    keys: Keys = None,
-    as_json: Json = False,
+    publish: options.Publish = True,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
 ) -> None:
     """Forget every sample of a class, without receipts. Needs a store made with --track-classes.
 
@@ -184,7 +119,7 @@ def forget_class(
         if kind is not None:
             held = [name for name in held if isinstance(from_text(name), str) == (kind == "text")]
         if not held:
-            _tell_waiting(model)
+            tell_waiting(model)
             raise NotLearnedError(f"the store holds no sample of class {label!r}: never learned, or already forgotten")
         if len(held) > 1:
             names = ", ".join(held)
@@ -192,46 +127,6 @@ def forget_class(
         with _told_if_made(model, counted(counts[held[0]], "sample")):
             model.forget_class(from_text(held[0]), dry_run=dry_run)
         _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json, {})
-
-
-def _chosen(
-    model: Store, given: list[tuple[str, bytes]], ids: list[str] | None, owners: list[str] | None
-) -> list[tuple[str, Shown]]:
-    """Return the receipts of these ids and owners, as sealed in them."""
-    chosen = []
-    for where, token in given:
-        try:
-            (shown,) = model.opened([token])
-        except ReceiptRejectedError as error:
-            raise _placed(error, where) from error
-        known = {name: str(plain(value)) for name, value in shown.facts().items() if value is not None}
-        if (not ids or known.get("id") in ids) and (not owners or known.get("owner") in owners):
-            chosen.append((where, shown))
-    if not chosen:
-        raise InputError(f"none of {counted(len(given), 'receipt')} has that id and owner")
-    return chosen
-
-
-def _placed(error: ReceiptRejectedError, where: str) -> ReceiptRejectedError:
-    """Return a refusal that says in which file and line the receipt is."""
-    words = str(error).removeprefix(f"receipt {error.row} ")
-    return ReceiptRejectedError(f"{where}: this receipt {words}", error.row, error.reason)
-
-
-def _missed(error: NotLearnedError, places: list[str], request: dict[str, Any]) -> str:
-    """Return which samples of a source are not held, as a message for the command line."""
-    first = places[error.rows[0]]
-    count = f" ({len(error.rows):,} of {counted(len(places), 'sample')} in all)" if len(places) > 1 else ""
-    if isinstance(error, FeaturesMovedError):
-        return (
-            f"{first}: this sample was learned, but its features come out differently here{count}: another "
-            "machine, library or setting rounds differently. Forget it with --receipts. Nothing was changed"
-        )
-    known = ["label", *(what.removesuffix("s") for what in ("ids", "owners") if request.get(what) is not None)]
-    return (
-        f"{first}: no such sample is held with this {', '.join(known)}{count}: it was never learned, is already "
-        "forgotten, has another owner, or is listed more often than it was learned. Nothing was changed"
-    )
 
 
 @contextmanager
@@ -257,24 +152,8 @@ def _has_changed(model: Store, before: str | None) -> bool:
         return True
 
 
-def _tell_waiting(model: Store) -> None:
-    """After a request for a sample that is not held, say that forgotten samples may wait to be published."""
-    if waiting := len(model.ledger.pending()):
-        typer.echo(
-            f"{counted(waiting, 'sample')} forgotten earlier, but in no certificate yet: run neverseen publish "
-            f"{model.folder}",
-            err=True,
-        )
-
-
 def _finish(
-    model: Store,
-    classes: Counter[str],
-    dry_run: bool,
-    seal: bool,
-    publish: bool,
-    as_json: bool,
-    more: dict[str, Any],
+    model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool, more: dict[str, Any]
 ) -> None:
     certificate, count = None, classes.total()
     if not dry_run:

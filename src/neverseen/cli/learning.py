@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from neverseen.cli import options
 from neverseen.cli.opening import keys_of, opened, require_outside, require_place, taken_by
-from neverseen.cli.options import (
-    Backbone,
-    Folder,
-    Ids,
-    Json,
-    Keys,
-    Label,
-    Labels,
-    Owners,
-    Publish,
-    SkipBad,
-    Source,
-    Texts,
-)
 from neverseen.cli.printing import (
     about,
     counted,
     print_json,
     published_words,
     skipped_view,
+    tell,
     tell_leftovers,
     tell_skipped,
 )
 from neverseen.cli.publishing import ended
-from neverseen.errors import (
-    IdTakenError,
-    InputError,
-    LabelError,
-)
+from neverseen.errors import IdTakenError, InputError, LabelError
 from neverseen.labels import normalise, require_classes, text
 from neverseen.proof.keys import Keyring
 from neverseen.sources.receipts import ReceiptFile
 from neverseen.sources.samples import Columns, Samples, read_source
-
-if TYPE_CHECKING:
-    pass
 
 
 def register(app: typer.Typer) -> None:
@@ -53,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    folder: Folder,
+    folder: options.Folder,
     backbone: Annotated[
         str,
         typer.Option(
@@ -87,7 +68,7 @@ def init(
             show_default="a file in the folder",
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Make a store: a folder with a model that holds nothing yet.
 
@@ -106,43 +87,40 @@ def init(
         known = keys_of(folder, keys) if keys.exists() or keys.is_symlink() else Keyring.create(keys)
     with store.create(folder, made, settings, keys=known, ledger=ledger) as new:
         description = new.description
-    if as_json:
-        print_json(
-            {
-                "backbone": made.name,
-                "configuration": description.configuration.digest().hex(),
-                "folder": str(folder),
-                "n_features": made.n_features,
-                "public_key": description.public_key,
-            }
-        )
-        return
-    typer.echo(f"made {folder}, for {made.n_features} features of {made.name}")
-    typer.echo(f"its certificates are signed with the key {description.public_key}")
+    facts = {
+        "backbone": made.name,
+        "configuration": description.configuration.digest().hex(),
+        "folder": str(folder),
+        "n_features": made.n_features,
+        "public_key": description.public_key,
+    }
+    words = f"made {folder}, for {made.n_features} features of {made.name}\n"
+    words += f"its certificates are signed with the key {description.public_key}"
     if description.backbone["recipe"] is None:
-        typer.echo(f"the store has no recipe for its backbone: give --backbone {backbone} with each command")
+        words += f"\nthe store has no recipe for its backbone: give --backbone {backbone} with each command"
+    tell(words, facts, as_json)
 
 
 def learn(
-    folder: Folder,
-    source: Source,
-    labels: Labels = None,
-    label: Label = None,
-    ids: Ids = None,
-    owners: Owners = None,
-    texts: Texts = None,
+    folder: options.Folder,
+    source: options.Source,
+    labels: options.Labels = None,
+    label: options.Label = None,
+    ids: options.Ids = None,
+    owners: options.Owners = None,
+    texts: options.Texts = None,
     receipts: Annotated[
         Path, typer.Option(help="Where to write the receipts: a new file, or a folder for one.")
     ] = Path(),
     random_ids: Annotated[bool, typer.Option("--random-ids", help="Do not use the source's ids or paths.")] = False,
-    skip_bad: SkipBad = False,
+    skip_bad: options.SkipBad = False,
     skip_held: Annotated[
         bool, typer.Option("--skip-held", help="Leave out samples that are already held, or that occur twice.")
     ] = False,
-    publish: Publish = True,
-    backbone: Backbone = None,
-    keys: Keys = None,
-    as_json: Json = False,
+    publish: options.Publish = True,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
 ) -> None:
     """Learn samples, all or none, and write a receipt for each.
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from neverseen.cli import options
 from neverseen.cli.opening import opened, require_published, taken_by
-from neverseen.cli.options import Backbone, Folder, Json, Label, Labels, SkipBad, Source, Texts
 from neverseen.cli.printing import (
     about,
     by_class,
@@ -35,17 +35,17 @@ def register(app: typer.Typer) -> None:
 
 
 def predict(
-    folder: Folder,
-    source: Source,
+    folder: options.Folder,
+    source: options.Source,
     labelled: Annotated[
         bool, typer.Option("--labelled", help="The source has labels: print the share of correct predictions.")
     ] = False,
-    labels: Labels = None,
-    label: Label = None,
-    texts: Texts = None,
-    skip_bad: SkipBad = False,
-    backbone: Backbone = None,
-    as_json: Json = False,
+    labels: options.Labels = None,
+    label: options.Label = None,
+    texts: options.Texts = None,
+    skip_bad: options.SkipBad = False,
+    backbone: options.Backbone = None,
+    as_json: options.Json = False,
 ) -> None:
     """Predict the class of each sample, from the published version.
 
@@ -84,7 +84,7 @@ def predict(
         typer.echo(f"right: {share:.1%}")
 
 
-def status(folder: Folder, as_json: Json = False) -> None:
+def status(folder: options.Folder, as_json: options.Json = False) -> None:
     """Show what a store holds.
 
     Example: `neverseen status shop`
@@ -106,7 +106,7 @@ def status(folder: Folder, as_json: Json = False) -> None:
         print_table(("class", "samples"), class_rows(found["samples_by_class"]))
 
 
-def history(folder: Folder, as_json: Json = False) -> None:
+def history(folder: options.Folder, as_json: options.Json = False) -> None:
     """List the certificates of a store, oldest first.
 
     Example: `neverseen history shop`
@@ -120,12 +120,12 @@ def history(folder: Folder, as_json: Json = False) -> None:
 
 
 def certificate(
-    folder: Folder,
+    folder: options.Folder,
     number: Annotated[int | None, typer.Argument(help="Its number.", show_default="the newest")] = None,
     output: Annotated[
         Path | None, typer.Option(help="Write the certificate to this file, ready to hand out.", show_default=False)
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show a certificate. --json prints the exact bytes of its file, which can be verified.
 

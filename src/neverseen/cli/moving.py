@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from neverseen.cli import options
 from neverseen.cli.opening import (
     keys_asked_for,
     keys_of,
@@ -16,8 +17,7 @@ from neverseen.cli.opening import (
     require_published,
     require_writable,
 )
-from neverseen.cli.options import Folder, Json, Keys
-from neverseen.cli.printing import print_json, shown, tell_leftovers
+from neverseen.cli.printing import shown, tell, tell_leftovers
 from neverseen.errors import InputError
 from neverseen.io.files import replace_file, require_file
 
@@ -29,10 +29,10 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    folder: Folder,
+    folder: options.Folder,
     file: Annotated[Path, typer.Argument(help="A new file: .safetensors, .onnx or .tar.", show_default=False)],
-    keys: Keys = None,
-    as_json: Json = False,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
 ) -> None:
     """Write the published weights for use elsewhere, or the whole store.
 
@@ -66,20 +66,17 @@ def export(
             write_version(file, version)
     else:
         raise InputError(f"{file.name} must end in .safetensors, .onnx or .tar: the ending chooses the format")
-    if as_json:
-        print_json({"file": str(file), "model": digest})
-    else:
-        typer.echo(f"wrote {file}, model {digest[:16]}")
+    tell(f"wrote {file}, model {digest[:16]}", {"file": str(file), "model": digest}, as_json)
 
 
 def import_(
     folder: Annotated[Path, typer.Argument(help="The store's new folder; it must not exist yet.", show_default=False)],
     file: Annotated[Path, typer.Argument(help="A .tar file that export wrote.", show_default=False)],
-    keys: Keys = None,
+    keys: options.Keys = None,
     skip_others: Annotated[
         bool, typer.Option("--skip-others", help="Leave out files that do not belong to a store, and list them.")
     ] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Make a store from a .tar file that export wrote.
 
@@ -101,7 +98,5 @@ def import_(
         digest = store.read_archive(folder, file, known, skipped.append if skip_others else None)
     for name in skipped:
         typer.echo(f"skipped: {shown(name)}: not a file of a store", err=True)
-    if as_json:
-        print_json({"folder": str(folder), "model": digest, "skipped": skipped})
-    else:
-        typer.echo(f"made {folder}, model {digest[:16]}")
+    facts = {"folder": str(folder), "model": digest, "skipped": skipped}
+    tell(f"made {folder}, model {digest[:16]}", facts, as_json)

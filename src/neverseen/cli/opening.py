@@ -72,7 +72,7 @@ def backbone_for(folder: Path, words: str | None) -> Backbone:
     """Return the backbone of a store, or say at once that it cannot be made; `words` are those of ``--backbone``."""
     from neverseen.backbones.recipes import backbone_of, takes
     from neverseen.backbones.words import backbone_from_words
-    from neverseen.store.absent import AbsentBackbone, checked
+    from neverseen.store.absent_backbone import AbsentBackbone, checked
 
     if words == FEATURES:
         return AbsentBackbone(described(folder), folder, features_only=True)

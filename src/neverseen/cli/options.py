@@ -67,3 +67,9 @@ Receipts = Annotated[
         show_default=False,
     ),
 ]
+SourceOrReceipts = Annotated[
+    Path | None, typer.Argument(help="Samples, as for learn, instead of receipts.", show_default=False)
+]
+OnlyId = Annotated[list[str] | None, typer.Option("--id", help="Use only the receipts of this id.")]
+OnlyOwner = Annotated[list[str] | None, typer.Option("--owner", help="Use only the receipts of this owner.")]
+ByContent = Annotated[bool, typer.Option("--by-content", help="Ignore the source's ids. Its owners still count.")]

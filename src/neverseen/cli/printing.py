@@ -22,6 +22,14 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=True))
 
 
+def tell(words: str, facts: dict[str, Any], as_json: bool) -> None:
+    """Print how a command ended: words for people, or facts for programs."""
+    if as_json:
+        print_json(facts)
+    else:
+        typer.echo(words)
+
+
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; in a pipe, lines with TABs between the cells and the heads first."""
     listed = list(rows)

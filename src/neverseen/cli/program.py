@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from neverseen.cli import checking, forgetting, learning, looking, moving, publishing, serving
+from neverseen.cli import asking, checking, forgetting, learning, looking, moving, publishing, serving
 from neverseen.cli.printing import shown
 from neverseen.errors import NeverseenError
 
@@ -83,7 +83,7 @@ def _neverseen(
     """
 
 
-for _module in (learning, forgetting, publishing, looking, checking, moving, serving):
+for _module in (learning, forgetting, asking, publishing, looking, checking, moving, serving):
     _module.register(app)
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from neverseen.cli import options
 from neverseen.cli.opening import opened
-from neverseen.cli.options import Folder, Json, Keys
-from neverseen.cli.printing import about, print_json, published_words
+from neverseen.cli.printing import about, published_words, tell
 
 if TYPE_CHECKING:
     from neverseen.proof.certificates import Certificate
@@ -23,20 +23,17 @@ def register(app: typer.Typer) -> None:
     app.command()(seal)
 
 
-def publish(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
+def publish(folder: options.Folder, keys: options.Keys = None, as_json: options.Json = False) -> None:
     """Make all changes visible to readers, with a certificate.
 
     Example: `neverseen publish shop`
     """
     with opened(folder, write=True, keys=keys, signs=True) as model:
         certificate = model.publish()
-    if as_json:
-        print_json({"certificate": about(certificate)})
-    else:
-        typer.echo(published_words(certificate))
+    tell(published_words(certificate), {"certificate": about(certificate)}, as_json)
 
 
-def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
+def seal(folder: options.Folder, keys: options.Keys = None, as_json: options.Json = False) -> None:
     """Publish, and clear forgotten samples off the disk.
 
     Example: `neverseen seal shop`
@@ -44,10 +41,7 @@ def seal(folder: Folder, keys: Keys = None, as_json: Json = False) -> None:
     with opened(folder, write=True, keys=keys, signs=True) as model:
         certificate = model.publish()
         ended(model, published_words(certificate), False, seal=True)
-    if as_json:
-        print_json({"certificate": about(certificate), "sealed": True})
-    else:
-        typer.echo(f"sealed; {published_words(certificate)}")
+    tell(f"sealed; {published_words(certificate)}", {"certificate": about(certificate), "sealed": True}, as_json)
 
 
 @contextmanager

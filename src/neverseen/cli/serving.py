@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from neverseen.cli import options
 from neverseen.cli.opening import FEATURES, backbone_for, described, keys_of
-from neverseen.cli.options import Backbone, Folder, Json, Keys
-from neverseen.cli.printing import print_json, print_table
+from neverseen.cli.printing import print_json, print_table, tell
 
 Name = Annotated[str, typer.Argument(help="The key's name.", show_default=False)]
 
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    folder: Folder,
+    folder: options.Folder,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8080,
     tls_cert: Annotated[
@@ -61,8 +61,8 @@ def serve(
     log_level: Annotated[
         str | None, typer.Option(help="Lowest level to log: debug, info, warning or error.", show_default="info")
     ] = None,
-    backbone: Backbone = None,
-    keys: Keys = None,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
 ) -> None:
     """Serve a store over HTTP, with a console for browsers.
 
@@ -109,27 +109,23 @@ def serve(
 
 
 def add(
-    folder: Folder,
+    folder: options.Folder,
     name: Name,
     scope: Annotated[list[str], typer.Option(help="learn, predict, forget, audit or admin. Can be repeated.")],
     owner: Annotated[
-        str | None,
-        typer.Option(help="The key can learn and forget only this owner's samples.", show_default=False),
+        str | None, typer.Option(help="The key can learn and forget only this owner's samples.", show_default=False)
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Make an API key and print its token. The token is stored nowhere and cannot be shown again.
 
     Example: `neverseen keys add shop ada-phone --scope learn --scope forget --owner ada`
     """
     token = _file(folder).add(name, scope, owner)
-    if as_json:
-        print_json({"name": name, "owner": owner, "scopes": sorted(set(scope)), "token": token})
-    else:
-        typer.echo(token)
+    tell(token, {"name": name, "owner": owner, "scopes": sorted(set(scope)), "token": token}, as_json)
 
 
-def list_keys(folder: Folder, as_json: Json = False) -> None:
+def list_keys(folder: options.Folder, as_json: options.Json = False) -> None:
     """List the API keys, without their tokens.
 
     Example: `neverseen keys list shop`
@@ -155,16 +151,13 @@ def list_keys(folder: Folder, as_json: Json = False) -> None:
     print_table(heads, rows)
 
 
-def revoke(folder: Folder, name: Name, as_json: Json = False) -> None:
+def revoke(folder: options.Folder, name: Name, as_json: options.Json = False) -> None:
     """Revoke an API key. A running service rejects it at once.
 
     Example: `neverseen keys revoke shop ada-phone`
     """
     revoked = _file(folder).revoke(name)
-    if as_json:
-        print_json({"name": revoked.name, "revoked": revoked.revoked})
-    else:
-        typer.echo(f"revoked {revoked.name}")
+    tell(f"revoked {revoked.name}", {"name": revoked.name, "revoked": revoked.revoked}, as_json)
 
 
 def _file(folder: Path) -> Any:

@@ -18,9 +18,11 @@ from neverseen.client.answers import (
     Effect,
     LearnResult,
     Model,
+    ModelState,
     Prediction,
     Predictions,
     Request,
+    WhatIf,
 )
 from neverseen.client.clients import AsyncClient, Client
 from neverseen.client.failures import (
@@ -41,6 +43,7 @@ __all__ = [
     "ForgottenAlreadyError",
     "LearnResult",
     "Model",
+    "ModelState",
     "NotHeldError",
     "Prediction",
     "Predictions",
@@ -49,4 +52,5 @@ __all__ = [
     "ServiceError",
     "UnreachableError",
     "WaitedTooLongError",
+    "WhatIf",
 ]

@@ -71,6 +71,42 @@ class Effect:
 
 
 @dataclass(frozen=True)
+class ModelState:
+    """What the model is, or would be.
+
+    Attributes
+    ----------
+    samples : int
+    digest : str
+    accuracy : float or None
+        Of the samples to predict; None if none were given.
+    """
+
+    samples: int
+    digest: str
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What the model is now, and what it would be without some samples.
+
+    Attributes
+    ----------
+    now, without : ModelState
+    changed : int or None
+        How many predictions would be others; None if there were no samples to predict.
+    raw : dict
+        The whole answer of the service.
+    """
+
+    now: ModelState
+    without: ModelState
+    changed: int | None
+    raw: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Prediction:
     """The prediction for one sample.
 
@@ -168,6 +204,16 @@ def read_effect(said: dict[str, Any]) -> Effect:
     """Return the effect found by a rehearsal."""
     effect = dict(said["effect"])
     return Effect(_count(effect["samples"]), effect)
+
+
+def read_what_if(said: dict[str, Any]) -> WhatIf:
+    """Return what would be without some samples."""
+    return WhatIf(_state(said["now"]), _state(said["without"]), _count(said["changed"]), said)
+
+
+def _state(said: dict[str, Any]) -> ModelState:
+    share = said["accuracy"]
+    return ModelState(int(said["samples"]), str(said["digest"]), None if share is None else float(share))
 
 
 def _count(said: Any) -> int | None:

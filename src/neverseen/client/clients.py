@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import httpx
 
 from neverseen.client import conversations
-from neverseen.client.answers import CertificateEntry, Check, Effect, LearnResult, Model, Predictions, Request
+from neverseen.client.answers import CertificateEntry, Check, Effect, LearnResult, Model, Predictions, Request, WhatIf
 from neverseen.client.connection import Connected, request_of, trust
 from neverseen.client.conversations import Conversation, Pause
 
@@ -180,6 +180,21 @@ class Client(Connected):
     def predict(self, samples: Any) -> Predictions:
         """Return the published model's predictions for samples."""
         return self._run(conversations.predict(self._retries, samples))
+
+    def what_if(
+        self,
+        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        samples: Any = None,
+        labels: Any = None,
+        ids: Iterable[str] | None = None,
+        test: Any = None,
+        test_labels: Any = None,
+    ) -> WhatIf:
+        """Return what the model would be without some samples, given as to `forget`; needs the scope audit.
+
+        Nothing is changed. `test` are samples to predict with and without these, and `test_labels` their labels.
+        """
+        return self._run(conversations.what_if(self._retries, receipts, samples, labels, ids, test, test_labels))
 
     def model(self) -> Model:
         """Return a summary of the published model."""
@@ -359,6 +374,18 @@ class AsyncClient(Connected):
     async def predict(self, samples: Any) -> Predictions:
         """See `Client.predict`."""
         return await self._run(conversations.predict(self._retries, samples))
+
+    async def what_if(
+        self,
+        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        samples: Any = None,
+        labels: Any = None,
+        ids: Iterable[str] | None = None,
+        test: Any = None,
+        test_labels: Any = None,
+    ) -> WhatIf:
+        """See `Client.what_if`."""
+        return await self._run(conversations.what_if(self._retries, receipts, samples, labels, ids, test, test_labels))
 
     async def model(self) -> Model:
         """See `Client.model`."""

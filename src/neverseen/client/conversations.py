@@ -103,17 +103,32 @@ def forget(
     retries: Retries, receipts: Any, samples: Any, labels: Any, ids: Iterable[str] | None, key: str | None, dry: bool
 ) -> Conversation[answers.Request | answers.Effect]:
     """Forget by receipts or by samples."""
+    return (yield from _forget("/v1/forget", _held("forget", receipts, samples, labels, ids), key, dry, retries))
+
+
+def _held(verb: str, receipts: Any, samples: Any, labels: Any, ids: Iterable[str] | None) -> dict[str, Any]:
+    """Return the body of a request about samples that the service holds."""
     if (receipts is None) == (samples is None):
-        raise InputError("give either receipts or samples: forget takes one of the two")
+        raise InputError(f"give either receipts or samples: {verb} takes one of the two")
     if receipts is not None:
         if labels is not None or ids is not None:
             raise InputError("receipts hold their labels and ids: leave labels and ids out")
-        body: dict[str, Any] = {"receipts": receipt_list(receipts)}
-    elif labels is None:
+        return {"receipts": receipt_list(receipts)}
+    if labels is None:
         raise InputError("give the labels of the samples too: a sample was learned with its label")
-    else:
-        body = {"samples": sample_list(samples, labels, ids)}
-    return (yield from _forget("/v1/forget", body, key, dry, retries))
+    return {"samples": sample_list(samples, labels, ids)}
+
+
+def what_if(
+    retries: Retries, receipts: Any, samples: Any, labels: Any, ids: Iterable[str] | None, test: Any, test_labels: Any
+) -> Conversation[answers.WhatIf]:
+    """Ask what the model would be without some samples."""
+    if (test is None) != (test_labels is None):
+        raise InputError("give test and test_labels together: the samples to predict, and their labels")
+    body = _held("what_if", receipts, samples, labels, ids)
+    if test is not None:
+        body["test"] = sample_list(test, test_labels)
+    return _read(answers.read_what_if, (yield from _exchange(Send("POST", "/v1/what-if", body), retries)))
 
 
 def forget_class(

@@ -58,19 +58,7 @@ class ServiceError(NeverseenError):
         request_id: str | None = None,
         request: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self._describe(message, code, status, row, retry_after, request_id, request)
-
-    def _describe(
-        self,
-        message: str,
-        code: str,
-        status: int | None,
-        row: int | None,
-        retry_after: float | None,
-        request_id: str | None,
-        request: str | None = None,
-    ) -> None:
+        Exception.__init__(self, message)  # the other bases of a subclass want more
         self.message, self.code, self.status, self.request = message, code, status, request
         self.row, self.retry_after, self.request_id = row, retry_after, request_id
 
@@ -84,8 +72,8 @@ class ReceiptRefusedError(ServiceError, ReceiptRejectedError):
     row: int
 
     def __init__(self, message: str, row: int, reason: str, **about: Any) -> None:
-        ReceiptRejectedError.__init__(self, message, row, reason)
-        self._describe(message, row=row, **about)
+        ServiceError.__init__(self, message, row=row, **about)
+        self.reason = reason
 
 
 class ForgottenAlreadyError(ReceiptRefusedError, AlreadyForgottenError):
@@ -95,16 +83,16 @@ class ForgottenAlreadyError(ReceiptRefusedError, AlreadyForgottenError):
     """
 
     def __init__(self, message: str, row: int, certificate: int, **about: Any) -> None:
-        AlreadyForgottenError.__init__(self, message, row, certificate)
-        self._describe(message, row=row, **about)
+        ReceiptRefusedError.__init__(self, message, row, "used", **about)
+        self.certificate = certificate
 
 
 class NotHeldError(ServiceError, NotLearnedError):
     """The service does not hold a sample to forget, or does not tell this API key."""
 
     def __init__(self, message: str, row: int | None, **about: Any) -> None:
-        NotLearnedError.__init__(self, message, () if row is None else (row,))
-        self._describe(message, row=row, **about)
+        ServiceError.__init__(self, message, row=row, **about)
+        self.rows = () if row is None else (row,)
 
 
 class UnreachableError(ServiceError, ConnectionError):

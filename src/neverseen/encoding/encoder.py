@@ -30,13 +30,13 @@ class Graph(Protocol):
 class Encoder:
     """Base of the encoders: `quantise`, then `expand`.
 
-    Settings are read and changed as scikit-learn does it (`get_params`, `set_params`), so encoders work in grid
-    searches. `neverseen.checks.check_encoder` tries all that is asked of an encoder.
+    Settings are read and changed as in scikit-learn (`get_params`, `set_params`), so encoders work in grid
+    searches. To check your own encoder, use `neverseen.checks.check_encoder`.
 
     Attributes
     ----------
     kind : str
-        Names the encoder in files. It stands in the `configuration`.
+        The encoder's name in files, and in the `configuration`.
     """
 
     kind: ClassVar[str] = ""
@@ -60,21 +60,21 @@ class Encoder:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._settings)})"
 
     def configuration(self) -> dict[str, Any]:
-        """Return the kind and the settings that decide every code, as JSON values.
+        """Return the kind and all settings that affect a code, as JSON values.
 
-        Raises `ConfigurationError` if they are unusable.
+        Raises `ConfigurationError` if they are invalid.
         """
         raise NotImplementedError
 
     @classmethod
     def from_configuration(cls, settings: dict[str, Any], array: np.ndarray | None) -> Encoder:
-        """Return the encoder that has this `configuration` and this `array`: both are untrusted."""
+        """Return the encoder with this `configuration` and this `array`. Do not trust either of them."""
         raise NotImplementedError
 
     def array(self) -> np.ndarray | None:
-        """Return an integer array that belongs to the settings and is too large for them, or None.
+        """Return an integer array that is a setting too large for the configuration, or None.
 
-        The configuration must have its digest. Files have it under the name ``centres``.
+        The configuration must contain its digest. In files, its name is ``centres``.
         """
         return None
 
@@ -83,15 +83,15 @@ class Encoder:
         return hashlib.sha256(canonical_json(self.configuration()).encode()).hexdigest()
 
     def code_size(self, n_features: int) -> int:
-        """Return the number of integers in the code of a sample with that many features."""
+        """Return the size of the code of a sample with that many features."""
         raise NotImplementedError
 
     def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
-        """Return the int8 codes of quantised features of shape (n, d0), on the hardware given."""
+        """Return the int8 codes of quantised features of shape (n, d0), computed on this hardware."""
         raise NotImplementedError
 
     def add_to(self, graph: Graph, quantised: str, n_features: int) -> str:
-        """Add `expand` to an ONNX graph, in float64 that holds integers, and return the name of the codes."""
+        """Add `expand` to an ONNX graph, with integers in float64, and return the name of the codes."""
         raise ConfigurationError(
             f"a model with the encoder {type(self).__name__} cannot be exported to .onnx; use .safetensors"
         )
@@ -107,9 +107,9 @@ E = TypeVar("E", bound=Encoder)
 
 
 def register(encoder: type[E]) -> type[E]:
-    """Add an encoder under its `Encoder.kind`; for use as a decorator.
+    """Add an encoder class under its `Encoder.kind`. Use it as a decorator.
 
-    Raises `ConfigurationError` if it has no kind, or one that is taken.
+    Raises `ConfigurationError` if the kind is missing or taken.
     """
     if not encoder.kind:
         raise ConfigurationError(f"{encoder.__name__} needs a kind, a text that names it in files")

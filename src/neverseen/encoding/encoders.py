@@ -55,7 +55,7 @@ class RandomProjection(Encoder):
     Parameters
     ----------
     n_codes : int
-        Size of the code. More is more accurate and costs its square in memory.
+        Size of the code. A larger code is more accurate; memory grows with its square.
     seed : int, 0 <= seed < 2**64
 
     Examples
@@ -139,8 +139,8 @@ class GaussianKernel(Encoder):
     Parameters
     ----------
     centres : array-like of shape (n_codes, n_features)
-        Public points, such as a named base set, quantised as samples are; an int8 array is taken as quantised
-        already. They must not come from data that may have to be forgotten: a centre is never forgotten.
+        Public points, such as a named base set. They are quantised like samples; an int8 array counts as already
+        quantised. Do not take them from data that may have to be forgotten: a centre is never forgotten.
     bandwidth : float
         In units of the features' root mean square: with rows u, v of root mean square 1 and d0 features, the kernel
         is ``exp(-||u - v||**2 / (2 * bandwidth**2 * d0))``.

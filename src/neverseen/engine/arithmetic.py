@@ -17,15 +17,20 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 
+from neverseen.engine.preconditioning import NoProgressError
 from neverseen.errors import HardwareError, LimitError
 from neverseen.hardware import INT8_PRODUCT, INT32_ROWS, Array, Hardware
 
 MAX_SAMPLES = 2**48
 """No sum overflows below this many samples: 2**48 * 127**2 < 2**62."""
+
+INTEGER_COLUMNS = 64
+"""Where integer products are quick (`Hardware.integers`), those of more columns are still as quick in float64."""
 
 assert MAX_SAMPLES * INT8_PRODUCT < 2**62
 
@@ -101,6 +106,23 @@ def exact_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
     return ExactOperand(right, hardware).after(left)
 
 
+def wide_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
+    """Return ``left @ right`` modulo 2**64, for int8 and int64 arrays of any shape and values."""
+    if hardware.integers:
+        return hardware.int8_int64_matmul(left, right)
+    # Limbs so small that a sum of products is at most 2**53: 127 <= 2**7.
+    bits = 53 - 7 - max(0, left.shape[1] - 1).bit_length()
+    total, shift = None, 0
+    while total is None or hardware.max_abs(hardware.float64(right)) > 0:
+        rest = (right + (1 << (bits - 1))) >> bits  # digits from -2**(bits-1) to 2**(bits-1)
+        part = exact_matmul(left, right - (rest << bits), hardware) << shift
+        total = part if total is None else total + part
+        right, shift = rest, shift + bits
+        if shift >= 64:
+            break
+    return total
+
+
 class ExactOperand:
     """An int64 matrix that others are multiplied by in float64, exactly, with its check vector worked out once.
 
@@ -120,22 +142,6 @@ class ExactOperand:
         expected = hardware.wrapping_matvec(left, self._image)
         _require_equal(hardware.wrapping_matvec(product, self._probe), expected, "exact product")
         return product
-
-
-def check_float_product(left: Array, right: Array, product: Array, reach: float, hardware: Hardware) -> None:
-    """Raise `HardwareError` unless a float64 product is right to within its rounding.
-
-    Both sides are multiplied by a random vector of signs. `reach` bounds the sum over a row of ``|left| @
-    |right|``, so for inner dimension k and C columns the sides differ by less than ``(k + C + 8) 2**-51 reach`` if
-    the product is right; a larger error in any one entry shows with probability 1/2 for one vector, and 1 - 2**-8
-    for the eight used.
-    """
-    drawn = np.frombuffer(os.urandom(8 * right.shape[1]), np.int8).reshape(right.shape[1], 8)
-    signs = hardware.array(np.where(drawn < 0, -1.0, 1.0))  # (C, 8)
-    difference = hardware.matmul(product, signs) - hardware.matmul(left, hardware.matmul(right, signs))
-    tolerance = (right.shape[0] + right.shape[1] + 8) * 2.0**-51 * reach
-    if not hardware.max_abs(difference) <= tolerance:  # also refuses NaN
-        raise HardwareError("a float64 product computed on this machine is wrong beyond rounding; nothing was changed")
 
 
 class CodeMatrix:
@@ -194,12 +200,15 @@ class IntegerSystem:
         self.gram, self.gamma, self.hardware = gram, gamma, hardware
         self.size = len(gram)
         self.trace = sum(diagonal.tolist()) + gamma * self.size
-        self._bits = (int(diagonal.max(initial=0)) + gamma).bit_length()  # |A_ij| < 2**bits
+        self._top = int(diagonal.max(initial=0)) + gamma
+        self._bits = self._top.bit_length()  # |A_ij| < 2**bits
         self._spread = max(0, self.size - 1).bit_length()  # d <= 2**spread
         self._limb_count = next(count for count in (1, 2, 3) if self._float_width(count) >= 16 or count == 3)
         self._limbs: list[Array] = []
         self._shares = self._limb_count == 1 and hardware.cholesky_keeps  # one float64 copy of G serves all
         self._reach = self._bits + self._spread  # no row of A has magnitudes that add up to 2**reach
+        self.largest = 2.0**self._reach
+        self.mean = self.deviation = math.inf  # bounds on the mean of a row of G, and on the norm of the rest of it
         if self.width(1) < 2:
             raise LimitError(
                 f"sums of {self._bits} bits over {self.size} features leave no room for exact products; "
@@ -209,7 +218,17 @@ class IntegerSystem:
         if measure and self.size and self._float_width(self._limb_count) > 62 - self._reach:  # else of no use
             largest = float(hardware.row_sums(self._cut()[0] if self._shares else gram).max()) + gamma
             # d conversions and additions, each right to 2**-53 relative, and a few more operations.
-            self._reach = min(self._reach, math.frexp(largest * (1 + (self.size + 8) * 2.0**-52))[1])
+            self.largest = min(self.largest, largest * (1 + (self.size + 8) * 2.0**-52))
+            self._reach = math.frexp(self.largest)[1]
+        if measure and self.size and hardware.integers:
+            sums, squares = hardware.row_moments(gram)
+            means = sums / self.size
+            self.mean = float(np.abs(means).max() + self.largest * 2.0**-40)
+            self.deviation = math.sqrt(float((squares - sums * means + squares * 1e-9).max()))
+
+    def has_room_for(self, samples: int) -> bool:
+        """Return whether so many samples more could not make the system one that is refused."""
+        return (self._top + samples * INT8_PRODUCT).bit_length() + self._spread <= 60
 
     def _float_width(self, limbs: int) -> int:
         return 53 - -(-self._bits // limbs) - self._spread
@@ -217,12 +236,16 @@ class IntegerSystem:
     def width(self, columns: int) -> int:
         """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude.
 
-        Then ``|A @ block| < 2**(reach + w) <= 2**62``: no int64 wraps. Blocks of more than two columns are
-        multiplied in float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb
+        Then ``|A @ block| < 2**(reach + w) <= 2**62``: no int64 wraps. Blocks of many columns are multiplied
+        in float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb
         bits + spread + w) <= 2**53``, and so exact. At most 40 bits, for `FixedPoint`.
         """
         integer = min(40, 62 - self._reach)
-        return integer if columns <= 2 else min(integer, self._float_width(self._limb_count))
+        return integer if columns <= self._integer_columns() else min(integer, self._float_width(self._limb_count))
+
+    def _integer_columns(self) -> int:
+        """Return the columns up to which products are made in integers; beyond, float64 ones are faster."""
+        return INTEGER_COLUMNS if self.hardware.integers else 2
 
     def product(self, block: Array) -> Array:
         """Return ``A @ block`` exactly for an int64 block of shape (d, c) with entries up to ``2**width(c)``.
@@ -233,7 +256,7 @@ class IntegerSystem:
         values = hardware.float64(block)
         if hardware.max_abs(values) > 2.0 ** self.width(columns):
             raise LimitError(f"a block exceeds {self.width(columns)} bits")
-        if columns <= 2:
+        if columns <= self._integer_columns():
             return self.wrapping_product(block)
         shift = -(-self._bits // self._limb_count)
         result = self.gamma * block
@@ -241,14 +264,13 @@ class IntegerSystem:
             result = result + (hardware.int64(hardware.matmul(limb, values)) << (position * shift))  # (d, c)
         probe = random_vector(columns, hardware)
         image = hardware.wrapping_matvec(block, probe)
-        expected = hardware.wrapping_matvec(self.gram, image) + self.gamma * image
+        expected = self.wrapping_product(image[:, None])[:, 0]
         _require_equal(hardware.wrapping_matvec(result, probe), expected, "product with the system")
         return result
 
     def wrapping_product(self, block: Array) -> Array:
         """Return ``A @ block`` modulo 2**64, for any int64 block, in integer arithmetic alone: nothing to check."""
-        columns = [self.hardware.wrapping_matvec(self.gram, block[:, j]) for j in range(block.shape[1])]
-        return self.hardware.concatenate([column[:, None] for column in columns], 1) + self.gamma * block
+        return self.hardware.symmetric_product(self.gram, block) + self.gamma * block
 
     def cholesky(self, ridge: float | None = None) -> Array | None:
         """Return a float64 Cholesky factor of ``G + ridge I``, or None if there is none; nothing about it is proved.
@@ -269,6 +291,69 @@ class IntegerSystem:
             last, bits = self._limb_count - 1, -(-self._bits // self._limb_count)
             self._limbs = [self.hardware.limb(self.gram, k * bits, bits if k < last else None) for k in range(last + 1)]
         return self._limbs
+
+
+class ChangedSystem:
+    """A system and samples that came or went since its sums were added up: ``A' = A + C'SC``.
+
+    How large a block may be
+    ------------------------
+    Integers wrap only if an entry of ``A' b`` leaves 62 bits. Let ``m_i`` be the mean of row i of G, and ``r_i`` the
+    norm of the row less its mean. Then for any column b
+
+        |(A' b)_i| <= |m_i| |sum b| + r_i ||b|| + gamma max|b| + sum_k |c_ki| ||c_k|| ||b||,
+
+    by Cauchy and Schwarz. Codes are seldom negative and corrections are of both signs, so this allows for several bits
+    more than the sum of the magnitudes of a row.
+
+    Parameters
+    ----------
+    base : IntegerSystem
+    codes : int8 array of shape (w, d)
+    signs : ndarray of shape (w,), +1 and -1
+    settled : callable
+        Returns the Gram matrix of ``A'``, for those who cannot do without.
+    """
+
+    def __init__(
+        self, base: IntegerSystem, codes: Array | None, signs: np.ndarray, settled: Callable[[], Array]
+    ) -> None:
+        self.size, self.hardware, self.settled = base.size, base.hardware, settled
+        self._base, self._codes = base, codes if len(signs) else None
+        self._signs = base.hardware.array(signs.astype(np.int64)[:, None])
+        lengths = np.zeros(0) if self._codes is None else self.hardware.row_sums(self._codes)
+        # A row of C'SC has magnitudes that add up to at most 127 |c|_1 for each sample; ||c||**2 <= 127 |c|_1.
+        self._reach = math.frexp((base.largest + 127 * float(lengths.sum())) * (1 + 1e-9))[1]
+        self._spread = base.deviation + 127 * float(np.sqrt(127 * lengths).sum()) * (1 + 1e-9)
+
+    def width(self, columns: int) -> int:
+        """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude."""
+        own = 62 - self._reach
+        return own if self.hardware.integers else min(self._base.width(columns), own)
+
+    def finer(self, block: Array) -> int:
+        """Return f such that ``round(2**f block)`` may be multiplied; `block` is float64, of shape (d, c)."""
+        hardware = self.hardware
+        top = hardware.max_abs(block)
+        if not 0 < top < 2.0**400:
+            raise NoProgressError
+        plain = self.width(block.shape[1]) - math.frexp(top)[1]
+        if not hardware.integers or not math.isfinite(self._spread):
+            return plain
+        sums = np.abs(hardware.numpy(block.sum(0))).max() + self.size * 2.0**-50 * top * self.size
+        norms = np.sqrt(hardware.numpy((block * block).sum(0)).max()) * (1 + (self.size + 8) * 2.0**-52)
+        bound = self._base.mean * sums + self._spread * norms + self._base.gamma * top
+        # Rounding the block adds at most 1/2 to each entry: less than the row sums, which are far below 2**61.
+        return max(plain, 61 - math.frexp(bound * (1 + 1e-9))[1])
+
+    def product(self, block: Array) -> Array:
+        """Return ``A' @ block`` exactly, for an int64 block of shape (d, c) that `width` or `finer` allows."""
+        hardware = self.hardware
+        result = self._base.wrapping_product(block) if hardware.integers else self._base.product(block)
+        if self._codes is None:
+            return result
+        inner = wide_matmul(self._codes, block, hardware) * self._signs  # modulo 2**64, as all of this
+        return result + wide_matmul(self._codes.T, inner, hardware)
 
 
 class GridWeights:

@@ -13,10 +13,8 @@ import numpy as np
 
 from neverseen.hardware import Array, Hardware
 
-MERGED = 2**8
-"""Samples, come one by one, whose corrections are merged into one."""
-LEAST_SIZE = 2**11
-"""Codes from which on to correct an older factor is faster than to make a new one."""
+MOST_CORRECTIONS = 2**8
+"""Samples whose corrections are kept apart from the inverse. More are merged into it, which takes a pass over it."""
 
 
 class NoProgressError(Exception):
@@ -41,74 +39,86 @@ class CholeskyFactor:
         return self.hardware.cholesky_solve(self.factor, right)
 
 
-@dataclass(frozen=True)
-class ApproximateInverse:
-    """An explicit approximate inverse, such as the paper's Knowledge Tracking Matrix T."""
+class Corrections:
+    """Two rows of d numbers for each sample that an inverse was corrected for; rows are only ever added.
 
-    matrix: Array
-    hardware: Hardware
-
-    def __call__(self, right: Array) -> Array:
-        return self.hardware.matmul(self.matrix, right)
-
-
-@dataclass(frozen=True)
-class Corrected:
-    """An inverse of an older system, corrected for the samples that came and went since (Woodbury).
-
-    ``(A0 + C'SC)^-1 = A0^-1 - Z (S + C Z)^-1 Z'`` with ``Z = A0^-1 C'``, for signs S. The older inverse may be one that
-    was corrected itself.
+    Whoever holds the first rows may go on reading them while others add more: that is why corrections cost no copies.
     """
 
-    base: Preconditioner
-    images: Array  # Z, (d, m)
-    core: Array  # S + C Z, (m, m)
-    inverse: Array  # of the core
+    def __init__(self, size: int, hardware: Hardware) -> None:
+        self.count = 0
+        self.lefts, self.rights = (hardware.float64(hardware.zeros(MOST_CORRECTIONS, size)) for _ in range(2))
+
+    def add(self, lefts: Array, rights: Array) -> None:
+        """Add rows, (k, d) each."""
+        part = slice(self.count, self.count + len(lefts))
+        self.lefts[part], self.rights[part] = lefts, rights
+        self.count += len(lefts)
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """An explicit approximate inverse, such as the paper's Knowledge Tracking Matrix T, corrected for small changes.
+
+    Let k samples with codes C come or go, with signs S of +1 or -1. By Woodbury's identity
+
+        (A + C'SC)^-1 = A^-1 - Z K Z'   with Z = A^-1 C' and K = (S + C Z)^-1,
+
+    and ``(A + C'SC)^-1 C' = Z K S``. So the inverse is a matrix and rows that correct it: ``T - L'R``, where ``Z K``
+    are the columns of L' and ``Z`` those of R'.
+    """
+
+    matrix: Array  # T, (d, d)
     hardware: Hardware
+    corrections: Corrections | None = None
+    count: int = 0  # of the corrections that count here
 
     def __call__(self, right: Array) -> Array:
-        inner = self.hardware.matmul(self.inverse, self.hardware.matmul(self.images.T, right))  # (m, c)
-        return self.base(right) - self.hardware.matmul(self.images, inner)
+        hardware, found = self.hardware, self.hardware.symmetric_matmul(self.matrix, right)
+        if self.corrections is None or not self.count:
+            return found
+        lefts, rights = self.corrections.lefts[: self.count], self.corrections.rights[: self.count]
+        return found - hardware.matmul(lefts.T, hardware.matmul(rights, right))
 
-    def latest(self, signs: np.ndarray) -> Array:
-        """Return about ``A^-1 C'`` for the samples corrected for last, without a solve: ``Z (S + C Z)^-1 S``."""
-        columns = self.inverse[:, -len(signs) :] * self.hardware.array(signs.astype(np.float64))  # (m, k)
-        return self.hardware.matmul(self.images, columns)  # (d, k)
+    def after(self, codes: Array, signs: np.ndarray) -> tuple[Inverse, Array]:
+        """Return the inverse after samples came or went, and about ``A'^-1 C'``, (d, k); codes are float64, (k, d).
+
+        Raises `NoProgressError` where the core is singular or memory is short.
+        """
+        hardware = self.hardware
+        try:
+            images = self(hardware.contiguous(codes.T))  # Z, (d, k)
+            core = hardware.matmul(codes, images)  # (k, k)
+            hardware.add_to_diagonal(core, hardware.array(signs.astype(np.float64)))
+            lefts = hardware.matmul(images, hardware.inverse(core))  # Z K, (d, k)
+            return self._corrected(lefts, images), lefts * hardware.array(signs.astype(np.float64))
+        except (ValueError, RuntimeError, MemoryError) as error:
+            raise NoProgressError from error
+
+    def _corrected(self, lefts: Array, images: Array) -> Inverse:
+        hardware, size, more = self.hardware, len(self.matrix), images.shape[1]
+        if self.count + more > MOST_CORRECTIONS:
+            matrix = self.matrix
+            if self.corrections is not None and self.count:
+                rows = self.corrections.lefts[: self.count], self.corrections.rights[: self.count]
+                matrix = hardware.less_product(matrix, rows[0].T, rows[1])
+            return Inverse(hardware.less_product(matrix, lefts, images.T), hardware)
+        corrections = self.corrections
+        if corrections is None or corrections.count != self.count:  # somebody else went on from here
+            corrections = Corrections(size, hardware)
+            if self.corrections is not None:
+                corrections.add(self.corrections.lefts[: self.count], self.corrections.rights[: self.count])
+        corrections.add(lefts.T, images.T)
+        return Inverse(self.matrix, hardware, corrections, corrections.count)
 
 
-def corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
-    """Return `current` corrected for more samples; `codes` is float64 of shape (k, d), `signs` +1 or -1.
-
-    Small corrections are merged with the last one, large ones stand on it. Raises `NoProgressError` where that cannot
-    be done: the core is singular, or memory is short.
-    """
+def explicit(precondition: Preconditioner, size: int, hardware: Hardware) -> Inverse:
+    """Return a preconditioner as an explicit inverse; raise `NoProgressError` if memory is short."""
+    if isinstance(precondition, Inverse):
+        return precondition
     try:
-        return _corrected(current, codes, signs, hardware)
+        if isinstance(precondition, CholeskyFactor):
+            return Inverse(hardware.cholesky_inverse(precondition.factor), hardware)
+        return Inverse(precondition(hardware.array(np.eye(size))), hardware)
     except (ValueError, RuntimeError, MemoryError) as error:
         raise NoProgressError from error
-
-
-def _corrected(current: Preconditioner, codes: Array, signs: np.ndarray, hardware: Hardware) -> Corrected:
-    last = current if isinstance(current, Corrected) and len(current.core) + len(signs) <= MERGED else None
-    base = current if last is None else last.base
-    images = base(hardware.contiguous(codes.T))  # (d, k)
-    core = hardware.matmul(codes, images)  # (k, k)
-    hardware.add_to_diagonal(core, hardware.array(signs.astype(np.float64)))
-    if last is not None:
-        side = hardware.matmul(codes, last.images)  # (k, m): C Z_old = (C_old Z)'
-        above, below = (hardware.concatenate(pair, 1) for pair in ([last.core, side.T], [side, core]))
-        core, images = hardware.concatenate([above, below], 0), hardware.concatenate([last.images, images], 1)
-    return Corrected(base, images, core, hardware.inverse(core), hardware)
-
-
-def can_correct(current: Preconditioner, samples: int, size: int) -> bool:
-    """Return whether to correct an inverse for so many more samples is faster than a new factor."""
-    return size >= LEAST_SIZE and samples <= size // 16 and rank(current) + samples <= size // 4
-
-
-def rank(preconditioner: Preconditioner) -> int:
-    """Return how many samples an inverse has been corrected for."""
-    total = 0
-    while isinstance(preconditioner, Corrected):
-        total, preconditioner = total + len(preconditioner.core), preconditioner.base
-    return total

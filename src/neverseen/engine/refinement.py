@@ -85,11 +85,6 @@ class Refinement:
         return Refinement(self.system, residual, self.values.columns(columns), self.scale)
 
 
-def cut_residual(system: IntegerSystem, limbs: int) -> float:
-    """Bound what cutting X to `limbs` limbs adds to the norm of a residual column."""
-    return float(system.trace) * (1 + 1e-9) * math.sqrt(system.size) * 2.0 ** (-LIMB * (limbs - 1))
-
-
 def rounded(values: FixedPoint, errors: np.ndarray, grid_bits: int) -> tuple[np.ndarray, dict[int, list[int]]]:
     """Return the rounded grid weights, and by column the rows that the bound does not decide.
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.fixedpoint import LIMB, FixedPoint
-from neverseen.engine.preconditioning import ApproximateInverse, CholeskyFactor, NoProgressError, Preconditioner
+from neverseen.engine.preconditioning import CholeskyFactor, Inverse, NoProgressError, Preconditioner
 from neverseen.engine.rational import eliminated
 from neverseen.engine.refinement import RATIONAL_SIZE, Refinement, refined_weights
 from neverseen.errors import IllConditionedError, InputError, LimitError
@@ -156,7 +156,7 @@ def _preconditioners(
     if isinstance(hint, np.ndarray):
         if hint.shape == (system.size, system.size) and hint.dtype.kind in "fiu":
             matrix = hint.astype(np.float64)
-            ways.append((lambda: ApproximateInverse(hardware.array(matrix), hardware), 8))
+            ways.append((lambda: Inverse(hardware.array(matrix), hardware), 8))
     elif hint is not None and hint is not _identity:
         ways.append((lambda: hint, 8))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.engine.arithmetic import MAX_SAMPLES, class_sums, gram
+from neverseen.engine.arithmetic import MAX_SAMPLES, ChangedSystem, IntegerSystem, class_sums, gram
 from neverseen.engine.classes import ClassGrams, ClassSums
 from neverseen.engine.packing import pack_triangle, unpack_triangle
 from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError
@@ -27,21 +27,22 @@ _FEW_ROWS = 512
 """Batches of fewer samples wait, to be added up together: a pass over the matrix takes as long for one as for many."""
 _MANY_ROWS = 2048
 """When so many wait, they are added up."""
+_ROWS_ASIDE = 256
+"""So many may stand beside the Gram matrix in products with it: each costs as much as a row of it."""
 
 
 class Waiting(NamedTuple):
-    """Samples that came or went and are not added up yet."""
+    """Samples that came or went and are not in the Gram matrix yet."""
 
     codes: Array  # int8, (n, d)
-    labels: LabelIndex
     sign: int
 
 
 class Statistics:
     """Gram matrix, class sums and class counts of a multiset of samples.
 
-    Small changes wait, as codes, until the sums are looked at or `settle` is called. Sums of integers do not depend on
-    when they are made.
+    Small changes wait, as codes, until the Gram matrix is looked at or `settle` is called. Sums of integers do not
+    depend on when they are made.
 
     Parameters
     ----------
@@ -82,6 +83,7 @@ class Statistics:
         self._gram: Array | None = self.hardware.zeros(size, size)
         self._sums = ClassSums(size, self.hardware)
         self._waiting: list[Waiting] = []
+        self._system: IntegerSystem | None = None  # with the Gram matrix as it is
         self._lock, self._torn = threading.RLock(), False
         self.counts: dict[str, int] = {}
         self.class_grams = ClassGrams(size, class_folder) if track_classes else None
@@ -106,15 +108,16 @@ class Statistics:
         batch = cls.__new__(cls)
         batch.size, batch.hardware = codes.shape[1], hardware
         batch._gram, batch._sums, batch._waiting = None, ClassSums(batch.size, hardware), []
+        batch._system = None
         batch._lock, batch._torn = threading.RLock(), False
         counts = np.bincount(index.positions, minlength=len(index.texts)).tolist()
         batch.counts = {name: count for name, count in zip(index.texts, counts, strict=True) if count}
         batch.class_grams = ClassGrams(batch.size) if track_classes else None
-        if batch.class_grams is None and len(codes) < _FEW_ROWS:
-            batch._waiting = [Waiting(codes, index, 1)]
-            return batch
         batch._sums.change(index.texts, class_sums(codes, index.positions, len(index.texts), hardware), 1)
         batch._forget_empty()
+        if batch.class_grams is None and len(codes) < _FEW_ROWS:
+            batch._waiting = [Waiting(codes, 1)]
+            return batch
         if batch.class_grams is None:
             batch._gram = gram(codes, hardware)
         else:  # the whole is the sum of the classes: one Gram matrix each, and no more work in all
@@ -128,11 +131,11 @@ class Statistics:
 
     def __getstate__(self) -> dict[str, Any]:
         self.settle()  # a copy may be read-only
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_system")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock = threading.RLock()
+        self._lock, self._system = threading.RLock(), None
 
     @property
     def gram(self) -> Array:
@@ -141,12 +144,11 @@ class Statistics:
 
     @gram.setter
     def gram(self, matrix: Array) -> None:
-        self._gram = matrix
+        self._gram, self._system = matrix, None
 
     @property
     def sums(self) -> dict[str, np.ndarray]:
         """The sum of the codes of each class, as a copy."""
-        self.settle()
         names = list(self._sums)
         return dict(zip(names, self.hardware.numpy(self._sums.of(names)), strict=True))
 
@@ -159,50 +161,74 @@ class Statistics:
     def settle(self) -> Array:
         """Add up what waits, and return the Gram matrix. If a check fails, all of it goes on waiting."""
         with self._lock:
-            if self._torn:
-                raise HardwareError(
-                    "an earlier change of these sums was cut off half-way; load the model, or open the store, again"
-                )
+            self._require_whole()
             if self._waiting:
                 self._take_in(self._added_up())
             if self._gram is None:
                 self._gram = self.hardware.zeros(self.size, self.size)
             return self._gram
 
-    def _added_up(self) -> list[tuple[Array, list[str], Array, int]]:
+    def system(self, gamma: int) -> ChangedSystem:
+        """Return ``G + gamma I``, without adding up what waits if that is little. It is good until the next change."""
+        with self._lock:
+            self._require_whole()
+            aside = sum(len(codes) for codes, _ in self._waiting)
+            if self._system is None or self._system.gamma != gamma or aside > _ROWS_ASIDE:
+                self._gram = self.hardware.int64(self.settle())
+                self._system = IntegerSystem(self._gram, gamma, self.hardware, measure=True)
+            elif not self._system.has_room_for(aside):  # whether sums are refused must not depend on what waits
+                self.settle()
+                return self.system(gamma)
+            codes = self.hardware.concatenate([codes for codes, _ in self._waiting], 0) if self._waiting else None
+            signs = np.concatenate([np.full(len(codes), sign) for codes, sign in self._waiting] or [np.zeros(0)])
+            return ChangedSystem(self._system, codes, signs, self.settle)
+
+    def _require_whole(self) -> None:
+        if self._torn:
+            raise HardwareError(
+                "an earlier change of these sums was cut off half-way; load the model, or open the store, again"
+            )
+
+    def _added_up(self) -> list[tuple[Array, int]]:
         """Return what waits, added up; nothing is changed, also if a check fails."""
         parts = []
         for sign in (1, -1):
-            some = [waiting for waiting in self._waiting if waiting.sign == sign]
+            some = [codes for codes, its_sign in self._waiting if its_sign == sign]
             if some:
-                codes = self.hardware.concatenate([waiting.codes for waiting in some], 0)
-                index = LabelIndex.joined([waiting.labels for waiting in some])
-                sums = class_sums(codes, index.positions, len(index.texts), self.hardware)
-                parts.append((gram(codes, self.hardware), index.texts, sums, sign))
+                parts.append((gram(self.hardware.concatenate(some, 0), self.hardware), sign))
         return parts
 
-    def _take_in(self, parts: list[tuple[Array, list[str], Array, int]]) -> None:
+    def _take_in(self, parts: list[tuple[Array, int]]) -> None:
         """Add what waited. An interrupt in the middle must not pass for sums."""
         before, self._torn = self._torn, True
         self._waiting = []
         for part in parts:
             self._add(*part)
-        self._forget_empty()
         self._torn = before
 
     def _forget_empty(self) -> None:
         for name in [name for name in self._sums if name not in self.counts]:
             self._sums.remove(name)
 
-    def _add(self, matrix: Array, names: list[str], sums: Array, sign: int) -> None:
+    def _add(self, matrix: Array, sign: int) -> None:
+        self._system = None
         if self._gram is None and sign > 0:
             self._gram = matrix
-        else:
-            zeros = self.hardware.zeros
-            # That of a batch may be narrower.
-            self._gram = zeros(self.size, self.size) if self._gram is None else self.hardware.int64(self._gram)
-            self.hardware.add_in_place(self._gram, matrix, sign)
-        self._sums.change(names, sums, sign)
+            return
+        zeros = self.hardware.zeros
+        # That of a batch may be narrower.
+        self._gram = zeros(self.size, self.size) if self._gram is None else self.hardware.int64(self._gram)
+        self.hardware.add_in_place(self._gram, matrix, sign)
+
+    def copied(self) -> Statistics:
+        """Return the same sums in memory of their own, without the Gram matrices of classes."""
+        with self._lock:
+            twin = Statistics(self.size, self.hardware)
+            twin._gram = self.settle() + 0
+            names = list(self._sums)
+            twin._sums.change(names, self._sums.of(names), 1)
+            twin.counts = dict(self.counts)
+            return twin
 
     @property
     def total(self) -> int:
@@ -216,13 +242,13 @@ class Statistics:
 
     def cross(self) -> np.ndarray:
         """Return B: int64 of shape (d, C), classes in class order; a transposed view, quick to make."""
-        self.settle()
         return self.hardware.numpy(self._sums.of(self.classes)).T
 
-    def cross_here(self) -> Array:
-        """Return `cross` where the sums are, laid out row by row."""
-        self.settle()
-        return self.hardware.contiguous(self._sums.of(self.classes).T)
+    def cross_here(self, columns: list[int] | None = None) -> Array:
+        """Return `cross`, or some columns of it, where the sums are, laid out row by row."""
+        classes = self.classes
+        names = classes if columns is None else [classes[column] for column in columns]
+        return self.hardware.contiguous(self._sums.of(names).T)
 
     def add(self, codes: Array, labels: Any) -> None:
         """Add samples."""
@@ -275,7 +301,7 @@ class Statistics:
         with self._lock:
             matrix = self.hardware.array(unpack_triangle(self.class_grams.packed(name), self.size))
             total = self.settle()
-            self._torn = True
+            self._torn, self._system = True, None
             self.hardware.add_in_place(total, matrix, -1)
             self.class_grams.put(name, None)
             self._sums.remove(name)
@@ -291,8 +317,7 @@ class Statistics:
             other.settle()  # `_change` will want its sums: a check that fails must do so before anything is changed
 
     def _change(self, other: Statistics, sign: int) -> None:
-        if self._torn:
-            self.settle()  # says so
+        self._require_whole()
         few = other._gram is None and self.class_grams is None
         matrix = None if few else other.settle()
         self._torn = True
@@ -304,30 +329,27 @@ class Statistics:
                 del self.counts[name]
                 if self.class_grams is not None:
                     self.class_grams.put(name, None)
-        if matrix is None:
+        names = list(other._sums)
+        self._sums.change(names, self._here(other._sums.of(names), other.hardware), sign)
+        self._forget_empty()
+        if matrix is not None:
+            if self._gram is None:  # not the other's own
+                self._gram = self.hardware.zeros(self.size, self.size)
+            self._add(self._here(matrix, other.hardware), sign)
+        else:
             self._waiting += [
-                Waiting(self._here(codes, other.hardware), index, sign * its_sign)
-                for codes, index, its_sign in other._waiting
+                Waiting(self._here(codes, other.hardware), sign * its_sign) for codes, its_sign in other._waiting
             ]
-            if sum(len(waiting.codes) for waiting in self._waiting) >= _MANY_ROWS:
+            if sum(len(codes) for codes, _ in self._waiting) >= _MANY_ROWS:
                 try:
                     parts = self._added_up()
                 except HardwareError:  # they go on waiting, and who looks at the sums is told
                     pass
                 else:
                     self._take_in(parts)
-        else:
-            if self._gram is None:  # not the other's own
-                self._gram = self.hardware.zeros(self.size, self.size)
-            names = list(other._sums)
-            sums = self._here(other._sums.of(names), other.hardware)
-            self._add(self._here(matrix, other.hardware), names, sums, sign)
-            if not self._waiting:
-                self._forget_empty()
         self._torn = False
 
     def _sum(self, name: str) -> np.ndarray:
-        self.settle()
         return self._sums.row(name)
 
     def _here(self, array: Array, hardware: Hardware) -> Array:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
-from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf
+from neverseen.hardware import kernels
+from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf, Moved
 
+_FEW_COLUMNS = 64  # of more, a library's product is as fast
+_NEAR = 2**10  # entries near a half that are noted one by one
 SUM_ROWS = 2**14  # codes turned to int64 at a time
 
 
@@ -14,7 +22,13 @@ class NumpyHardware(HardwareOf[np.ndarray]):
 
     name = "numpy"
     cholesky_keeps = False
-    follows = 2**6
+    integers = kernels.available()
+    follows = 2**30
+
+    def alone(self) -> AbstractContextManager[Any]:
+        if not kernels.available():
+            return nullcontext()
+        return _blas().limit(limits=1, user_api="blas")
 
     # -- arrays ------------------------------------------------------------------------------------
 
@@ -52,6 +66,9 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     def contiguous(self, array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(array)
 
+    def copied(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
     def max_abs(self, array: np.ndarray) -> float:
         return float(np.abs(array).max(initial=0.0))
 
@@ -60,6 +77,13 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         for part in blocks(matrix):
             sums[part] = np.abs(matrix[part].astype(np.float64)).sum(axis=1)
         return sums
+
+    def row_moments(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sums, squares = np.empty(len(matrix)), np.empty(len(matrix))
+        for part in blocks(matrix):
+            rows = matrix[part].astype(np.float64)
+            sums[part], squares[part] = rows.sum(axis=1), np.einsum("ij,ij->i", rows, rows)
+        return sums, squares
 
     def add_in_place(self, target: np.ndarray, change: np.ndarray, sign: int) -> None:
         (np.add if sign > 0 else np.subtract)(target, change, out=target)
@@ -117,6 +141,46 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         parts = [np.einsum("ij,j->i", matrix[part].astype(np.int64), vector) for part in blocks(matrix)]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
+    def symmetric_product(self, matrix: np.ndarray, block: np.ndarray) -> np.ndarray:
+        if not kernels.available() or matrix.dtype != np.int64 or not matrix.flags.c_contiguous:
+            return super().symmetric_product(matrix, block)
+        if block.shape[1] == 1:
+            return kernels.times_vector(matrix, np.ascontiguousarray(block[:, 0]))[:, None]
+        return kernels.times_block(matrix, np.ascontiguousarray(block))
+
+    def symmetric_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        if not kernels.available() or right.shape[1] > _FEW_COLUMNS:
+            return self.matmul(left, right)
+        if right.shape[1] == 1:
+            return kernels.times_vector(left, np.ascontiguousarray(right[:, 0]))[:, None]
+        return kernels.times_block(left, np.ascontiguousarray(right))
+
+    def less_product(self, matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        if not kernels.available():
+            return super().less_product(matrix, left, right)
+        result = matrix.copy()
+        kernels.add_low_rank(result, np.ascontiguousarray(-left), np.ascontiguousarray(right.T))
+        return result
+
+    def int8_int64_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return kernels.times_codes(left, np.ascontiguousarray(right))
+
+    def move(
+        self,
+        steps: np.ndarray,
+        rests: np.ndarray,
+        left: tuple[np.ndarray, float, np.ndarray],
+        right: tuple[np.ndarray, np.ndarray],
+        doubts: np.ndarray,
+    ) -> Moved[np.ndarray]:
+        if not kernels.available():
+            return super().move(steps, rests, left, right, doubts)
+        steps, rests, near = steps.copy(), rests.copy(), np.empty(_NEAR, np.int64)
+        count = kernels.move(steps, rests, left[0], left[1], left[2], *right, doubts, near)
+        if count > _NEAR:
+            return steps, rests, self.near_half(rests, doubts)
+        return steps, rests, sorted(set((near[:count] % len(doubts)).tolist()))
+
     # -- factors -----------------------------------------------------------------------------------
 
     def cholesky(self, matrix: np.ndarray) -> np.ndarray | None:
@@ -131,11 +195,23 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         solution, _ = lapack.dpotrs(factor, right, lower=0)
         return np.ascontiguousarray(solution)
 
+    def cholesky_inverse(self, factor: np.ndarray) -> np.ndarray:
+        from scipy.linalg import lapack
+
+        inverse, _ = lapack.dpotri(factor, lower=0)
+        upper = np.triu(inverse)  # in LAPACK's order: the transpose is contiguous
+        return np.ascontiguousarray((upper + np.triu(upper, 1).T).T)
+
     def triangle(self, factor: np.ndarray) -> np.ndarray:
         return np.tril(factor.T)
 
     def inverse(self, matrix: np.ndarray) -> np.ndarray:
         return np.linalg.inv(matrix)
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def blocks(matrix: np.ndarray) -> list[slice]:

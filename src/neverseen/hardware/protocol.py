@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol, SupportsInt, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, SupportsInt, TypeVar, cast
 
 import numpy as np
 
@@ -67,6 +68,9 @@ A = TypeVar("A", bound=Array)
 """The arrays of one kind of hardware."""
 
 
+Moved = tuple[A, A, list[int]]
+
+
 class HardwareOf(Protocol[A]):
     """The operations of one kind of hardware, whose arrays are of type `A`.
 
@@ -79,16 +83,27 @@ class HardwareOf(Protocol[A]):
         That it is registered under.
     cholesky_keeps : bool
         Whether `cholesky` leaves its argument as it was.
+    integers : bool
+        Whether 64-bit integer products are quick: `symmetric_product` and `int8_int64_matmul`. Else they are made of
+        float64 products, and checked.
     follows : int
-        Samples up to which following a change (`neverseen.engine.following`) is faster than to solve anew.
+        Samples up to which to follow a change (`neverseen.engine.following`) is faster than to solve anew.
     """
 
     name: str
     cholesky_keeps: bool
+    integers: bool = False
     follows: int
 
     def __hash__(self) -> int:
         return object.__hash__(self)
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Return a context in which floating-point work is done by one thread: for many small steps.
+
+        Threads that were used once go on spinning for work, on the cores that the next step needs.
+        """
+        return nullcontext()
 
     # -- arrays ------------------------------------------------------------------------------------
 
@@ -128,11 +143,22 @@ class HardwareOf(Protocol[A]):
     def contiguous(self, array: A) -> A:
         """Return an array laid out row by row."""
 
+    def copied(self, array: A) -> A:
+        """Return a copy of an array."""
+
     def max_abs(self, array: A) -> float:
         """Return the largest magnitude in an array of floats; NaN if there is one, 0 for an empty array."""
 
     def row_sums(self, matrix: A) -> np.ndarray:
         """Return the sum of the magnitudes of each row, in float64."""
+
+    def row_moments(self, matrix: A) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sum, and the sum of the squares, of each row of an int64 matrix; only where `integers` is true."""
+
+    def near_half(self, rests: A, doubts: np.ndarray) -> list[int]:
+        """Return the columns of float64 rests with an entry within a column's doubt of a half; NaN counts as near."""
+        near: Any = ~(0.5 - abs(rests) > self.array(doubts[None, :]))
+        return sorted(set(self.where(near)[1].tolist()))
 
     def add_in_place(self, target: A, change: A, sign: int) -> None:
         """Add `sign` times `change`, integers of any width, to an int64 array."""
@@ -147,6 +173,37 @@ class HardwareOf(Protocol[A]):
 
     def matmul(self, left: A, right: A) -> A:
         """Return a float64 product."""
+
+    def symmetric_matmul(self, left: A, right: A) -> A:
+        """Return a float64 product; `left` is symmetric, or may be taken to be."""
+        return self.matmul(left, right)
+
+    def less_product(self, matrix: A, left: A, right: A) -> A:
+        """Return ``matrix - left @ right`` in float64, symmetric as `matrix` is."""
+        result: Any = matrix - self.matmul(left, right)
+        return cast("A", result)
+
+    def move(self, steps: A, rests: A, left: tuple[A, float, A], right: tuple[A, A], doubts: np.ndarray) -> Moved[A]:
+        """Return ``steps + rests`` moved by a product, as new steps and rests, and the columns `near_half`.
+
+        `left` is ``high * unit + low`` of shape (d, k), and `right` is ``eh + el`` of shape (k, C), all float64. The
+        product ``high @ eh`` is exact: its terms are multiples of a power of two, and their sums have 53 bits.
+        """
+        high: Any
+        low: Any
+        eh: Any
+        el: Any
+        (high, unit, low), (eh, el) = left, right
+        whole: Any = self.matmul(high, eh) * unit
+        part: Any = self.matmul(low, eh + el) + self.matmul(high * unit, el)
+        w, v = self.rint(whole), self.rint(part)
+        rest: Any = (rests + (whole - w)) + (part - v)
+        carry: Any = self.rint(rest)
+        moved: Any = steps + self.int64(w) + self.int64(v + carry)
+        return moved, rest - carry, self.near_half(rest - carry, doubts)
+
+    def int8_int64_matmul(self, left: A, right: A) -> A:
+        """Return the product of an int8 and an int64 array modulo 2**64; only where `integers` is true."""
 
     def int8_matmul(self, left: A, right: A) -> A:
         """Return the product of two int8 arrays as integers of at least 32 bits; at most INT32_ROWS inner terms."""
@@ -163,6 +220,11 @@ class HardwareOf(Protocol[A]):
     def wrapping_matvec(self, matrix: A, vector: A) -> A:
         """Return ``matrix @ vector`` modulo 2**64, in integer arithmetic alone."""
 
+    def symmetric_product(self, matrix: A, block: A) -> A:
+        """Return ``matrix @ block`` modulo 2**64 for a symmetric int64 matrix, in integer arithmetic alone."""
+        columns: list[Any] = [self.wrapping_matvec(matrix, column)[:, None] for column in cast("Any", block.T)]
+        return self.concatenate(columns, 1) if columns else block
+
     # -- factors -----------------------------------------------------------------------------------
 
     def cholesky(self, matrix: A) -> Factor | None:
@@ -170,6 +232,9 @@ class HardwareOf(Protocol[A]):
 
     def cholesky_solve(self, factor: Factor, right: A) -> A:
         """Return the solution of the factored system for each column of `right`."""
+
+    def cholesky_inverse(self, factor: Factor) -> A:
+        """Return the inverse of the matrix that was factored, symmetric."""
 
     def triangle(self, factor: Factor) -> A:
         """Return the lower triangle that a Cholesky factor consists of, with zeros above."""

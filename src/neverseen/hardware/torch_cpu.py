@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,15 @@ class TorchHardware(NumpyHardware):
 
         self._torch = torch
         self._int8_units_work = _passes_int8_self_test(torch)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        threads = self._torch.get_num_threads()
+        self._torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            self._torch.set_num_threads(threads)
 
     # Two libraries' threads wait for work by spinning, and on the same cores each is several times slower for it. So
     # all floating-point work is PyTorch's, small or large, and NumPy's threads are left asleep.

@@ -67,6 +67,9 @@ class CudaHardware(HardwareOf[Any]):
     def contiguous(self, array: torch.Tensor) -> torch.Tensor:
         return array.contiguous()
 
+    def copied(self, array: torch.Tensor) -> torch.Tensor:
+        return array.clone()
+
     def max_abs(self, array: torch.Tensor) -> float:
         return float(array.abs().max()) if array.numel() else 0.0
 
@@ -130,6 +133,9 @@ class CudaHardware(HardwareOf[Any]):
 
     def cholesky_solve(self, factor: BlockedFactor, right: torch.Tensor) -> torch.Tensor:
         return factor.solve(right)
+
+    def cholesky_inverse(self, factor: BlockedFactor) -> torch.Tensor:
+        return self._torch.cholesky_inverse(factor.lower)
 
     def triangle(self, factor: BlockedFactor) -> torch.Tensor:
         return factor.lower.tril()

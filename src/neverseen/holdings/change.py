@@ -1,4 +1,4 @@
-"""`Change`: one change of what a model holds, made once and handed down as it is."""
+"""`Change`: one change of what a model holds. It is made once and passed on unchanged."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ class Change:
     labels : LabelIndex
         Of n samples.
     tickets : tuple of Ticket, or None
-        None: the samples have no ids, or are found by their features and labels alone.
+        None if the samples have no ids, or are found only by their features and labels.
     owner : str or None
-        Canonical text of whose samples may be forgotten; None for anybody's.
+        Canonical text of the owner whose samples may be forgotten; None for any.
     name : str
         Canonical text of the class to forget.
     receipts : tuple of bytes
-        Those that the samples are given, or that are shown for them; empty if there are none.
+        The new receipts of a learn, or the receipts given to a forget; empty if there are none.
     prints : tuple of bytes
-        Fingerprints of the raw samples, for a cache of features to lose.
+        Fingerprints of the raw samples that a cache of features must drop.
     contents : tuple of bytes
-        Keyed digests of the raw samples, to tell one that is held with other features; empty for receipts.
+        Keyed digests of the raw samples, to recognise one that is held with other features; empty for receipts.
     features : float32 ndarray of shape (n, d0), or None
-        Those that a cache keeps once the samples are learned.
+        The features for a cache to keep once the samples are learned.
     seen_at : object
-        Stands for the state in which the model found the ids to be new (`ExactModel.check_new`), or the samples of all
-        receipts to be held (`ExactModel.standing`).
+        The state of the model in which the ids were new (`ExactModel.check_new`), or the samples of all receipts were
+        held (`ExactModel.standing`).
     request : object
-        What a ledger notes with the change (`neverseen.ledger.Notes`). Holdings in memory do not look at it.
+        Notes for the ledger (`neverseen.ledger.Notes`). Holdings in memory ignore it.
     """
 
     kind: str
@@ -79,5 +79,5 @@ class Change:
             yield {"id": from_text(ticket.id), "label": from_text(name), "owner": from_text(ticket.owner)}
 
     def noting(self, request: Any) -> Change:
-        """Return the same change with something for the ledger to note in its transaction."""
+        """Return the same change with a note, which the ledger writes in the same transaction."""
         return replace(self, request=request)

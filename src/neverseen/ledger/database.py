@@ -73,11 +73,10 @@ class Transaction:
         with self.database.clear_errors():
             return list(self._open().exec_driver_sql(question, (*values, *equal.values())))
 
-    def rebuild(self, table: sa.Table, columns: str, load: Callable[[Sequence[Any]], None]) -> None:
-        """Make a table anew as it is defined now, and hand its old rows to `load`, some at a time.
-
-        The columns are those of the old table, names with commas between them; `load` puts rows into the new one.
-        """
+    def rebuild(
+        self, table: sa.Table, columns: Iterable[str], renewed: Callable[[Sequence[Any]], tuple[Any, ...]]
+    ) -> None:
+        """Make a table anew as it is defined now. The new rows are made of these columns of the old ones."""
         old = f"{table.name}_old"
         with self.database.clear_errors():
             connection = self._open()
@@ -86,10 +85,10 @@ class Transaction:
             connection.exec_driver_sql(f"CREATE TABLE {old} AS SELECT * FROM {table.name}")  # noqa: S608
             connection.execute(DropTable(table))
             connection.execute(CreateTable(table))
-            question = f"SELECT {columns} FROM {old}"  # noqa: S608
+            question = f"SELECT {', '.join(columns)} FROM {old}"  # noqa: S608
             with connection.exec_driver_sql(question, execution_options={"stream_results": True}) as rows:
                 while page := rows.fetchmany(_PAGE_ROWS):
-                    load(page)
+                    self.load(table, list(map(renewed, page)))
             connection.exec_driver_sql(f"DROP TABLE {old}")
             for index in sorted(table.indexes, key=lambda index: str(index.name)):
                 connection.execute(CreateIndex(index))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from neverseen.errors import LedgerError
 from neverseen.ledger.database import Transaction, open_database
-from neverseen.ledger.migration import create_tables, migrate_tables
+from neverseen.ledger.migration import STEPS, create_tables, migrate_tables
 from neverseen.ledger.rows import (
     FIELDS,
     REQUEST,
@@ -30,7 +30,6 @@ from neverseen.ledger.tables import (
     CHUNK,
     COMMITMENT_SIZE,
     FORMAT,
-    OLD_FORMAT,
     JournalRow,
     RequestRow,
     SampleRow,
@@ -100,7 +99,7 @@ class Ledger:
 
     def _require_format(self) -> None:
         self._format = self.meta("format")
-        if self._format not in (FORMAT, OLD_FORMAT):
+        if self._format not in [step.format for step in STEPS]:
             raise LedgerError(
                 f"the ledger {self._database.name} is of format {str(self._format)[:40]!r}, and this version of "
                 f"neverseen reads {FORMAT!r}: use the version that wrote it, or a newer one"
@@ -125,7 +124,7 @@ class Ledger:
     def _require_current(self) -> None:
         if self.is_outdated:
             raise LedgerError(
-                f"the ledger {self._database.name} is of the older format {OLD_FORMAT!r}: open its store once for "
+                f"the ledger {self._database.name} is of the older format {self._format!r}: open its store once for "
                 "writing, with its keys, to bring it up to date (neverseen publish FOLDER, with --keys FILE if they "
                 "are not in the folder)"
             )
@@ -392,8 +391,8 @@ class Ledger:
         if read_note(transaction, "writer") != self._writer:
             raise LedgerError(
                 f"the ledger {self._database.name} may not be written here: another process has opened its store for "
-                "writing, or it was closed here. Nothing was changed. See that one process alone writes the store, "
-                "and open it again"
+                "writing, or it was closed here. Nothing was changed. Make sure that only one process writes the "
+                "store, and open it again"
             )
 
     def stop_writing(self) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from neverseen.errors import LedgerError
-from neverseen.ledger.database import Database
+from neverseen.ledger.database import Database, Transaction
 from neverseen.ledger.rows import FIELDS, read_note, sample_of
 from neverseen.ledger.tables import (
     FORMAT,
-    MIGRATIONS,
-    OLD_FORMAT,
     SampleRow,
     meta,
     migrations,
@@ -26,6 +24,49 @@ from neverseen.ledger.tables import (
     tables,
 )
 
+Renumber = Callable[[SampleRow], bytes]
+"""Returns the number that a sample of an older ledger gets; see `Ledger.migrate`."""
+
+
+class Step(NamedTuple):
+    """Leads to a format of the tables from the one before."""
+
+    number: int
+    format: str
+    what: str  # as the ledger records it
+    change: Callable[[Transaction, Renumber], None]
+
+    def record(self, transaction: Transaction) -> None:
+        """Note that the step was taken, in the transaction that takes it.
+
+        By hand: Alembic's table has neither the time nor a description, and is one that `schema` would have to let in.
+        """
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        transaction.run(sa.insert(migrations), [{"number": self.number, "applied": now, "what": self.what}])
+        transaction.run(sa.update(meta).where(meta.c.key == "format").values(value=self.format))
+
+
+def _to_format_2(transaction: Transaction, number_of: Renumber) -> None:
+    def renumbered(old: Sequence[Any]) -> tuple[Any, ...]:
+        *about, learned, version, check = old
+        sample = sample_of((*about, b"", learned, version, check), 0)
+        return record(sample._replace(number=number_of(sample), state="learned"), 0, int(version))
+
+    transaction.rebuild(samples, list(old_samples.columns.keys())[: len(FIELDS) - 1], renumbered)
+    transaction.rebuild(requests, old_requests.columns.keys(), lambda row: (*row, None))
+
+
+STEPS = (
+    Step(1, "neverseen-ledger-1", "the tables of neverseen-ledger-1", lambda *_: None),
+    Step(
+        2,
+        "neverseen-ledger-2",
+        "samples: a salt, numbers of owner and id, a key of the owner; requests: who made them, without the name",
+        _to_format_2,
+    ),
+)
+"""The steps to all formats, the oldest first. A new format gets a step, and `tables` keeps the tables before it."""
+
 
 def create_tables(database: Database) -> None:
     """Make the tables in a database that has none of them yet."""
@@ -36,37 +77,18 @@ def create_tables(database: Database) -> None:
         transaction.make(tables)
         database.prepare(transaction)
         transaction.run(sa.insert(meta), [{"key": "format", "value": FORMAT}])
-        transaction.run(sa.insert(migrations), _steps(1))
+        for step in STEPS:
+            step.record(transaction)
 
 
-def migrate_tables(database: Database, number_of: Callable[[SampleRow], bytes]) -> None:
-    """Bring tables of the older format up to date, in one transaction; see `Ledger.migrate`."""
+def migrate_tables(database: Database, number_of: Renumber) -> None:
+    """Take the steps that tables of an older format lack, in one transaction; see `Ledger.migrate`."""
     with database.writing() as transaction:
-        if read_note(transaction, "format") != OLD_FORMAT:
+        formats = [step.format for step in STEPS]
+        found = read_note(transaction, "format")
+        if found not in formats[:-1]:
             return
-
-        def load_samples(page: Sequence[Any]) -> None:
-            rows = []
-            for old in page:
-                *about, learned, version, check = old
-                sample = sample_of((*about, b"", learned, version, check), 0)
-                renumbered = sample._replace(number=number_of(sample), state="learned")
-                rows.append(record(renumbered, 0, int(version)))
-            transaction.load(samples, rows)
-
-        fields = list(old_samples.columns.keys())[: len(FIELDS) - 1]
-        transaction.rebuild(samples, ", ".join(fields), load_samples)
-        transaction.rebuild(
-            requests,
-            ", ".join(old_requests.columns.keys()),
-            lambda page: transaction.load(requests, [(*row, None) for row in page]),
-        )
+        for step in STEPS[formats.index(found) + 1 :]:
+            step.change(transaction, number_of)
+            step.record(transaction)
         database.prepare(transaction)
-        transaction.run(sa.update(meta).where(meta.c.key == "format").values(value=FORMAT))
-        transaction.run(sa.insert(migrations), _steps(2))
-
-
-def _steps(first: int) -> list[dict[str, Any]]:
-    """Return the rows that say how the tables came to be, from a migration on."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return [{"number": step, "applied": now, "what": what} for step, what in enumerate(MIGRATIONS, 1) if step >= first]

@@ -17,17 +17,7 @@ import sqlalchemy as sa
 from neverseen.errors import InputError
 
 FORMAT = "neverseen-ledger-2"
-"""Format of the tables."""
-OLD_FORMAT = "neverseen-ledger-1"
-MIGRATIONS = (
-    "the tables of neverseen-ledger-1",
-    "samples: a salt, numbers of owner and id, a key of the owner; requests: who made them, without the name",
-)
-"""What each migration changed, the first one first. A new one gets a new line here and a new `FORMAT`.
-
-The ledger records each with its time, in the transaction that makes it. By hand: Alembic's table has neither the time
-nor a description, and is one that `schema` would have to let in.
-"""
+"""Format of the tables. Older ones: see `neverseen.ledger.migration.STEPS`."""
 CHUNK = 450
 """Values in one statement, at most. Some statements bind each twice, and the smallest limit about is 999."""
 NAME_LIMIT = 2000
@@ -155,10 +145,7 @@ requests = sa.Table(
     sa.Column("maker", sa.LargeBinary),
 )
 pending = sa.Table(
-    "neverseen_pending",
-    tables,
-    sa.Column("commitment", sa.LargeBinary, primary_key=True),
-    sqlite_with_rowid=False,
+    "neverseen_pending", tables, sa.Column("commitment", sa.LargeBinary, primary_key=True), sqlite_with_rowid=False
 )
 certified = sa.Table(
     "neverseen_certified",
@@ -181,7 +168,7 @@ def _before(table: sa.Table, metadata: sa.MetaData, *added: str) -> sa.Table:
 
 
 old_tables = sa.MetaData()
-"""The tables of `OLD_FORMAT`."""
+"""The tables of neverseen-ledger-1."""
 for _table in tables.sorted_tables:
     if _table not in (samples, requests):
         _table.to_metadata(old_tables)

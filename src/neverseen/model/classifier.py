@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,9 @@ from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model import saving
 from neverseen.model.configuration import Configuration, empty_digest
 from neverseen.model.exact import ExactModel
-from neverseen.model.targets import label_list, positions_among
+from neverseen.model.frozen import decision, probabilities, share_right
+from neverseen.model.targets import label_list, unfit
+from neverseen.model.without import LeftOut, Without, left_out
 from neverseen.proof.keys import Key
 
 _LOCKS = [threading.RLock() for _ in range(64)]
@@ -33,38 +36,38 @@ _SEEN = ("n_features_in_", "feature_names_in_")  # what scikit-learn's validatio
 class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A ridge classifier that forgets exactly.
 
-    Learn a stream with `partial_fit`; `forget` samples or classes in any order. The model left is bit for bit
-    the one that learned only what remains: same `digest`, same saved file. No sample is kept, only sums of
-    small integers and a keyed digest of each sample, so that what was never learned is refused.
+    Learn a stream with `partial_fit`, and `forget` samples or classes in any order. The model is then bit for bit
+    the one that learned only what is left: it has the same `digest` and the same saved file. It keeps no samples,
+    only sums of small integers and a keyed digest of each sample. So it can refuse to forget what it never learned.
 
     Parameters
     ----------
     encoder : Encoder, optional
         How features become codes: `RandomProjection` (the default, with 2048 codes), `GaussianKernel` or `Identity`.
     gamma : int
-        Ridge strength, a whole number from 1 to 2**40. Codes have a spread of about 18, so a sample adds about
-        300 to each diagonal entry.
+        Ridge strength, a whole number from 1 to 2**40: the larger it is, the less a single sample counts. Codes
+        have a spread of about 18, so a sample adds about 300 to each diagonal entry.
     grid_bits : int
         Weights are multiples of ``2**-grid_bits``.
     track_classes : bool
-        Keep each class's own sums, so that `forget_class` works. Costs d**2 / 2 integers per class. **A sum
-        over one sample is that sample**: guard a model that tracks small classes as you would the data.
+        Keep sums for each class, so that `forget_class` works. This costs d**2 / 2 integers per class. **A sum
+        over one sample is that sample**: protect a model that tracks small classes like the data itself.
     class_folder : path, optional
-        Keep those sums in files there instead of memory.
+        A folder for these sums, which are otherwise kept in memory.
     key : Key, optional
-        Secret for the sample digests; models to be merged or compared byte for byte need the same. By default a
-        new one is made.
+        Secret key of the sample digests. Models need the same key to be merged or compared byte for byte. By default
+        a new one is made.
     hardware : {"auto", "numpy", "torch", "cuda"}
-        Changes the time, never a bit.
+        Changes the time, but no bit of the result.
     backbone : str, optional
-        Digest of what makes the features, bound into the model's own digest. `ForgettingModel` sets it.
+        Digest of the backbone that makes the features; part of the model's own digest. `ForgettingModel` sets it.
 
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
         Classes held, sorted. Absent while the model holds no sample.
     n_features_in_ : int
-        Likewise.
+        Number of features. Absent while the model holds no sample.
     weights_ : ndarray of shape (d, C)
         Weights as float64.
 
@@ -103,7 +106,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -- learning ----------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> AnalyticClassifier:
-        """Start anew and learn these samples.
+        """Drop everything learned so far, and learn these samples.
 
         Parameters
         ----------
@@ -125,7 +128,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like of shape (n, n_features), finite
         y : sequence of n labels
         classes : iterable of labels, optional
-            If given, labels outside it are refused. A class exists once it has a sample, so it is not needed otherwise.
+            If given, other labels are refused. Not needed otherwise: a class exists once it has a sample.
         """
         with self._changing(), self._unchanged_on_error():
             features, index = self._samples(X, y, reset=self.exact is None, least=0)
@@ -139,7 +142,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def merge(self, other: AnalyticClassifier) -> AnalyticClassifier:
-        """Add all that another model holds. Both need the same encoder, gamma, grid_bits, backbone and key."""
+        """Add everything that another model holds. Both need the same encoder, gamma, grid_bits, backbone and key."""
         if not isinstance(other, AnalyticClassifier):
             raise InputError(f"merge takes another AnalyticClassifier; got {type(other).__name__}")
         if self.configuration().digest() != other.configuration().digest():
@@ -158,8 +161,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, X: Any, y: Any) -> AnalyticClassifier:
         """Forget exactly these samples.
 
-        Refused as a whole (`NotLearnedError`, nothing changed) if the model does not hold one of them with this
-        label, as often as it is listed. Once the last sample is forgotten the model is as new.
+        If the model does not hold one of them with this label, as often as it is listed, the whole request is refused
+        with `NotLearnedError`, and nothing changes. After the last sample is forgotten, the model is as new.
 
         Parameters
         ----------
@@ -168,18 +171,13 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y : sequence of n labels
         """
         with self._changing():
-            model = self.exact
-            if model is None:
-                raise NotLearnedError(
-                    "the model holds no samples: nothing was learned, or all of it is forgotten already"
-                )
-            features, index = self._samples(X, y, reset=False, least=0, any_label=True)
-            model.apply(Change(FORGET, quantise(features), index))
+            model, change = self._forgetting(X, y)
+            model.apply(change)
             self.hold(model)
         return self
 
     def forget_class(self, label: Any) -> AnalyticClassifier:
-        """Forget every sample of a class, without having them. Needs ``track_classes=True``."""
+        """Forget every sample of a class. You do not need the samples, but the model needs ``track_classes=True``."""
         name = text(normalise(label))
         with self._changing():
             model = self.exact
@@ -189,10 +187,52 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.hold(model)
         return self
 
+    # -- what if -----------------------------------------------------------------------------------
+
+    def without(self, X: Any, y: Any) -> Without:
+        """Return the model as it would be if these samples were forgotten. Nothing is changed.
+
+        Refused as `forget` refuses. It takes as long as to forget them and to compute the weights, and memory for one
+        more Gram matrix meanwhile. Of no samples, it is the model as it is.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            The features as they were learned.
+        y : sequence of n labels
+        """
+        apart, change = self._apart(X, y)
+        seen = copy.copy(self)  # samples are read as this takes them now
+        seen.__dict__.pop("_model", None)
+        return Without.of(apart, change, lambda rows: quantise(seen._read(rows)))
+
+    def leave_one_out(self, X: Any, y: Any) -> Iterator[LeftOut]:
+        """Return, for each of these samples, what the model says about it without having learned this one sample.
+
+        Refused as `forget` refuses, before the first is yielded. Nothing is changed. It takes one full solve, and then
+        for each sample about as long as to forget it; and memory for one more Gram matrix and factor. The model may
+        learn and forget meanwhile: the answers are those of when this was called.
+
+        Yields
+        ------
+        LeftOut
+            ``label``, the class of greatest score, and ``scores``, an ndarray of shape (C,) by `classes_`; -inf for a
+            class that would be gone.
+        """
+        return left_out(*self._apart(X, y))
+
+    def _apart(self, X: Any, y: Any) -> tuple[ExactModel, Change]:
+        """Return a copy of the model to ask, and the samples to leave out, which it holds."""
+        with self._changing():
+            model, change = self._forgetting(X, y)
+            with model.locked():
+                model.check(change)
+                return model.apart() if len(change) else model, change
+
     # -- predicting --------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the class of greatest score for each sample."""
+        """Return the class with the greatest score for each sample."""
         scores, names = self._scores(X)
         predicted: np.ndarray = as_array([from_text(name) for name in names])[scores.argmax(axis=1)]
         return predicted
@@ -200,29 +240,20 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
         scores, _ = self._scores(X)
-        if scores.shape[1] == 2:
-            scores = scores[:, 1] - scores[:, 0]
-        return np.ldexp(scores.astype(np.float64), -int(self.grid_bits))
+        return decision(scores, int(self.grid_bits))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return, for each sample, the probability vector nearest to its scores; shape (n, C).
 
-        Least squares on one-hot labels estimates probabilities; the Euclidean projection makes them non-negative
-        and sum to one. Improbable classes get exactly 0.
+        Least squares on one-hot labels estimates probabilities. The Euclidean projection makes them non-negative, with
+        a sum of one. Improbable classes get exactly 0.
         """
-        scores = np.ldexp(self._scores(X)[0].astype(np.float64), -int(self.grid_bits))  # (n, C)
-        ranked = -np.sort(-scores, axis=1)
-        excess = (np.cumsum(ranked, axis=1) - 1) / np.arange(1, scores.shape[1] + 1)
-        support = (ranked > excess).sum(axis=1) - 1
-        nearest: np.ndarray = np.maximum(scores - excess[np.arange(len(scores)), support][:, None], 0)
-        return nearest
+        return probabilities(self._scores(X)[0], int(self.grid_bits))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of samples whose class is predicted right."""
+        """Return the fraction of samples whose class is predicted correctly."""
         scores, names = self._scores(X)
-        truth = positions_among(names, y)
-        check_consistent_length(scores, truth, sample_weight)
-        return float(np.average(scores.argmax(axis=1) == truth, weights=sample_weight))
+        return share_right(scores, names, y, sample_weight)
 
     # -- what the model is -------------------------------------------------------------------------
 
@@ -241,19 +272,19 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return steps * 2.0 ** -int(self.grid_bits)  # a power of two: as exact as float64 is
 
     def digest(self) -> str:
-        """Return the SHA-256, in hex, of what the model is: configuration, classes, weights."""
+        """Return the SHA-256, in hex, of the model: configuration, classes and weights."""
         model = self.exact
         return empty_digest(self.configuration()) if model is None else model.digest()
 
     def error_bound(self) -> np.ndarray:
         """Return a proven bound on ``|weights_ - W*|`` in each column; shape (C,).
 
-        W* is the exact ridge solution. Its entries are rounded correctly to the grid, so the bound is half a grid step.
+        W* is the exact ridge solution. The weights are W* rounded to the grid, so the bound is half a grid step.
         """
         return np.full(self._require().weights().shape[1], np.ldexp(1.0, -int(self.grid_bits) - 1))
 
     def discard_hints(self) -> None:
-        """Drop the factors and recent codes that are kept in memory to save time. Changes no answer."""
+        """Drop the factors and recent codes that are kept in memory to save time. No result changes."""
         model = self.exact
         if model is not None:
             model.discard_hints()
@@ -261,14 +292,14 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -- saving ------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str], *, include_key: bool = True) -> None:
-        """Write the model to one file, replaced as a whole or not at all, readable by its owner alone.
+        """Write the model to one file, which only you can read. It is replaced as a whole or not at all.
 
         Parameters
         ----------
         path : path
         include_key : bool
-            Whether the file holds the membership key. Without it the file cannot tell which samples are held, and
-            `load` needs ``key=`` to learn or forget.
+            Whether to write the membership key too. Without it, nobody can tell from the file which samples are held,
+            and `load` needs ``key=`` to learn or forget.
         """
         model = self.exact
         saving.write(path, self.configuration(), model, bool(self.track_classes), self.key, include_key=include_key)
@@ -282,7 +313,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hardware: str = "auto",
         class_folder: str | os.PathLike[str] | None = None,
     ) -> AnalyticClassifier:
-        """Read a model that `save` wrote; raise `FileRejectedError` if the file is damaged or is something else."""
+        """Read a model that `save` wrote; raise `FileRejectedError` if the file is damaged or is not a model."""
         configuration, model, track_classes, found = saving.read(path, key, choose(hardware), class_folder)
         classifier = cls(
             configuration.encoder,
@@ -302,17 +333,17 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def exact(self) -> ExactModel | None:
-        """The exact model behind this, if it holds samples and the settings are those it was built with."""
+        """The exact model inside, or None without samples. Settings that were changed since are refused."""
         model: ExactModel | None = getattr(self, "_model", None)
         if model is not None and self.configuration().digest() != model.configuration_digest:
             raise ConfigurationError(
                 "encoder, gamma, grid_bits or backbone was changed after samples were learned; set them back, "
-                "or call fit to start anew"
+                "or call fit to start again"
             )
         return model
 
     def hold(self, model: ExactModel) -> None:
-        """Stand for this exact model from now on; while it holds no sample, as new."""
+        """Use this exact model from now on. If it holds no sample, become as new."""
         if model.statistics.total:
             self._model, self.n_features_in_ = model, model.n_features
         else:
@@ -320,7 +351,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.__dict__.pop(name, None)
 
     def configuration(self) -> Configuration:
-        """Return the settings as they stand, checked."""
+        """Return the present settings, checked."""
         encoder = RandomProjection() if self.encoder is None else self.encoder
         if not isinstance(encoder, Encoder):
             raise ConfigurationError(
@@ -376,12 +407,20 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(features, index.positions)
         return features, index
 
+    def _forgetting(self, X: Any, y: Any) -> tuple[ExactModel, Change]:
+        """Return the model, and the change that forgets samples of it."""
+        model = self.exact
+        if model is None:
+            raise NotLearnedError("the model holds no samples: nothing was learned, or all of it is forgotten already")
+        features, index = self._samples(X, y, reset=False, least=0, any_label=True)
+        return model, Change(FORGET, quantise(features), index)
+
     def _validated(self, X: Any, **ways: Any) -> np.ndarray:
         """Return X as scikit-learn's validation does; what it refuses is an error of ours."""
         try:
             features: np.ndarray = validate_data(self, X, **ways)
         except ValueError as error:
-            raise InputError(_unfit(X) or str(error)) from error
+            raise InputError(unfit(X) or str(error)) from error
         return features
 
     def _is_plain(self, X: Any, least: int) -> bool:
@@ -396,25 +435,13 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             and bool(np.isfinite(X).all())
         )
 
+    def _read(self, X: Any) -> np.ndarray:
+        return X if self._is_plain(X, 1) else self._validated(X, reset=False)
+
     def _scores(self, X: Any) -> tuple[np.ndarray, list[str]]:
         model = self._require()
-        features = X if self._is_plain(X, 1) else self._validated(X, reset=False)
-        scores, names = model.scores(quantise(features))
+        scores, names = model.scores(quantise(self._read(X)))
         if not names:  # another thread had the last sample forgotten
             self._require()
             raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
         return scores, names
-
-
-def _unfit(X: Any) -> str:
-    """Return what is wrong with the first row that is not finite, if that is what is wrong.
-
-    scikit-learn would advise to fit something that fills gaps. Nothing may be fitted on samples that may be forgotten.
-    """
-    try:
-        bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)
-    except (TypeError, ValueError):
-        return ""
-    if not bad.any():
-        return ""
-    return f"row {int(bad.argmax())} of X has NaN or infinity among its features: leave the sample out, or fill the gap"

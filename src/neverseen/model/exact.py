@@ -199,6 +199,37 @@ class ExactModel:
         batch, _ = self.batch(change.quantised, change.labels)
         (self.statistics.merge if change.kind == LEARN else self.statistics.subtract)(batch)
 
+    # -- questions: what if ------------------------------------------------------------------------
+
+    def apart(self) -> ExactModel:
+        """Return a model of the same sums and hints and no holdings, for `without`. It shares nothing that changes.
+
+        The weights of this model are computed first, if they are not known: those without a few samples follow from
+        them. The rest takes one copy of the Gram matrix and of the class sums.
+        """
+        with self.locked():
+            if self.statistics.counts:
+                self.solution()
+            nothing, sums = MemoryHoldings(None), self.statistics.copied()
+            twin = ExactModel(self.configuration, self.n_features, nothing, self.hardware, sums)
+            twin._hints = self._hints.copied()
+            return twin
+
+    @contextmanager
+    def without(self, quantised: np.ndarray, labels: LabelIndex) -> Iterator[None]:
+        """Let samples that are held be left out for a while; only of a model that is `apart`: there is no record."""
+        if not len(labels):
+            yield
+            return
+        batch, codes = self.batch(quantised, labels)
+        hints = self._hints
+        self.statistics.subtract(batch)
+        self._hints, self._weights = hints.copied(), None
+        self._hints.note(codes, labels, -1)
+        yield
+        self.statistics.merge(batch)
+        self._hints, self._weights = hints, None
+
     def _require_class(self, name: str) -> None:
         if name not in self.statistics.counts:
             raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")

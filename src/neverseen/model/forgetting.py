@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,37 +12,38 @@ from sklearn.base import clone
 
 from neverseen.backbones import Backbone, efficientnet_lite0
 from neverseen.backbones.protocol import require_backbone
-from neverseen.backbones.reading import Prepared, features_of
+from neverseen.backbones.reading import Prepared, features_of, to_predict
 from neverseen.errors import ConfigurationError, IdTakenError, NotLearnedError
 from neverseen.holdings import FORGET, Change
 from neverseen.labels import normalise, text
 from neverseen.model.classifier import AnalyticClassifier
 from neverseen.model.exact import ExactModel
 from neverseen.model.intake import Intake, Verdict
+from neverseen.model.without import LeftOut, Without, left_out
 from neverseen.proof.keys import Keyring
 
 
 class ForgettingModel:
     """A classifier of images or texts that forgets exactly, by receipt or by sample.
 
-    A frozen backbone turns samples into features; an `AnalyticClassifier` learns and forgets them. Each sample learned
-    gives a receipt for its owner. After forgetting, the model is bit for bit the one that never learned the sample:
-    same `digest`, same saved file. A request that is refused changes nothing.
+    A frozen backbone turns samples into features, and an `AnalyticClassifier` learns and forgets them. `learn` returns
+    a receipt for each sample, to give to its owner. After `forget`, the model is bit for bit the one that never learned
+    the sample: it has the same `digest` and the same saved file. A refused request changes nothing.
 
     Parameters
     ----------
     backbone : Backbone, optional
-        What makes features of samples. `neverseen.backbones.efficientnet_lite0` by default, for images.
+        Turns samples into features. By default `neverseen.backbones.efficientnet_lite0`, for images.
     classifier : AnalyticClassifier, optional
-        Its settings are used; it is not changed, and must hold no samples.
+        Only its settings are used. It must hold no samples, and is not changed.
     keys : Keyring, optional
-        The model's secrets. New ones by default, in memory: ``model.keys.save(path)`` before you hand out receipts.
+        The model's secrets. By default new ones, in memory: use ``model.keys.save(path)`` before you hand out receipts.
 
     Attributes
     ----------
     backbone : Backbone
     classifier : AnalyticClassifier
-        To look at: weights, scores, settings. What it learns by itself has no receipts.
+        For reading weights, scores and settings. Samples that you teach it directly have no receipts.
     keys : Keyring or None
 
     Examples
@@ -109,8 +110,8 @@ class ForgettingModel:
     ) -> list[bytes]:
         """Learn samples and return a receipt for each, in order. Give them to their owners; the model keeps none.
 
-        If this is cut off, by Ctrl-C for example, when the samples are held already, what it raises has their receipts
-        as the attribute ``receipts``.
+        If the call is interrupted after the samples were learned, by Ctrl-C for example, the exception has their
+        receipts as the attribute ``receipts``.
 
         Parameters
         ----------
@@ -118,16 +119,16 @@ class ForgettingModel:
             Images (arrays, PIL images, paths, encoded bytes), texts or feature rows, as the backbone takes them.
         labels : sequence of n labels
         ids : iterable of n values, optional
-            What to know each sample by; no two held at one time may be the same. Random ones by default. A sample
-            that is learned again under its old id has its old receipt, which is good again. (In a store ids are an
-            owner's own, and every receipt is new: see `neverseen.store`.)
+            The id of each sample; no two held samples may have the same. By default, ids are random. A sample that is
+            learned again under its old id gets its old receipt, which is valid again. (In a store, each owner has their
+            own ids, and every receipt is new: see `neverseen.store`.)
         owners : iterable of n values, optional
-            Whose each sample is, noted in its receipt alone.
+            The owner of each sample. Only the receipt holds it.
 
         Returns
         -------
         list of bytes
-            About 115 bytes more than the backbone has features; 130 in a store.
+            Each is about 115 bytes longer than the number of features; 130 in a store.
         """
         change = self._intake.learning(self._exact(), samples, labels, ids, owners)
         try:
@@ -142,25 +143,25 @@ class ForgettingModel:
     # -- forgetting --------------------------------------------------------------------------------
 
     def prepare(self, samples: Any, *, remember: bool = False) -> Prepared:
-        """Return samples with their features taken, to be given to `learn` or `forget` in their place.
+        """Return samples with their features computed, to give to `learn` or `forget` instead of the samples.
 
-        This is the slow part of either, and the only one that needs the backbone. It holds no lock.
+        This is the slow part of both, and the only one that needs the backbone. It holds no lock.
 
         Parameters
         ----------
         samples : sequence of n samples
         remember : bool
-            Whether a cache is to keep the features once the samples are learned.
+            Whether a cache should keep the features once the samples are learned.
         """
         return self._intake.prepare(samples, remember=remember)
 
     def forget(
         self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None, dry_run: bool = False
     ) -> None:
-        """Forget exactly these samples, given their receipts, or the samples themselves with their labels.
+        """Forget exactly these samples: give their receipts, or the samples themselves with their labels.
 
-        All of them or, if one is refused, none. A receipt needs no backbone and cannot miss. A sample goes through the
-        backbone again, and is found if its features are still the same.
+        If one is refused, none is forgotten. A receipt needs no backbone and always finds its sample. A sample goes
+        through the backbone again, and is found if its features are still the same.
 
         Parameters
         ----------
@@ -168,16 +169,16 @@ class ForgettingModel:
             Receipts if `labels` is left out, else samples.
         labels : sequence of labels, optional
         ids : iterable, optional
-            The ids of the samples. Needed where the same sample was learned several times and not all are to go.
+            The ids of the samples. Needed if the same sample was learned several times, to forget only some of them.
         dry_run : bool
-            Raise what would be raised, and change nothing.
+            Only check: raise the error that the request would raise, and change nothing.
 
         Raises
         ------
         ReceiptRejectedError
-            A receipt is altered, cut short, used up, or another model's. Its ``reason`` says which.
+            A receipt is altered, cut short, already used, or from another model. Its ``reason`` says which.
         FeaturesMovedError
-            The model learned this sample, but its features come out differently now. Only the receipt helps.
+            The model learned this sample, but its features are different now. Use the receipt.
         NotLearnedError
             The model does not hold the sample with this label, or not under this id.
         """
@@ -187,21 +188,42 @@ class ForgettingModel:
         """Forget every sample of a class, without receipts. Needs a classifier with ``track_classes=True``.
 
         A cache of features (`neverseen.backbones.Cached`) is emptied: it does not know which samples were of the class.
-        With `dry_run`, raise what would be raised, and change nothing.
+        With `dry_run`, only check, and change nothing.
         """
         self._commit(self._intake.forgetting_class(label), dry_run)
 
-    def verdicts(self, tokens: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
-        """Return what `forget` would say about each receipt by itself, or about its being listed again; change nothing.
+    def without(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> Without:
+        """Return the model as it would be if these samples were forgotten. Nothing is changed.
 
-        For many requests at a time: all are looked up together.
+        It takes what `forget` takes, and refuses what `forget` refuses. See `AnalyticClassifier.without`.
+        """
+        apart, change = self._apart(given, labels, ids)
+        return Without.of(apart, change, lambda samples: to_predict(self.backbone, samples).quantised)
+
+    def leave_one_out(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> Iterator[LeftOut]:
+        """Return, for each of these samples, what the model says about it without having learned this one sample.
+
+        It takes what `forget` takes, and refuses what `forget` refuses. See `AnalyticClassifier.leave_one_out`.
+        """
+        return left_out(*self._apart(given, labels, ids))
+
+    def _apart(self, given: Any, labels: Any, ids: Iterable[Any] | None) -> tuple[ExactModel, Change]:
+        change = self._intake.forgetting(given, labels, ids)
+        with self._lock, self._exact().locked():
+            self._commit(change, dry_run=True)
+            return self._exact().apart() if len(change) else self._exact(), change
+
+    def verdicts(self, tokens: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
+        """Return what `forget` would answer for each receipt alone, and if it is listed again; change nothing.
+
+        Use it for many requests at once: all receipts are looked up together.
 
         Parameters
         ----------
         tokens : sequence of bytes
         owners : sequence, optional
-            Whose each receipt must be; None for anybody's. One of somebody else is refused as one that cannot be read
-            is, and nothing is looked up for it: how long that takes does not tell what became of its sample.
+            The owner that each receipt must have; None for any. Another owner's receipt is refused like an unreadable
+            one, and is not looked up. So the time this takes says nothing about its sample.
         """
         whose = [None] * len(tokens) if owners is None else owners
         limits = [None if owner is None else text(normalise(owner)) for owner in whose]
@@ -209,13 +231,13 @@ class ForgettingModel:
             return self._intake.verdicts(self._exact(), tokens, limits)
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
-        """Return id, label and owner of a receipt that this model gave, used or not; change nothing."""
+        """Return the id, label and owner in a receipt of this model, used or not; change nothing."""
         return self._intake.opened([receipt])[0].facts()
 
     # -- predicting --------------------------------------------------------------------------------
 
     def predict(self, samples: Any) -> np.ndarray:
-        """Return the class of greatest score for each sample."""
+        """Return the class with the greatest score for each sample."""
         return self.classifier.predict(features_of(self.backbone, samples))
 
     def predict_proba(self, samples: Any) -> np.ndarray:
@@ -223,7 +245,7 @@ class ForgettingModel:
         return self.classifier.predict_proba(features_of(self.backbone, samples))
 
     def score(self, samples: Any, labels: Any) -> float:
-        """Return the share of samples whose class is predicted right."""
+        """Return the fraction of samples whose class is predicted correctly."""
         return self.classifier.score(features_of(self.backbone, samples), labels)
 
     # -- what the model is -------------------------------------------------------------------------
@@ -239,13 +261,13 @@ class ForgettingModel:
         return 0 if model is None else model.statistics.total
 
     def digest(self) -> str:
-        """Return the SHA-256, in hex, of what the model is: backbone, settings, classes, weights."""
+        """Return the SHA-256, in hex, of the model: backbone, settings, classes and weights."""
         return self.classifier.digest()
 
     # -- saving ------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file. Neither the backbone nor the keys are in it: ``keys.save`` stores those."""
+        """Write the model to one file. It holds neither the backbone nor the keys: ``keys.save`` writes the keys."""
         self.classifier.save(path, include_key=False)
 
     @classmethod
@@ -264,9 +286,9 @@ class ForgettingModel:
         ----------
         path : path
         backbone : Backbone, optional
-            The one it was made with, told by its digest. `efficientnet_lite0` by default.
+            The backbone of the model; another one is refused by its digest. By default `efficientnet_lite0`.
         keys : Keyring, optional
-            Without them the model can predict, not learn or forget.
+            Without them, the model can predict, but not learn or forget.
         """
         found = efficientnet_lite0() if backbone is None else require_backbone(backbone)
         classifier = AnalyticClassifier.load(

@@ -1,4 +1,4 @@
-"""What is learned of samples: labels, as callers give them."""
+"""What callers give: labels, and features that cannot be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.labels import LabelIndex, require_classes
+from neverseen.labels import require_classes
 
 
 def label_list(y: Any, any_label: bool = False) -> list[Any]:
@@ -27,8 +27,15 @@ def label_list(y: Any, any_label: bool = False) -> list[Any]:
     return labels
 
 
-def positions_among(classes: list[str], y: Any) -> np.ndarray:
-    """Return, for each label, the position of its canonical text among classes; -1 if it is not there."""
-    index = LabelIndex(label_list(y, any_label=True))
-    held = {name: position for position, name in enumerate(classes)}
-    return np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
+def unfit(X: Any) -> str:
+    """Return what is wrong with the first row that is not finite, if that is what is wrong.
+
+    scikit-learn would advise to fit something that fills gaps. Nothing may be fitted on samples that may be forgotten.
+    """
+    try:
+        bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)
+    except (TypeError, ValueError):
+        return ""
+    if not bad.any():
+        return ""
+    return f"row {int(bad.argmax())} of X has NaN or infinity among its features: leave the sample out, or fill the gap"

@@ -1,8 +1,8 @@
-"""Published versions: the weights of a model as one file, with what proves them.
+"""Published versions: the weights of a model as one file, with their proof.
 
-A version answers and can be checked, and that is all it can do: it holds no sums, no digests of samples and no key.
-It is a function of the samples held, so models with the same settings and samples publish the same bytes, whatever
-their histories.
+A version can predict, and can be checked. It holds no sums, no digests of samples and no key. It depends only on the
+settings and the held samples: models with the same settings and samples publish the same bytes, whatever their
+histories.
 
 The file is laid out like a saved model (``docs/specification.md``, section 8): safetensors with a canonical header, a
 description and a checksum. The description has the keys ``bits`` (of the witness), ``classes``, ``configuration``,
@@ -20,30 +20,25 @@ from typing import Any
 import numpy as np
 
 from neverseen.encoding import require_storable
-from neverseen.engine.arithmetic import GridWeights
 from neverseen.engine.packing import narrowed
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import (
-    CertificateRejectedError,
-    FileRejectedError,
-    InputError,
-    NeverseenError,
-    NotLearnedError,
-)
-from neverseen.hardware import Hardware, choose
+from neverseen.errors import CertificateRejectedError, FileRejectedError, NeverseenError
+from neverseen.hardware import Hardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
-from neverseen.labels import as_array, from_text, in_class_order
-from neverseen.model.configuration import Configuration, model_digest
-from neverseen.model.exact import CHUNK_ROWS, ExactModel
-from neverseen.model.targets import positions_among
+from neverseen.labels import in_class_order
+from neverseen.model.configuration import Configuration
+from neverseen.model.exact import ExactModel
+from neverseen.model.frozen import FrozenWeights
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
+
+__all__ = ["Version", "read_version", "write_version"]
 
 FORMAT = "neverseen-version-1"
 _FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved"}
 
 
-class Version:
+class Version(FrozenWeights):
     """The weights of a model at one moment, ready to predict and to be checked.
 
     Parameters
@@ -75,17 +70,12 @@ class Version:
         witness: Witness,
         hardware: Hardware | None = None,
     ) -> None:
-        self.configuration = configuration
-        self.n_features = n_features
-        self.classes = classes
-        self.weights = weights
+        super().__init__(configuration, n_features, classes, weights, hardware)
         self.witness = witness
-        self.hardware = choose("numpy") if hardware is None else hardware
-        self._scoring: GridWeights | None = None
 
     @classmethod
     def of(cls, model: ExactModel) -> Version:
-        """Return what a model is now. A model that holds no sample is the empty version."""
+        """Return the version of a model as it is now. Without samples, it is the empty version."""
         with model.locked():
             statistics = model.statistics
             if not statistics.counts:
@@ -102,46 +92,11 @@ class Version:
         nothing = np.zeros((0, 0), np.int64)
         return cls(configuration, 0, [], nothing, Witness(nothing.astype(np.int8), 1), hardware)
 
-    def digest(self) -> str:
-        """Return the SHA-256 of what the model is, in hex: that of the model itself."""
-        return model_digest(self.configuration.digest(), self.n_features, self.classes, self.weights)
-
-    def scores(self, quantised: np.ndarray) -> np.ndarray:
-        """Return exact scores in grid steps, int64 of shape (n, C), for int8 features of shape (n, d0)."""
-        if not self.classes:
-            raise NotLearnedError("this version holds no samples, and so has no classes to choose from")
-        if quantised.ndim != 2 or quantised.shape[1] != self.n_features or quantised.dtype != np.int8:
-            raise InputError(
-                f"samples must be int8 features of shape (n, {self.n_features}); "
-                f"got {quantised.dtype} of shape {quantised.shape}"
-            )
-        if self._scoring is None:
-            self._scoring = GridWeights(self.weights, self.hardware)
-        expand = self.configuration.encoder.expand
-        parts = [
-            self._scoring.scores(expand(quantised[start : start + CHUNK_ROWS], self.hardware))
-            for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
-        ]
-        return np.concatenate(parts)
-
-    def predict(self, quantised: np.ndarray) -> np.ndarray:
-        """Return the class of each sample: the one with the greatest score, the first in class order among equals."""
-        best = self.scores(quantised).argmax(axis=1)
-        labels: np.ndarray = as_array([from_text(name) for name in self.classes])[best]
-        return labels
-
-    def score(self, quantised: np.ndarray, labels: Any) -> float:
-        """Return the share of samples whose class is predicted right. Labels are compared by their canonical texts."""
-        best, truth = self.scores(quantised).argmax(axis=1), positions_among(self.classes, labels)
-        if len(best) != len(truth):
-            raise InputError(f"there are {len(best)} samples and {len(truth)} labels: give each sample its label")
-        return float(np.mean(best == truth))
-
     def check(self, statistics: Statistics) -> None:
         """Raise `CertificateRejectedError` unless these are the correctly rounded weights of these sums.
 
-        One exact residual and one factorisation, and no solve: see `neverseen.proof.witness`. The sums may be
-        anybody's: those of no samples are refused.
+        It takes one exact residual and one factorisation, but no solve: see `neverseen.proof.witness`. You need not
+        trust the sums: sums that cannot come from samples are refused.
         """
         if self.classes != statistics.classes:
             raise CertificateRejectedError("the version and the sums are of different classes")
@@ -180,8 +135,8 @@ def write_version(path: str | os.PathLike[str], version: Version) -> None:
 def read_version(path: str | os.PathLike[str], hardware: Hardware | None = None) -> Version:
     """Return the version that a file holds, or raise `FileRejectedError`.
 
-    That its weights are right is for `Version.check` to say, and that they are the publisher's for the certificate,
-    which has their digest.
+    `Version.check` shows that its weights are right. The certificate, which has their digest, shows that they are the
+    publisher's.
     """
     try:
         return _assembled(*unpack(Path(path), FORMAT), hardware)

@@ -125,7 +125,7 @@ class Keyring:
                 else:
                     raise ConfigurationError(
                         f"the key file {self._path.name} is older than the keys in use: the newest is not in it. "
-                        "Receipts are sealed under keys that are on disk alone. Put the newest file back"
+                        "Receipts are sealed only under keys that are on disk. Put the newest file back"
                     )
             return self._receipts
 
@@ -251,13 +251,13 @@ class Keyring:
 
 
 def _stamp_of(path: Path) -> tuple[int, ...]:
-    """Return what differs once a key file was written anew."""
+    """Return values that change whenever the key file is written."""
     try:
         about = path.stat()
     except OSError as error:
         raise ConfigurationError(
-            f"the key file {path.name} is gone, or cannot be looked at ({error.strerror}). Receipts are sealed under "
-            "keys that are on disk alone: put it back"
+            f"the key file {path.name} is gone, or cannot be looked at ({error.strerror}). Receipts are sealed "
+            "only under keys that are on disk: put it back"
         ) from error
     return about.st_ino, about.st_size, about.st_mtime_ns
 

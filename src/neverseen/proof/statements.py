@@ -233,10 +233,7 @@ def require_sound(certificate: Certificate) -> None:
         "its error bound is not half a grid step, in hex",
     )
     audit = certificate.audit
-    demand(
-        audit is None or audit.is_sound(),
-        "audit is not a number of lines with 64 hex digits in lower case",
-    )
+    demand(audit is None or audit.is_sound(), "audit is not a number of lines with 64 hex digits in lower case")
     for side in ("before", "after"):
         state: State = getattr(certificate, side)
         demand(

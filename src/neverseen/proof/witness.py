@@ -63,6 +63,8 @@ from neverseen.engine.solver import Solution, solve
 from neverseen.errors import CertificateRejectedError, IllConditionedError, InputError, LimitError
 from neverseen.hardware import Array, Hardware, choose
 
+__all__ = ["Witness", "check_weights"]
+
 MAX_BITS = 60
 """Of a rest: so that sums of rests and half a grid step fit int64 with room to spare."""
 _MARGIN_BITS = 20

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,18 +23,17 @@ from neverseen.ledger import RequestRow
 from neverseen.proof.keys import Keyring
 from neverseen.service.edge.access import ApiKey, KeyFile
 from neverseen.service.edge.answers import answer, is_long, written
-from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.callers import Callers
 from neverseen.service.edge.connections import KEY
 from neverseen.service.edge.contents import Bounds, Given
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.gate import Gate
-from neverseen.service.edge.made import Made
-from neverseen.service.edge.reception import Reception
+from neverseen.service.edge.reception import Reception, bounds_of
 from neverseen.service.edge.refusals import Refusals
 from neverseen.service.edge.requests import ANSWERED, client_answered, client_of
-from neverseen.service.edge.samples import bounds_of
-from neverseen.service.edge.threads import Threads
+from neverseen.service.edge.result_memory import ResultMemory
+from neverseen.service.edge.turns import Threads
+from neverseen.service.edge.workers import Workers
 from neverseen.service.operations.audit import AuditLog, audit_key
 from neverseen.service.operations.history import History, Probe
 from neverseen.service.operations.log import LOG
@@ -41,7 +41,7 @@ from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import FOLDER, Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.writer.idempotency import Repetitions
-from neverseen.service.writer.jobs import FORGET, FORGET_CLASS, FORGET_SAMPLES, Job
+from neverseen.service.writer.jobs import ASK, FORGET, FORGET_CLASS, FORGET_SAMPLES, Job, new_future
 from neverseen.service.writer.publishing import Publisher
 from neverseen.service.writer.queue import Writer, lines_to_make_up
 from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, texts_of
@@ -81,7 +81,7 @@ class Service:
         self._backbone, self._keys, self._clock, self._hardware = backbone, keys, clock, hardware
         self.metrics = Metrics()
         self.access = KeyFile(folder / FOLDER)
-        self.callers, self.made = Callers(settings, self.access), Made(settings.max_waiting_bytes)
+        self.callers, self.results = Callers(settings, self.access), ResultMemory(settings.max_waiting_bytes)
         self.audit: AuditLog
         self.refusals: Refusals
         self.room: Room
@@ -90,8 +90,8 @@ class Service:
         self.writer: Writer
         self.bounds: Bounds
         self.reception: Reception
-        self.readers: Apart
-        self.checker: Apart
+        self.readers: Workers
+        self.checker: Workers
         self.predictor: Predictor
         self.gate: Gate
         self._threads: Threads
@@ -135,7 +135,7 @@ class Service:
             self._threads, self._ledger_threads, self._network_threads = (
                 Threads(name, _THREADS, self.settings.max_connections) for name in ("service", "ledger", "prepare")
             )
-            parts = self.callers, self.made, self.readers, self._threads
+            parts = self.callers, self.results, self.readers, self._threads
             self.reception = Reception(self.settings, self.bounds, *parts, self.admitted)
             self.writer.start(self.audit)
             undone.pop_all()
@@ -161,9 +161,9 @@ class Service:
         settings = self.settings
         each = {"memory": settings.reading_memory, "seconds": settings.reading_timeout}
         bounds = each | {"bounds": self.bounds.as_json()}
-        self.readers = Apart(bounds, settings.reading_processes, settings.reading_waiting)
+        self.readers = Workers(bounds, settings.reading_processes, settings.reading_waiting)
         chain = each | {"certificates": str(opened.folder / "certificates"), "key": opened.description.public_key}
-        self.checker = Apart(chain, 1, settings.verify_waiting)
+        self.checker = Workers(chain, 1, settings.verify_waiting)
 
     def opened(self) -> Store:
         """Return the store, or refuse while it is not open."""
@@ -193,10 +193,7 @@ class Service:
             late = "a publication is later than max_delay" if unpublished else "a seal is later than seal_after"
             found.append(f"{late}: see the service's log")
         for stalled, words in (
-            (
-                self.writer.stalled(),
-                "a change has been under way for minutes: does the ledger's database answer?",
-            ),
+            (self.writer.stalled(), "a change has been under way for minutes: does the ledger's database answer?"),
             (self.readers.stalled(), "a process that reads bodies does not answer"),
             (self.checker.stalled(), "the process that checks certificates does not answer"),
             (self.predictor.stalled(), "predictions get no answer"),
@@ -246,7 +243,7 @@ class Service:
         """Count the bytes of an answer until they are written, or refuse; those that were counted before stay."""
         request = ANSWERED.get()
         if request is not None:
-            self.made.require_answer(request.scope, client_of(request), size, public=KEY not in request.scope)
+            self.results.require_answer(request.scope, client_of(request), size, public=KEY not in request.scope)
 
     async def admitted(self, request: Request, size: int = 0) -> None:
         """Wait until it is a request's turn on the event loop; with a size, until that of a body to be read there."""
@@ -296,6 +293,14 @@ class Service:
     async def change(self, job: Job) -> Any:
         """Have a job done."""
         return await self.untold(job, self.writer.submit(job))
+
+    async def asked(self, key: ApiKey, question: Callable[[Store], Result], entry: dict[str, Any]) -> Result:
+        """Have a question of a key answered by the store between changes, with a line in the audit log."""
+        writer = self.writer
+        asked = partial(writer.told, question=question, entry=entry)
+        job = Job(ASK, entry["request"], key.name, key.owner, entry["samples"], asked, future=new_future())
+        found: Result = await self.change(job)
+        return found
 
     async def untold(self, job: Job, work: Awaitable[Any]) -> Any:
         """Wait for work on a job; an answer that must not tell anything takes as long as anything."""

@@ -20,7 +20,7 @@ from neverseen.encoding import quantise
 from neverseen.errors import NeverseenError
 from neverseen.service.edge.errors import Refusal, refusal_of
 from neverseen.service.edge.line import Line
-from neverseen.service.edge.made import ANSWER, share_of
+from neverseen.service.edge.result_memory import ANSWER, share_of
 from neverseen.service.edge.shares import Shares
 from neverseen.service.operations.history import History
 from neverseen.service.operations.metrics import Metrics

@@ -127,7 +127,8 @@ def _batches(
             if texts > tables.TEXTS_LIMIT:
                 raise _too_much(source)
             values.extend(_values(column, arrow))
-        whole = [_decoded(batch.column(name), arrow) for name in features]
+        columns = [batch.column(name) for name in features]
+        whole = [each.dictionary_decode() if isinstance(each, arrow.DictionaryArray) else each for each in columns]
         size += sum(column.nbytes for column in whole)
         if size > tables.BYTE_LIMIT:
             raise _too_much(source)
@@ -173,10 +174,6 @@ def _require_room(source: Path, rows: int, features: int) -> None:
     size = rows * (_ROW_BYTES + 8 * features)
     if size > min(tables.BYTE_LIMIT, max(_FREE_BYTES, _TIMES * source.stat().st_size)):
         raise _too_much(source)
-
-
-def _decoded(column: Any, arrow: Any) -> Any:
-    return column.dictionary_decode() if isinstance(column, arrow.DictionaryArray) else column
 
 
 def _size(source: Path, column: Any, start: int, name: str, arrow: Any) -> int:

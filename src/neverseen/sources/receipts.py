@@ -18,6 +18,8 @@ from neverseen.io.files import require_file, sync_folder
 from neverseen.labels import canonical_json, parse_json, plain
 from neverseen.proof.receipts import PREFIXES
 
+__all__ = ["ReceiptFile", "read_receipts"]
+
 LINE_LIMIT = 2**25
 """Bytes of a line: the largest receipt in base64, and more."""
 COUNT_LIMIT = 10_000_000

@@ -146,11 +146,7 @@ class Heads:
 
 
 def special_columns(
-    source: Path,
-    heads: Sequence[str],
-    columns: Columns,
-    usual: tuple[str, ...],
-    lines: Mapping[str, int] | None = None,
+    source: Path, heads: Sequence[str], columns: Columns, usual: tuple[str, ...], lines: Mapping[str, int] | None = None
 ) -> dict[str, str]:
     """Return the columns of labels, ids, owners and texts; `lines` has the first line of each, in a file of lines."""
     found = {}

@@ -2,7 +2,7 @@
 
 from neverseen.store.archives import read_archive, write_archive
 from neverseen.store.creating import create
-from neverseen.store.holding import Holding
+from neverseen.store.lookups import Holding
 from neverseen.store.publications import AUDIT
 from neverseen.store.store import Store
 from neverseen.store.store import open_store as open  # noqa: A004 (neverseen.store.open reads as it should)

@@ -40,13 +40,13 @@ _NAME = re.compile(
 def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], keys: Keyring | None = None) -> str:
     """Write a whole store to a new file of mode 600, and return the digest of its model.
 
-    The file holds the keys that are in the store's folder: guard it as you would the store.
+    The file holds the keys that are in the store's folder: protect it like the store.
 
     Parameters
     ----------
     folder, file : path
     keys : Keyring, optional
-        Where they are not in the folder. They are not archived.
+        Needed if they are not in the folder. They are not archived.
     """
     folder, file = Path(folder), Path(file)
     if Description.read(folder).ledger is not None:
@@ -110,14 +110,14 @@ def read_archive(
     keys: Keyring | None = None,
     skipped: Callable[[str], None] | None = None,
 ) -> str:
-    """Make a store from a file by `write_archive`, whole or not at all, and return the digest of its model.
+    """Make a store from a file of `write_archive`, whole or not at all, and return the digest of its model.
 
     Parameters
     ----------
     folder, file : path
-        The folder is made; it must not be there yet.
+        The folder is created; it must not exist yet.
     keys : Keyring, optional
-        Where they are not in the archive.
+        Needed if they are not in the archive.
     skipped : callable, optional
         Called with the name of each unexpected file, which is left out. Without it, such files are refused.
     """

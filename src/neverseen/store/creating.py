@@ -1,4 +1,4 @@
-"""Making a store."""
+"""Creating a store."""
 
 from __future__ import annotations
 
@@ -37,25 +37,24 @@ def create(
     ledger: str | None = None,
     recipe: dict[str, Any] | None = None,
 ) -> Store:
-    """Make a store and open it for writing.
+    """Create a store and open it for writing.
 
     Parameters
     ----------
     folder : path
-        Must not be there, or be empty. It appears whole or not at all.
+        Must not exist, or must be empty. It appears complete or not at all.
     backbone : Backbone
     classifier : AnalyticClassifier, optional
-        Its settings are used; it must hold no samples.
+        Only its settings are used. It must hold no samples.
     keys : Keyring, optional
-        Without it new keys are made and kept in the folder. Keys that are given are not stored: keep them safe, and
+        By default, new keys are made and kept in the folder. Keys that you give are not stored: keep them safe, and
         give them to `open`.
     ledger : str, optional
-        URL of a PostgreSQL database (``postgresql+psycopg://...``) for the ledger; a file in the folder by default.
+        URL of a PostgreSQL database (``postgresql+psycopg://...``) for the ledger. By default, a file in the folder.
     recipe : dict, optional
         How to make the backbone again, for `open` without a backbone, the command line and the service
-        (`neverseen.backbones.recipes`). By default what the backbone says of itself: named backbones, `Precomputed`
-        and `OnnxBackbone` on images, whose file is copied into the folder, can be made again; others must be given
-        to `open`.
+        (`neverseen.backbones.recipes`). By default, the backbone's own recipe: named backbones, `Precomputed` and
+        `OnnxBackbone` on images (its file is copied into the folder) have one. Others must be given to `open`.
     """
     from neverseen.model.classifier import AnalyticClassifier  # scikit-learn takes a second, and opening does without
     from neverseen.model.forgetting import ForgettingModel

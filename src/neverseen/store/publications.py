@@ -86,7 +86,7 @@ class Publications:
             if not all(head.is_sound() for head in found):
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
-            raise StoreDamagedError(f"the ledger of {self._folder} is damaged: its note {AUDIT!r} is none") from None
+            raise StoreDamagedError(f"the ledger of {self._folder} is damaged: its note {AUDIT!r} is invalid") from None
         certified = self.certificate(number).audit if number else None
         return max(found + ([] if certified is None else [certified]), key=lambda head: head.lines, default=None)
 

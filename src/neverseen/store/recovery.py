@@ -73,8 +73,8 @@ def recover(
     with ledger.writing(claim=True) as writing:
         if parts.standing() != standing:
             raise StoreLockedError(
-                f"another process changed the ledger of {parts.folder} meanwhile. See that one process alone writes "
-                "the store, and open it again"
+                f"another process changed the ledger of {parts.folder} meanwhile. Make sure that only one process "
+                "writes the store, and open it again"
             )
         # Goes over what a process that died had not committed: no state but this one can come back, and no
         # other's files are needed.

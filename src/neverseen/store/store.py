@@ -1,4 +1,4 @@
-"""`Store`: a model in a folder, that outlives its process."""
+"""`Store`: a model in a folder, whose changes are on disk before they are acknowledged."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ from neverseen.holdings import Change
 from neverseen.labels import LabelIndex, normalise, text
 from neverseen.ledger import Ledger
 from neverseen.model.exact import ExactModel
+from neverseen.model.frozen import share_right
 from neverseen.model.intake import Intake, Shown, Verdict
 from neverseen.model.versions import Version
 from neverseen.proof.certificates import AuditHead, Certificate
 from neverseen.proof.keys import Keyring
 from neverseen.proof.receipts import commitment
-from neverseen.store.absent import checked
+from neverseen.store.absent_backbone import checked
 from neverseen.store.agreement import check
+from neverseen.store.asking import Asking
 from neverseen.store.certification import certify
 from neverseen.store.description import Description
-from neverseen.store.holding import Holding, answered, held_already, holdings, ids_held, receipts_again
 from neverseen.store.lock import WriterLock
+from neverseen.store.lookups import Holding, answered, held_already, holdings, ids_held, receipts_again
 from neverseen.store.parts import KEYS, LOCK, Parts
 from neverseen.store.recovery import certificate_ahead, recover
 from neverseen.store.sums import fold, fold_if_due, read_sums
@@ -59,27 +61,27 @@ def open_store(
     ----------
     folder : path
     backbone : Backbone, optional
-        The one it was made with, told by its digest. Without it, it is made from the store's recipe when raw samples
-        come. Where there is no recipe, rows of its features or receipts can be given.
+        The store's backbone; another one is refused by its digest. By default it is made from the store's recipe when
+        raw samples come. Without a recipe, you can still give receipts, or rows of features.
     keys : Keyring, optional
-        Where they are not in the folder.
+        Needed if they are not in the folder.
     write : bool
-        Whether to change it. One process at a time may; those that only read see what is published.
+        Whether to open it for changes. Only one process at a time can. Readers see the published version.
     """
     return Store(Path(folder).absolute(), backbone, keys, write, choose(hardware), clock)
 
 
-class Store:
+class Store(Asking):
     """A model in a folder: every change is on disk before it is acknowledged.
 
-    Made by `create`, opened by `open_store`; a context manager.
+    `create` makes one, and `open_store` opens one. It is a context manager.
 
-    - `learn`, `forget` and `forget_class` are durable when they return. A process that dies at any moment leaves a
-      store that opens in the state before or after the change it was about.
+    - `learn`, `forget` and `forget_class` are durable when they return. If the process dies during a change, the store
+      opens in the state before it or after it.
     - `publish` makes the state visible to readers, with a certificate.
-    - `seal` makes sure that nothing of what was forgotten is left on disk.
+    - `seal` publishes, and clears forgotten samples from the disk.
 
-    Its `folder`, `description` and `backbone` are there to be read.
+    You can read its `folder`, `description` and `backbone`.
     """
 
     def __init__(
@@ -120,9 +122,9 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the store, once a change that another thread is making is done.
+        """Close the store. If another thread is making a change, wait for it first.
 
-        What was acknowledged is on disk already.
+        Acknowledged changes are already on disk.
         """
         with ExitStack() as stack:
             if self._model is not None and self._process == os.getpid():  # no thread of a forked process makes changes
@@ -139,7 +141,7 @@ class Store:
     # -- changing ----------------------------------------------------------------------------------
 
     def prepare(self, samples: Any, *, remember: bool = False) -> Prepared:
-        """Return samples with their features taken, to be given to `learn` or `forget`; waits for no other change."""
+        """Return samples with their features computed, for `learn` or `forget`; does not wait for other changes."""
         self._exact()
         return self._intake.prepare(samples, remember=remember)
 
@@ -148,12 +150,12 @@ class Store:
     ) -> list[bytes]:
         """Learn samples; return a receipt for each once they are on disk. See `ForgettingModel.learn`.
 
-        Ids are an owner's own: no two samples held of one owner have the same, and the same id of two owners is two
+        Each owner has their own ids: no two held samples of one owner share an id, and the same id of two owners is two
         samples. Each receipt has a random salt, which the store keeps until the sample is forgotten. So a sample that
-        is learned again has a new receipt, and its old one is used up.
+        is learned again gets a new receipt, and the old one stays used up.
 
-        If this is cut off, by Ctrl-C or for want of memory, when the samples are on disk already or may be, what it
-        raises has their receipts as the attribute ``receipts``.
+        If the call is interrupted, by Ctrl-C or a lack of memory, when the samples are or may be on disk, the exception
+        has their receipts as the attribute ``receipts``.
         """
         change = self.learning(samples, labels, ids, owners)
         try:
@@ -165,7 +167,7 @@ class Store:
             raise
 
     def may_be_held(self, change: Change, error: BaseException) -> bool:
-        """Return whether samples are held that were to be learned when an error came, or nobody can tell."""
+        """Return whether the samples of a failed `learn` are held, or may be."""
         if getattr(error, "uncertain", False):
             return True
         try:
@@ -185,24 +187,23 @@ class Store:
     ) -> None:
         """Forget samples, by receipt or by sample; see `ForgettingModel.forget`.
 
-        A receipt whose sample was forgotten before is answered from the certificates: `AlreadyForgottenError` names
-        the one that says so.
+        If the sample of a receipt was forgotten before, `AlreadyForgottenError` names the certificate that lists it.
 
         Parameters
         ----------
         given, labels, ids, dry_run
-            As there.
+            See `ForgettingModel.forget`.
         owners : iterable, optional
-            Whose each sample is, None for nobody's: a sample of another owner is not meant. With `ids` too, one sample
-            at most can be. Not for receipts, which say it themselves.
+            The owner of each sample, None if it has none. Samples of other owners are not considered. Together with
+            `ids`, this names at most one sample. Not for receipts, which name their owner.
         owner : value, optional
-            Whose samples they must be: those of others are as if not there.
+            The owner of all samples. Other owners' samples are treated as not held.
         """
         change = self.forgetting(given, labels, ids=ids, owners=owners, owner=owner)
         self.rehearse(change) if dry_run else self.commit(change)
 
     def forget_class(self, label: Any, *, dry_run: bool = False) -> None:
-        """Forget every sample of a class, without receipts; needs a store that tracks classes."""
+        """Forget every sample of a class, without receipts. The store must track classes."""
         change = self.forgetting_class(label)
         self.rehearse(change) if dry_run else self.commit(change)
 
@@ -211,7 +212,7 @@ class Store:
     def learning(
         self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
     ) -> Change:
-        """Return the change that `learn` makes, with its receipts, for `commit`. Ids that are held are refused."""
+        """Return the change that `learn` would make, with its receipts, for `commit`. Ids in use are refused."""
         return self._intake.learning(self._exact(), samples, labels, ids, owners)
 
     def forgetting(
@@ -223,16 +224,16 @@ class Store:
         owners: Iterable[Any] | None = None,
         owner: Any = None,
     ) -> Change:
-        """Return the change that `forget` makes. Receipts that `verdicts` opened may be given as `Verdict.shown`."""
+        """Return the change that `forget` would make. It also takes opened receipts (`Verdict.shown`)."""
         self._exact()
         return self._intake.forgetting(given, labels, ids, owners, None if owner is None else text(normalise(owner)))
 
     def forgetting_class(self, label: Any) -> Change:
-        """Return the change that `forget_class` makes."""
+        """Return the change that `forget_class` would make."""
         return self._intake.forgetting_class(label)
 
     def commit(self, change: Change) -> None:
-        """Make a change; it is on disk when this returns. What it has to note goes into the same transaction."""
+        """Make a change; it is on disk when this returns. Its notes are written in the same transaction."""
         model = self._exact()
         with model.locked():  # for which `close` waits
             parts = self._open_parts()
@@ -241,7 +242,7 @@ class Store:
             fold_if_due(parts, model)
 
     def rehearse(self, change: Change) -> None:
-        """Raise what `commit` would raise; change nothing."""
+        """Raise the error that `commit` would raise; change nothing."""
         with self._answering(change):
             self._intake.check(self._exact(), change)
 
@@ -257,9 +258,9 @@ class Store:
             raise answered(self.ledger, [error], [change.receipts[error.row]])[0] from error
 
     def verdicts(self, receipts: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
-        """Return what `forget` would say about each receipt by itself; change nothing. See `ForgettingModel.verdicts`.
+        """Return what `forget` would answer for each receipt alone; change nothing. See `ForgettingModel.verdicts`.
 
-        `owners` says whose each must be; None for anybody's. Nothing is looked up for one that is somebody else's.
+        `owners` gives the owner that each must have; None for any. Other owners' receipts are not looked up.
         """
         whose = [None] * len(receipts) if owners is None else owners
         limits = [None if owner is None else text(normalise(owner)) for owner in whose]
@@ -273,36 +274,36 @@ class Store:
     def receipts_again(
         self, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any = None
     ) -> list[bytes] | None:
-        """Return the receipts that an owner's samples were given when they were learned; None if one is not held."""
+        """Return the receipts of an owner's samples once more; None if one of them is not held."""
         return receipts_again(self._open_parts(), self._intake, prepared, labels, ids, owner)
 
     # -- publishing --------------------------------------------------------------------------------
 
     def publish(self, *, always: bool = False, audit: AuditHead | None = None) -> Certificate:
-        """Make what is held now visible to readers, and return the certificate that says what changed.
+        """Make the held samples visible to readers as a version, and return its certificate.
 
-        If nothing changed since the last version, that one's certificate is returned, unless there must `always` be
-        a new one: then it says that nothing did. `audit` is how far the log of a service has come, for the certificate
-        to say. That line must be on disk.
+        If nothing changed since the last version, its certificate is returned again. With `always`, a new certificate
+        says that nothing changed. `audit` is the head of a service's audit log, to be stated in the certificate. That
+        line of the log must be on disk.
         """
         return certify(self._open_parts(), self._exact(), always, audit)
 
     def seal(self, *, audit: AuditHead | None = None) -> Certificate:
-        """Publish, and clear the disk of what was forgotten; return the certificate once both are done.
+        """Publish, and clear forgotten samples from the disk; return the certificate once both are done.
 
-        Afterwards no file of the store holds the features, the code, the id or a digest of a forgotten sample, beyond
-        what certificates say. The sums, and the ledger's content, are those of a store that never learned it. `audit`
-        is as for `publish`.
+        Afterwards no file of the store holds the features, the code, the id or a digest of a forgotten sample, except
+        for the commitments in certificates. The sums and the ledger are those of a store that never learned it. For
+        `audit`, see `publish`.
         """
         certificate = self.publish(audit=audit)
         self.scrub()
         return certificate
 
     def scrub(self) -> None:
-        """Clear the disk of what was forgotten, as `seal` does, without publishing.
+        """Clear forgotten samples from the disk, as `seal` does, without publishing.
 
-        The published weights still hold what was forgotten since they were made. So the store counts as sealed up to
-        the last certificate, and no further.
+        The published weights still hold samples that were forgotten later. So the store counts as sealed only up to
+        the last certificate.
         """
         ledger, exact = self.ledger, self._exact()
         with exact.locked():
@@ -315,21 +316,21 @@ class Store:
                 writing.set_meta("sealed", str(self.published_number))
 
     def unpublished(self) -> int:
-        """Return by how many samples what is held differs from the published version.
+        """Return by how many samples the store differs from the published version.
 
-        Those learned since that are still held, and those of the version that were forgotten since. A sample that was
-        learned and forgotten in between does not count.
+        This counts samples learned since and still held, and samples of the version forgotten since. A sample that was
+        both learned and forgotten since does not count.
         """
         return self._open_parts().publications.unpublished()
 
     @property
     def sealed_number(self) -> int:
-        """The number of the certificate up to which all that was forgotten is off the disk; 0 if there is none."""
+        """The number of the certificate up to which the disk is cleared of forgotten samples; 0 if there is none."""
         return self._open_parts().publications.sealed_number
 
     @property
     def audit_head(self) -> AuditHead | None:
-        """How far the audit log of a service must have come, as the ledger and the newest certificate say."""
+        """The head that a service's audit log must have reached, according to the ledger and the newest certificate."""
         return self._open_parts().publications.audit_head
 
     @property
@@ -354,42 +355,43 @@ class Store:
     # -- answers -----------------------------------------------------------------------------------
 
     def predict(self, samples: Any) -> np.ndarray:
-        """Return the class of each sample, as the published version has it."""
+        """Return the class of each sample, predicted by the published version."""
         return self.version().predict(quantise(features_of(self.backbone, samples)))
 
     def score(self, samples: Any, labels: Any) -> float:
-        """Return the share of samples whose class the published version predicts right."""
-        return self.version().score(quantise(features_of(self.backbone, samples)), labels)
+        """Return the fraction of samples whose class the published version predicts correctly."""
+        version = self.version()
+        return share_right(version.scores(quantise(features_of(self.backbone, samples))), version.classes, labels)
 
     def digest(self) -> str:
-        """Return the digest of all that is held, published or not; for readers, of the published version."""
+        """Return the digest of the model, published or not; for readers, of the published version."""
         return self.version().digest() if self._model is None else self._exact().digest()
 
     def statistics(self) -> Statistics:
-        """Return the sums that are held. Look, and do not change them; to check a version, publish first.
+        """Return the sums. Do not change them. To check a version against them, publish first.
 
-        Readers get them too, read anew: another process may be ahead of what it published.
+        Readers get them too, as they are now: the writer may be ahead of the published version.
         """
         return read_sums(self._open_parts()) if self._model is None else self._exact().statistics
 
     def check(self) -> None:
-        """Raise unless ledger, sums and certificates are whole, and fit each other. It reads everything.
+        """Raise an error unless ledger, sums and certificates are complete and agree. This reads everything.
 
-        For a store that comes from elsewhere, or was restored; for readers too. That the sums are those of the samples,
-        `neverseen verify retrain` shows.
+        Use it for a store that comes from elsewhere or was restored. Readers can use it too. To check the sums against
+        the samples, use `neverseen verify retrain`.
         """
         check(self._open_parts(), self.statistics)
 
     def ids_held(self, ids: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
-        """Return, for each id, whether a sample of its owner is held under it: `learn` would refuse it."""
+        """Return, for each id, whether its owner holds a sample under it, so that `learn` would refuse it."""
         self._exact()
         return ids_held(self._open_parts(), self._intake.require_keys().membership, ids, owners)
 
     def held_already(self, samples: Any, labels: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
-        """Return, for each sample, whether its owner has one of the same features and label, held or before it here.
+        """Return, for each sample, whether its owner has the same features and label, held or earlier in this list.
 
-        `learn` does not mind: a sample that is learned twice counts twice. This is for those who do. Without owners,
-        samples are nobody's, as for `learn`.
+        `learn` accepts such samples: a sample that is learned twice counts twice. Use this to leave them out. Without
+        `owners`, samples have no owner, as for `learn`.
         """
         prepared = samples if isinstance(samples, Prepared) else self.prepare(samples)
         members = self._exact().members(prepared.quantised, LabelIndex(list(labels)))
@@ -398,10 +400,10 @@ class Store:
     def holds(self, receipts: Sequence[bytes]) -> list[Holding]:
         """Return, for each receipt, whether its sample is held now, published or not, and what certificates say.
 
-        Also for readers. With the keys, given or in the folder, samples are found that were learned again: under the
-        same id or another, with the same content or features, in whatever class. Without them only the receipt itself
-        is looked for, and nothing is sure while the store holds any sample. A sample that was altered before it was
-        learned again is another sample.
+        Readers can use it too. With the keys, it also finds samples that were learned again: under the same id or
+        another, with the same content or features, in any class. Without the keys, it looks only for the receipt
+        itself, and nothing is certain while the store holds any sample. A sample that was altered before it was
+        learned again counts as another sample.
         """
         known = self._intake.keys
         if known is None and os.access(self.folder / KEYS, os.R_OK):
@@ -409,16 +411,16 @@ class Store:
         return holdings(self._open_parts(), receipts, self._open_parts().require_own(known))
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
-        """Return id, label and owner of a receipt of this store."""
+        """Return the id, label and owner in a receipt of this store."""
         return self.opened([receipt])[0].facts()
 
     def opened(self, receipts: Sequence[bytes]) -> list[Shown]:
-        """Return receipts with what they say, to look at and to give to `forget`."""
+        """Return opened receipts, to read and to give to `forget`."""
         self._exact()
         return self._intake.opened(receipts)
 
     def status(self) -> dict[str, Any]:
-        """Return how the store stands, as JSON values."""
+        """Return a summary of the store, as JSON values."""
         return self._open_parts().status()
 
     # -- inside ------------------------------------------------------------------------------------
@@ -430,12 +432,12 @@ class Store:
         return self._model
 
     def required_keys(self) -> Keyring:
-        """Return the store's secrets; raise `KeyMissingError` if they were neither given nor in its folder."""
+        """Return the store's keys; raise `KeyMissingError` if they were neither given nor found in its folder."""
         return self._intake.require_keys()
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger: rows of samples, requests and notes. Look, and let `commit` change it."""
+        """The ledger: rows of samples, requests and notes. Only read it; `commit` changes it."""
         return self._open_parts().ledger
 
     def _open_parts(self) -> Parts:

@@ -13,8 +13,8 @@ from neverseen.ledger import JournalRow
 from neverseen.model.exact import ExactModel
 from neverseen.proof.keys import Key
 from neverseen.store.description import NAME
-from neverseen.store.held import LedgerHoldings
 from neverseen.store.journal import gathered
+from neverseen.store.ledger_holdings import LedgerHoldings
 from neverseen.store.parts import SUMS, Parts
 from neverseen.store.snapshots import read_snapshot, release_classes, write_snapshot
 

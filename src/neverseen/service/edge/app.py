@@ -16,13 +16,7 @@ from starlette.responses import Response
 from neverseen.backbones import Backbone
 from neverseen.proof.keys import Keyring
 from neverseen.service.core import Service
-from neverseen.service.edge import (
-    console_files,
-    routes_certificates,
-    routes_changing,
-    routes_health,
-    routes_reading,
-)
+from neverseen.service.edge import console_files, routes_certificates, routes_changing, routes_health, routes_reading
 from neverseen.service.edge.answers import answer
 from neverseen.service.edge.documented import document
 from neverseen.service.edge.errors import Refusal

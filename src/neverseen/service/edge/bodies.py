@@ -30,12 +30,7 @@ class Bodies:
 
     @asynccontextmanager
     async def receiving(
-        self,
-        request: Request,
-        client: str,
-        most: int,
-        public: bool = False,
-        count: Callable[[int], None] | None = None,
+        self, request: Request, client: str, most: int, public: bool = False, count: Callable[[int], None] | None = None
     ) -> AsyncIterator[bytearray]:
         """Hand out the body of a request; it counts as held until this is left.
 

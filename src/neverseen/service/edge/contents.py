@@ -1,8 +1,8 @@
 """The content of bodies: counted, checked and unpacked within bounds. Nothing here needs the service.
 
 Samples and receipts are counted before they become objects, and images are measured before they are unpacked. Still,
-the bytes are untrusted. So all but small and simple bodies of numbers and texts are read in a separate process
-(`neverseen.service.edge.apart`). If it runs out of memory or time, only the sender notices.
+the bytes are untrusted. So all but small and simple bodies of numbers and texts are read in a worker process
+(`neverseen.service.edge.workers`). If it runs out of memory or time, only the sender notices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ from neverseen.errors import InputError, NeverseenError
 from neverseen.labels import parse_json
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.forms import form_of
-from neverseen.service.edge.schemas import Body, ForgetBody, Id, Label, LabelledSample, LearnBody, PredictBody, Sample
+from neverseen.service.edge.schemas import (
+    Body,
+    ForgetBody,
+    Id,
+    Label,
+    LabelledSample,
+    LearnBody,
+    PredictBody,
+    Sample,
+    TestSample,
+    WhatIfBody,
+)
 
 Model = TypeVar("Model", bound=Body)
 JSON, FORM = "application/json", "multipart/form-data"
@@ -71,7 +82,7 @@ class Bounds:
 class Given:
     """What a body holds."""
 
-    # rows of features, images, or texts; empty where there are receipts
+    # rows of features, images, or texts; where there are receipts, those to predict alone
     samples: list[Any] = field(default_factory=list)
     receipts: list[bytes] | None = None
     # of the samples, where they are given
@@ -80,9 +91,10 @@ class Given:
     owner: str | None = None
     spans: list[tuple[int, int]] = field(default_factory=list)  # where in a form its files are
     pixels: int = 0  # of all images together
+    tested: int = 0  # how many samples, the last ones, are to be predicted and not to be left out
 
     def __len__(self) -> int:
-        return len(self.samples) if self.receipts is None else len(self.receipts)
+        return len(self.samples) + len(self.receipts or ())
 
 
 Room = Callable[[int], None]
@@ -136,8 +148,7 @@ def forgotten(content: bytes, content_type: str, bounds: Bounds, room: Room) -> 
         body = parsed(ForgetBody, content, bounds)
         if body.receipts is None:
             return _labelled(body.samples, bounds, room)
-        require_few(len(body.receipts), bounds.max_batch)
-        return Given(receipts=[_receipt(word, row, bounds) for row, word in enumerate(body.receipts)])
+        return Given(receipts=_receipts(body, bounds))
     spans = form_of(content, content_type, 1, ("receipts",), ()).files.get("receipts", [])
     if len(spans) != 1:
         raise Refusal("invalid_request", "send one file of receipts in the field receipts")
@@ -145,7 +156,24 @@ def forgotten(content: bytes, content_type: str, bounds: Bounds, room: Room) -> 
     return Given(receipts=receipts_in(file, bounds), spans=spans)
 
 
-READERS = {"learn": learned, "predict": predicted, "forget": forgotten}
+def asked(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
+    """Return what a body asks to leave out, and the samples to predict, if any, behind it."""
+    if not _is_json(content_type):
+        raise Refusal("wrong_content_type", f"send {JSON}")
+    body = parsed(WhatIfBody, content, bounds)
+    left, tested = body.samples or [], body.test or []
+    listed: list[LabelledSample | TestSample] = [*left, *tested]
+    given = _samples(listed, bounds, room)
+    given.labels = [sample.label for sample in listed]
+    given.ids = [sample.id for sample in left]
+    given.tested = len(tested)
+    if body.receipts is not None:
+        given.receipts = _receipts(body, bounds)
+    require_few(len(given), bounds.max_batch)
+    return given
+
+
+READERS = {"learn": learned, "predict": predicted, "forget": forgotten, "what_if": asked}
 """What reads a body, by what it is sent for."""
 
 
@@ -250,6 +278,11 @@ def receipts_in(content: bytes, bounds: Bounds) -> list[bytes]:
     return found
 
 
+def _receipts(body: ForgetBody, bounds: Bounds) -> list[bytes]:
+    require_few(len(body.receipts), bounds.max_batch)
+    return [_receipt(word, row, bounds) for row, word in enumerate(body.receipts)]
+
+
 def _receipt(word: str, row: int, bounds: Bounds) -> bytes:
     return _sized(from_base64(word, "receipt", row), row, bounds)
 
@@ -288,6 +321,14 @@ def _labelled(samples: Sequence[LabelledSample], bounds: Bounds, room: Room) -> 
     given.labels = [sample.label for sample in samples]
     given.ids = [sample.id for sample in samples]
     return given
+
+
+def sample_ids(given: list[str | None]) -> list[str] | None:
+    """Return the ids of samples; None if they have none, and a refusal if only some have."""
+    ids = [name for name in given if name is not None]
+    if ids and len(ids) != len(given):
+        raise Refusal("ambiguous", "give every sample an id, or none")
+    return ids or None
 
 
 def _samples(samples: Sequence[Sample], bounds: Bounds, room: Room) -> Given:

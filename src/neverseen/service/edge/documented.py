@@ -19,11 +19,13 @@ from neverseen.service.edge.schemas import (
     LearnBody,
     PredictBody,
     VerifyBody,
+    WhatIfBody,
 )
 
 _REF = "#/components/schemas/{model}"
-_BODIES: tuple[type[BaseModel], ...] = (LearnBody, ForgetBody, ClassBody, PredictBody, VerifyBody)
-_ASKED = {"Sample", "LabelledSample", *(model.__name__ for model in _BODIES)}  # what clients send
+_BODIES: tuple[type[BaseModel], ...] = (LearnBody, ForgetBody, ClassBody, PredictBody, VerifyBody, WhatIfBody)
+_SAMPLES = ("Sample", "LabelledSample", "TestSample")
+_ASKED = {*_SAMPLES, *(model.__name__ for model in _BODIES)}  # what clients send
 _ALWAYS = ("internal",)
 KEYED = ("unauthorized", "forbidden", "rate_limited")
 SENT = ("invalid_json", "timeout", "too_large", "wrong_content_type", "invalid_request", "busy")
@@ -58,6 +60,7 @@ _WORDS = {  # parameters and fields of bodies that say nothing of themselves
     "receipts": "Receipts, in base64.",
     "request_id": "The id of the request, from its answer.",
     "samples": "Samples of the kind that the model takes: features, images or texts.",
+    "test": "Samples with their labels, to be predicted with and without those that are left out.",
     "text": "A text.",
 }
 
@@ -130,6 +133,7 @@ def document(app: FastAPI, kind: str, n_features: int, max_batch: int) -> dict[s
     _set_example(made, "/v1/samples", {"samples": [sample | {"label": "cat", "id": "photo-1"}]})
     _set_example(made, "/v1/forget", {"receipts": [EXAMPLE_RECEIPT]})
     _set_example(made, "/v1/predict", {"samples": [sample]})
+    _set_example(made, "/v1/what-if", {"receipts": [EXAMPLE_RECEIPT], "test": [sample | {"label": "cat"}]})
     return made
 
 
@@ -150,16 +154,16 @@ def _narrow(name: str, schema: dict[str, Any], kind: str, n_features: int, max_b
     if name in _ASKED:
         for field in properties.values():
             field.pop("default", None)
-    if name in ("Sample", "LabelledSample"):
+    if name in _SAMPLES:
         wanted = KINDS[kind]
         for other in set(KINDS.values()) - {wanted}:
             properties.pop(other)
         schema["required"] = sorted({*schema.get("required", []), wanted})
         if wanted == "features":
             properties["features"] |= {"minItems": n_features, "maxItems": n_features}
-    if name in ("LearnBody", "ForgetBody", "PredictBody"):
-        for field in ("samples", "receipts"):
+    if name in ("LearnBody", "ForgetBody", "PredictBody", "WhatIfBody"):
+        for field in ("samples", "receipts", "test"):
             if field in properties:
                 properties[field]["maxItems"] = max_batch
-    if name == "ForgetBody":
+    if name in ("ForgetBody", "WhatIfBody"):
         schema["oneOf"] = [{"required": ["receipts"]}, {"required": ["samples"]}]

@@ -9,9 +9,7 @@ from starlette.responses import Response
 
 from neverseen.errors import (
     AlreadyForgottenError,
-    AmbiguousError,
     ConfigurationError,
-    FeaturesMovedError,
     InputError,
     LimitError,
     NotLearnedError,
@@ -145,7 +143,7 @@ def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
                 f"receipt {error.row} was used already: certificate {error.certificate} lists it as forgotten. If its "
                 "sample was learned again since, use its new receipt"
             )
-            return Refusal("already_forgotten", words, row=error.row, certificate=error.certificate)
+            return Refusal(error.code, words, row=error.row, certificate=error.certificate)
         case ReceiptRejectedError() if error.reason == "repeated":
             words = f"receipt {error.row} is listed twice: list each once"
             return Refusal("invalid_request", words, row=error.row)
@@ -158,22 +156,17 @@ def refusal_of(error: BaseException, owner: str | None) -> Refusal | None:
         case ReceiptRejectedError():
             if owner is not None:
                 return hidden(error.row)
-            return Refusal("receipt_rejected", str(error), row=error.row, reason=error.reason)
+            return Refusal(error.code, str(error), row=error.row, reason=error.reason)
         case NotLearnedError():
             row = error.rows[0] if error.rows else None
             if owner is not None:
                 return hidden(row)
-            return Refusal(
-                "features_moved" if isinstance(error, FeaturesMovedError) else "not_learned", str(error), row=row
-            )
+            return Refusal(error.code, str(error), row=row)
         case NotPublishedError():
-            return Refusal(
-                "nothing_published", "nothing is published yet: learn something, and wait for its publication"
-            )
-        case AmbiguousError():
-            return Refusal("ambiguous", str(error), row=error.row)
+            return Refusal(error.code, "nothing is published yet: learn something, and wait for its publication")
         case InputError() | LimitError():
-            return Refusal("invalid_request" if isinstance(error, InputError) else "limit_reached", str(error))
+            code = error.code if error.code in CODES else InputError.code  # a subclass of the operator's
+            return Refusal(code, str(error), row=getattr(error, "row", None))
         case ConfigurationError():
             return Refusal("unavailable", f"the service is not set up for this: {error}", wait=60)
     return None

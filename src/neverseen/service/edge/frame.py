@@ -112,7 +112,7 @@ class Frame:
                 failure = Refusal("internal", f"the service failed: its log has the details under {request_id}")
                 await self._refuse(scope, receive, framed, failure)
         finally:
-            self._service.made.give(scope)
+            self._service.results.give(scope)
         name = scope["path"] if scope["path"] in self._direct else getattr(scope.get("route"), "path", "other")
         self._service.metrics.answered(name, status, took)
 

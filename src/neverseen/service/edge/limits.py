@@ -26,9 +26,7 @@ class Buckets:
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate, self.burst = rate, burst
         self._clock = clock
-        self._levels: OrderedDict[str, tuple[float, float]] = (
-            OrderedDict()
-        )  # name -> tokens, and when there were so many
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when there were so many
 
     def take(self, name: str, tokens: float = 1.0) -> float:
         """Take tokens; return 0, or the seconds to wait until they would be there, and then none are taken.

@@ -1,4 +1,4 @@
-"""Messages between the service and a separate process: JSON values and bytes, over a pipe.
+"""Messages between the service and a worker process: JSON values and bytes, over a pipe.
 
 A message is two lengths, a JSON object, and bytes; the object's ``sizes`` say where the parts of the bytes end.
 Nothing is pickled.
@@ -62,29 +62,33 @@ def packed(given: Given) -> tuple[dict[str, Any], list[bytes | memoryview]]:
         "owner": given.owner,
         "spans": given.spans,
         "pixels": given.pixels,
+        "tested": given.tested,
+        "receipts": None if given.receipts is None else len(given.receipts),
     }
-    if given.receipts is not None:
-        return about | {"kind": "receipts"}, list(given.receipts)
-    if given.samples and isinstance(given.samples[0], str):
-        return about | {"kind": "texts"}, [text.encode() for text in given.samples]
-    if given.samples and isinstance(given.samples[0], np.ndarray) and given.samples[0].ndim == 1:
-        rows = np.array(given.samples)
-        return about | {"kind": "rows", "shape": rows.shape}, [rows.data.cast("B")]
-    arrays = [image.pixels if isinstance(image, Reduced) else image for image in given.samples]
-    reduced = [
-        (image.fingerprint.hex(), image.settings) if isinstance(image, Reduced) else None for image in given.samples
-    ]
-    about |= {"kind": "images", "shapes": [array.shape for array in arrays], "reduced": reduced}
+    kind, parts = _packed_samples(given.samples)
+    return about | kind, [*(given.receipts or ()), *parts]
+
+
+def _packed_samples(samples: list[Any]) -> tuple[dict[str, Any], list[bytes | memoryview]]:
+    if samples and isinstance(samples[0], str):
+        return {"kind": "texts"}, [text.encode() for text in samples]
+    if samples and isinstance(samples[0], np.ndarray) and samples[0].ndim == 1:
+        rows = np.array(samples)
+        return {"kind": "rows", "shape": rows.shape}, [rows.data.cast("B")]
+    arrays = [image.pixels if isinstance(image, Reduced) else image for image in samples]
+    reduced = [(image.fingerprint.hex(), image.settings) if isinstance(image, Reduced) else None for image in samples]
+    about = {"kind": "images", "shapes": [array.shape for array in arrays], "reduced": reduced}
     return about, [array.data.cast("B") for array in arrays]
 
 
 def unpacked(about: dict[str, Any], parts: list[memoryview]) -> Given:
     """Return the content that was given to `packed`."""
     spans = [(start, end) for start, end in about["spans"]]
-    given = Given([], None, about["labels"], about["ids"], about["owner"], spans, about["pixels"])
-    if about["kind"] == "receipts":
-        given.receipts = [bytes(part) for part in parts]
-    elif about["kind"] == "texts":
+    given = Given([], None, about["labels"], about["ids"], about["owner"], spans, about["pixels"], about["tested"])
+    if about["receipts"] is not None:
+        given.receipts = [bytes(part) for part in parts[: about["receipts"]]]
+        parts = parts[about["receipts"] :]
+    if about["kind"] == "texts":
         given.samples = [str(part, "utf-8") for part in parts]
     elif about["kind"] == "rows":
         given.samples = list(np.frombuffer(parts[0], np.float64).reshape(about["shape"]))

@@ -8,20 +8,38 @@ from functools import partial
 
 from starlette.requests import Request
 
+from neverseen.backbones import Backbone
+from neverseen.backbones.recipes import kind_of, reduction_of
 from neverseen.service.edge import messages
 from neverseen.service.edge.access import ApiKey
-from neverseen.service.edge.apart import Apart
 from neverseen.service.edge.bodies import Bodies, content_type
 from neverseen.service.edge.callers import Callers
 from neverseen.service.edge.contents import FORM, JSON, READERS, Bounds, Given, require_room
-from neverseen.service.edge.made import ROWS, Made, share_of
 from neverseen.service.edge.requests import client_of
+from neverseen.service.edge.result_memory import ROWS, ResultMemory, share_of
 from neverseen.service.edge.shares import Shares
-from neverseen.service.edge.threads import Threads
+from neverseen.service.edge.turns import Threads
+from neverseen.service.edge.workers import Workers
 from neverseen.service.operations.settings import Settings
 
 _SMALL, _TINY = 2**15, 2**11  # bytes of a body that may be read at once, and of one that always is
 _PARTS, _NUMBERS = 256, 4096  # strings, lists and objects, and values, of one that may: half a millisecond
+
+
+def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
+    """Return the limits for one body: samples of the kind that a backbone takes, within the operator's settings."""
+    reduction = reduction_of(backbone)
+    return Bounds(
+        kind_of(backbone),
+        backbone.n_features,
+        settings.max_batch,
+        settings.max_text,
+        settings.max_image_bytes,
+        settings.max_pixels,
+        settings.max_request_pixels,
+        None if reduction is None else reduction.configuration(),
+        max(1, share_of(ROWS, settings.max_waiting_bytes) // (8 * backbone.n_features)),
+    )
 
 
 class Reception:
@@ -33,9 +51,9 @@ class Reception:
     bounds : Bounds
         What one body may hold.
     callers : Callers
-    made : Made
+    results : ResultMemory
         Counts the rows of features in bodies.
-    readers : Apart
+    readers : Workers
         The processes that read what takes long, or is an image.
     threads : Threads
     admitted : callable
@@ -47,12 +65,12 @@ class Reception:
         settings: Settings,
         bounds: Bounds,
         callers: Callers,
-        made: Made,
-        readers: Apart,
+        results: ResultMemory,
+        readers: Workers,
         threads: Threads,
         admitted: Callable[[Request, int], Awaitable[None]],
     ) -> None:
-        self._settings, self._bounds, self._callers, self._made = settings, bounds, callers, made
+        self._settings, self._bounds, self._callers, self._results = settings, bounds, callers, results
         self._readers, self._threads, self._admitted = readers, threads, admitted
         self._bodies = Bodies(settings)
         self._pixels = Shares(settings.max_waiting_pixels, settings.max_waiting_pixels // 2)
@@ -66,7 +84,7 @@ class Reception:
             most = min(most, settings.max_json)
         self._callers.require_samples(key)  # of one that has none left, nothing is read
         unpacked, rows, share = 0, 0, share_of(ROWS, settings.max_waiting_bytes)
-        take = partial(self._made.take, request.scope, key.name, ROWS)
+        take = partial(self._results.take, request.scope, key.name, ROWS)
 
         def room(amount: int) -> bool:
             nonlocal unpacked, rows
@@ -87,7 +105,7 @@ class Reception:
                 yield content, given
             finally:
                 self._pixels.give(key.name, unpacked)
-                self._made.give(request.scope, ROWS)
+                self._results.give(request.scope, ROWS)
 
     @asynccontextmanager
     async def body(self, request: Request, key: ApiKey | None, most: int) -> AsyncIterator[bytearray]:
@@ -100,7 +118,7 @@ class Reception:
         self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
     ) -> Given:
         kind = request.headers["content-type"]
-        await self._admitted(request, len(content))  # a body that is read apart takes time too, and so does its answer
+        await self._admitted(request, len(content))  # a body that a worker reads takes time too, and so does its answer
         if self._bounds.kind != "images" and reads_fast(content, kind):
             return READERS[action](bytes(content), kind, self._bounds, partial(require_room, room))
         about, parts = await self._readers.ask(key.name, {"action": action, "content_type": kind}, content, room)

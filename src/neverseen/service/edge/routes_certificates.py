@@ -81,7 +81,7 @@ def router(service: Service) -> APIRouter:
 
 
 class Certificates:
-    """The handlers, which share a service. Checks are made in a process apart: anybody may ask for them."""
+    """The handlers, which share a service. Checks are made in a worker process: anybody may ask for them."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

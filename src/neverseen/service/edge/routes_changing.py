@@ -16,7 +16,7 @@ from neverseen.service.core import Service
 from neverseen.service.edge.access import OWNER, ApiKey, maker_of
 from neverseen.service.edge.answers import answer, written
 from neverseen.service.edge.bodies import content_type
-from neverseen.service.edge.contents import JSON, Given, parsed
+from neverseen.service.edge.contents import JSON, Given, parsed, sample_ids
 from neverseen.service.edge.documented import (
     BELOW_MIN_BATCH,
     CHANGED,
@@ -202,7 +202,7 @@ class Changing:
         dry_run: bool,
     ) -> Response:
         service = self._service
-        labels, ids = given.labels, _ids(given.ids)
+        labels, ids = given.labels, sample_ids(given.ids)
         prepared = await service.prepared(given.samples)
         payload = SampleList(prepared, labels, ids)
         job = _job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest)
@@ -302,13 +302,6 @@ def _receipts_size(given: Given, owner: str | None, n_features: int) -> int:
     """Return about how many bytes the receipts of samples take in an answer, rather more than less."""
     words = sum(len(name) if name.isascii() else 4 * len(name) for name in map(str, [*given.labels, *given.ids]))
     return (len(given) * (n_features + _RECEIPT + len(owner or "")) + words) * 4 // 3
-
-
-def _ids(given: list[str | None]) -> list[str] | None:
-    ids = [name for name in given if name is not None]
-    if ids and len(ids) != len(given):
-        raise Refusal("ambiguous", "give every sample an id, or none")
-    return ids or None
 
 
 def _owner(key: ApiKey, given: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,10 +13,12 @@ from starlette.responses import Response
 from neverseen.labels import in_class_order
 from neverseen.service.core import Service, waiting_view
 from neverseen.service.edge.answers import answer
+from neverseen.service.edge.bodies import content_type
+from neverseen.service.edge.contents import JSON, sample_ids
 from neverseen.service.edge.documented import KEYED, SECURED, SENT, answers, body
 from neverseen.service.edge.documented import form as documented_form
 from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.requests import number
+from neverseen.service.edge.requests import client_of, number
 from neverseen.service.edge.schemas import (
     HistoryAnswer,
     ModelAnswer,
@@ -23,8 +26,13 @@ from neverseen.service.edge.schemas import (
     PredictBody,
     RequestAnswer,
     RequestsAnswer,
+    WhatIfAnswer,
+    WhatIfBody,
 )
+from neverseen.service.edge.turns import Turns
 from neverseen.service.predicting import labels_of
+from neverseen.service.writer.jobs import SampleList
+from neverseen.service.writer.rehearsing import difference, without
 
 _ID = re.compile(r"req_[0-9a-f]{24}", re.ASCII)
 _PREDICT_FORM = documented_form(
@@ -49,6 +57,15 @@ def router(reading: Reading) -> APIRouter:
         responses=answers({200: PredictAnswer}, *KEYED, *SENT, "nothing_published", "stopping"),
         openapi_extra=keyed | {"requestBody": body(PredictBody, {}, _PREDICT_FORM)},
     )(reading.predict)
+    left = ("not_learned", "features_moved", "receipt_rejected", "already_forgotten", "ambiguous", "not_found")
+    routes.post(
+        "/v1/what-if",
+        summary="What the model would be without some samples; changes nothing",
+        responses=answers(
+            {200: WhatIfAnswer}, *KEYED, *SENT, *left, "limit_reached", "queue_full", "unavailable", "stopping"
+        ),
+        openapi_extra=keyed | {"requestBody": body(WhatIfBody, {})},
+    )(reading.what_if)
     routes.get(
         "/v1/model",
         summary="The published model at a glance",
@@ -82,6 +99,7 @@ class Reading:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._asking = Turns(1, service.settings.verify_waiting - 1)
 
     async def predict(self, request: Request) -> Response:
         """Predict samples."""
@@ -91,6 +109,29 @@ class Reading:
             service.callers.count_samples(key, len(given))
             service.count_answer(service.predictor.answer_size(len(given), service.writer.published))
             found = await service.predictor.predict(given.samples, key.name)
+        return await service.answer(found)
+
+    async def what_if(self, request: Request) -> Response:
+        """Say what the model would be without some samples.
+
+        One at a time, and not for many: everything else waits for the writer meanwhile. Predictions are made after it.
+        """
+        service = self._service
+        key = service.callers.require(request, "audit")
+        content_type(request, JSON)
+        async with service.reception.received(request, "what_if", key) as (_, given):
+            service.callers.count_samples(key, len(given))
+            prepared = await service.prepared(given.samples)
+            count = len(given.samples) - given.tested
+            left: list[bytes] | SampleList | None = given.receipts
+            if left is None:
+                left = SampleList(prepared.only(range(count)), given.labels[:count], sample_ids(given.ids))
+            test, truth = prepared.only(range(count, len(prepared))), given.labels[count:]
+            entry: dict[str, Any] = {"action": "what_if", "key": key.name, "outcome": "answered"}
+            entry |= {"request": str(request.scope["neverseen.id"]), "samples": len(given) - given.tested}
+            async with self._asking.turn(client_of(request)):
+                views = await service.asked(key, partial(without, given=left, owner=key.owner), entry)
+                found = await service.in_thread(difference, views, test, truth)
         return await service.answer(found)
 
     async def model(self, request: Request) -> Response:

@@ -88,6 +88,18 @@ class ForgetBody(Body):
         return self
 
 
+class TestSample(Sample):
+    """A sample to predict, with its label."""
+
+    label: Label
+
+
+class WhatIfBody(ForgetBody):
+    """What to leave out: receipts, or samples with their labels; and samples to predict with and without."""
+
+    test: Annotated[list[TestSample], FailFast()] = Field(default=_ABSENT, min_length=1)
+
+
 class ClassBody(Body):
     """A class to forget."""
 
@@ -207,6 +219,41 @@ class EffectAnswer(Answer):
 
     model_config = _example({"effect": {"samples": 1, "classes": [{"label": "cat", "samples": 1}]}})
     effect: Effect
+
+
+class ModelState(Answer):
+    """What the model is, or would be; the accuracy is of the samples to predict, if there are any."""
+
+    samples: int
+    classes: list[ClassCount]
+    digest: str
+    accuracy: float | None
+
+
+class WhatIfAnswer(Answer):
+    """What the model is, and what it would be without the samples. Nothing was changed."""
+
+    model_config = _example(
+        {
+            "now": {
+                "samples": 3,
+                "classes": [{"label": "cat", "samples": 2}, {"label": "dog", "samples": 1}],
+                "digest": "ab" * 32,
+                "accuracy": 1.0,
+            },
+            "without": {
+                "samples": 2,
+                "classes": [{"label": "cat", "samples": 1}, {"label": "dog", "samples": 1}],
+                "digest": "cd" * 32,
+                "accuracy": 0.5,
+            },
+            "changed": 1,
+        }
+    )
+    now: ModelState
+    without: ModelState
+    changed: int | None
+    """How many predictions would be others; null without samples to predict."""
 
 
 class Scored(Answer):

@@ -185,7 +185,7 @@ def timed(name: str, check: Callable[[], str]) -> dict[str, Any]:
 
 
 class Checker:
-    """Makes checks for whoever asks, in a process apart."""
+    """Makes checks for whoever asks, in a worker process."""
 
     def __init__(self, folder: Path, public_key: str) -> None:
         self._chain, self._key = Chain(folder, public_key), public_key

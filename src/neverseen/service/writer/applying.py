@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from neverseen.backbones.reading import Prepared
-from neverseen.errors import ConfigurationError, IdTakenError, NeverseenError, NotLearnedError
+from neverseen.errors import ConfigurationError, NeverseenError, NotLearnedError
 from neverseen.holdings import Change
 from neverseen.labels import canonical_json, normalise, text
 from neverseen.ledger import Notes, RequestRow
@@ -80,7 +80,7 @@ def _apply(store: Store, jobs: list[Job], audit: AuditHead | None, room: Room | 
                 yield from _together(store, part, _forget_samples, audit)
     elif kind == FORGET_CLASS:
         for job in jobs:
-            yield from _together(store, [job], _forget_class, audit)
+            yield from _together(store, [job], lambda store, jobs: store.forgetting_class(jobs[0].payload), audit)
 
 
 # -- by receipt --------------------------------------------------------------------------------------
@@ -167,10 +167,6 @@ def _forget_samples(store: Store, jobs: list[Job]) -> Change:
     return store.forgetting(prepared, labels, ids=ids, owner=owner)
 
 
-def _forget_class(store: Store, jobs: list[Job]) -> Change:
-    return store.forgetting_class(jobs[0].payload)
-
-
 def _learn(store: Store, jobs: list[Job]) -> Change:
     lists: list[LearnSamples] = [job.payload for job in jobs]
     return store.learning(
@@ -200,7 +196,7 @@ def _together(
         meta = {} if audit is None else {AUDIT: canonical_json(vars(audit))}
         store.commit(change.noting(Notes(rows, meta)))
     except (NeverseenError, Refusal) as error:
-        refusal = _own_fault(error, jobs)
+        refusal = _own_fault(error, jobs[0])
         if refusal is None:
             raise
         if single is not None:
@@ -244,19 +240,14 @@ def _shared_out(jobs: list[Job], receipts: Sequence[bytes] | None) -> Iterator[l
         start += job.samples
 
 
-def _own_fault(error: NeverseenError | Refusal, jobs: list[Job]) -> Refusal | None:
+def _own_fault(error: NeverseenError | Refusal, job: Job) -> Refusal | None:
     """Return the refusal for an error that a request is to blame for."""
-    job = jobs[0]
-    if isinstance(error, IdTakenError):
-        return Refusal("id_taken", str(error))
-    if job.kind == FORGET_CLASS:
-        return class_refusal(error)
-    return refusal_of(error, job.owner)
+    return class_refusal(error) if job.kind == FORGET_CLASS else refusal_of(error, job.owner)
 
 
 def _refused(error: NeverseenError, job: Job) -> Refusal:
     """Return the refusal for an error, or raise what ends the writer."""
-    refusal = _own_fault(error, [job])
+    refusal = _own_fault(error, job)
     if refusal is None:
         raise error
     return refusal

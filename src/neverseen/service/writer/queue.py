@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from neverseen.errors import LedgerError
 from neverseen.ledger import RequestRow
@@ -25,6 +25,7 @@ from neverseen.service.writer.publishing import Published, Publisher, passes
 from neverseen.service.writer.room import Room
 from neverseen.store import Store
 
+Result = TypeVar("Result")
 Settled = list[tuple[Job, Any]]
 _REOPEN = 1.0  # seconds between attempts to open a store that failed
 _GATHER, _GATHER_MOST = 0.003, 0.1  # seconds without a new request, and altogether, before a change is made
@@ -125,6 +126,13 @@ class Writer:
     def ask(self, question: Callable[[Store], Any], client: str = "") -> Any:
         """Have a question put to the store between changes."""
         return self.submit(Job(ASK, "", client, None, 0, question, future=new_future()))
+
+    def told(self, store: Store, question: Callable[[Store], Result], entry: dict[str, Any]) -> Result:
+        """Answer a question that has its line in the audit log before the answer; for the writer's thread."""
+        found = question(store)
+        if not self._audit.append([entry]):
+            raise _unlogged("nothing is answered")
+        return found
 
     def operate(self, store: Store, verb: str, below_min_batch: bool, entry: dict[str, Any]) -> int:
         """Publish or seal now, and return the number of the certificate; for the writer's thread, by way of `ask`.

@@ -1,4 +1,4 @@
-"""Rehearsals: the store says what forgetting would do, and nothing changes."""
+"""Rehearsals and what-if: the store says what forgetting would do, and nothing changes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Set
 from typing import Any
 
+from neverseen.backbones.reading import Prepared
 from neverseen.errors import NeverseenError
 from neverseen.labels import in_class_order, normalise, text
+from neverseen.model.intake import Verdict
+from neverseen.model.without import Without, compared
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.predicting import labels_of
 from neverseen.service.writer.applying import class_refusal, refusal_for
@@ -17,18 +20,45 @@ from neverseen.store import Store
 
 def effect_of_receipts(opened: Store, tokens: list[bytes], owner: str | None) -> dict[str, Any]:
     """Return the effect of forgetting these receipts, or refuse."""
+    return _effect(Counter(text(normalise(verdict.label)) for verdict in _verdicts(opened, tokens, owner)))
+
+
+def _verdicts(opened: Store, tokens: list[bytes], owner: str | None) -> list[Verdict]:
+    """Return the verdicts on receipts, all of them good, or refuse."""
     verdicts = opened.verdicts(tokens, [owner] * len(tokens))
     refusal = refusal_for(tokens, verdicts, owner)
     if refusal is not None:
         raise refusal
-    return _effect(Counter(text(normalise(verdict.label)) for verdict in verdicts))
+    return verdicts
 
 
 def effect_of_samples(opened: Store, given: SampleList, owner: str | None) -> dict[str, Any]:
     """Return the effect of forgetting these samples, or refuse."""
-    ids = given.ids if given.ids is None or owner is None else [f"{owner}/{name}" for name in given.ids]
-    opened.rehearse(opened.forgetting(given.prepared, given.labels, ids=ids, owner=owner))
+    opened.rehearse(opened.forgetting(given.prepared, given.labels, ids=_ids(given, owner), owner=owner))
     return _effect(Counter(text(normalise(label)) for label in given.labels))
+
+
+def _ids(given: SampleList, owner: str | None) -> list[str] | None:
+    return given.ids if given.ids is None or owner is None else [f"{owner}/{name}" for name in given.ids]
+
+
+def without(opened: Store, given: list[bytes] | SampleList, owner: str | None) -> tuple[Without, Without]:
+    """Return what is held, and what would be without receipts or samples, or refuse."""
+    if isinstance(given, SampleList):
+        left = opened.without(given.prepared, given.labels, ids=_ids(given, owner), owner=owner)
+    else:
+        left = opened.without([verdict.shown for verdict in _verdicts(opened, given, owner)])
+    return opened.without([]), left
+
+
+def difference(views: tuple[Without, Without], test: Prepared, labels: list[Any]) -> dict[str, Any]:
+    """Return how what is held differs from what would be, as JSON values; `test` are samples with labels, if any."""
+    found = compared(*views, test, labels)
+    now, then = (
+        _effect(Counter(view.held)) | {"digest": view.digest(), "accuracy": share}
+        for view, share in zip(views, found.shares, strict=True)
+    )
+    return {"now": now, "without": then, "changed": found.changed if len(test) else None}
 
 
 def effect_of_class(opened: Store, label: Any, published: Set[str] | None = None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from neverseen.service.operations.settings import Settings
 _FIXED = 2**28
 _GRAMS, _WEIGHTS, _TRACKED = 8, 48, 2 * 4
 _SHARE = 0.9  # of the machine's memory
-_LEAST = 2**26  # bytes for a process apart
+_LEAST = 2**26  # bytes for a worker process
 _LEAST_BODIES = 2**24  # bytes for all bodies, and for all pixels
 PIXEL = 3
 """Bytes of a pixel."""
@@ -154,8 +154,8 @@ class Brought:
 def fitted(settings: Settings) -> Settings:
     """Return settings of a service that fits its memory: where there is little, requests may be smaller.
 
-    Of what there is, a process apart gets a tenth, and all pixels together get an eighth, as do all bodies with what is
-    made of them, half of it each. One request may have the part of it that one key may hold.
+    Of what there is, a worker process gets a tenth, and all pixels together get an eighth, as do all bodies with what
+    is made of them, half of it each. One request may have the part of it that one key may hold.
     """
     whole = memory_left(settings.memory)
     waiting = min(settings.max_waiting_bytes, max(_LEAST_BODIES, whole // 16))

@@ -1,4 +1,4 @@
-"""The process that `neverseen.service.edge.apart` starts: it reads bodies, or checks certificates."""
+"""The process that `neverseen.service.edge.workers` starts: it reads bodies, or checks certificates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOLD = 10_000  # characters of what went wrong
 Answer = tuple[dict[str, Any], list[Any]]
 
 
-class Process:
+class Worker:
     """Answers questions.
 
     Parameters
@@ -90,12 +90,12 @@ def main() -> None:
     there, back = io.FileIO(0, "r"), io.FileIO(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed is no answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends this process
-    process = Process(about, there, back)
+    worker = Worker(about, there, back)
     gc.freeze()
     gc.disable()  # what is parsed has no cycles, and looking for them takes longer than parsing
     _limit_memory(about["memory"])
     try:
-        process.run()
+        worker.run()
     except MemoryError:  # while a question came, or an answer went: there is no other way to say so
         os.kill(os.getpid(), signal.SIGKILL)
 

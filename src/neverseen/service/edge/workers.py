@@ -1,4 +1,4 @@
-"""Separate processes that read untrusted input, with little memory, time and priority.
+"""Worker processes: they read untrusted input, with little memory, time and priority.
 
 Python runs one thread at a time. A thread that parses a large JSON text holds up everybody, and nobody knows in advance
 how much memory an image or a certificate takes. So a separate process with low priority reads a body or checks a
@@ -40,13 +40,13 @@ _STARTING = 60.0  # seconds in which a process has to start, on a machine that i
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-class Apart:
+class Workers:
     """Processes that answer one request at a time each, started when they are needed.
 
     Parameters
     ----------
     about : dict
-        What a process has to know, as JSON values: see `neverseen.service.edge.apart_process`.
+        What a process has to know, as JSON values: see `neverseen.service.edge.worker_process`.
     waiting : int
         Requests that may wait; more are refused. Clients take turns: see `Turns`.
     """
@@ -54,7 +54,7 @@ class Apart:
     def __init__(self, about: dict[str, Any], processes: int, waiting: int) -> None:
         self._about, self._most = about, processes
         self._turns = Turns(processes, waiting)
-        self._pool = ThreadPoolExecutor(processes, "apart")
+        self._pool = ThreadPoolExecutor(processes, "worker")
         self._patience = _PATIENCE * float(about["seconds"])
         self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()  # None: one did not start
         self._running: dict[subprocess.Popen[bytes], float] = {}  # since when
@@ -69,7 +69,7 @@ class Apart:
             if self._stopping or self._count >= self._most:
                 return
             self._count += 1
-            starter = threading.Thread(target=self._start, name="apart-start", daemon=True)
+            starter = threading.Thread(target=self._start, name="worker-start", daemon=True)
             self._starters.add(starter)
             starter.start()
 
@@ -116,7 +116,7 @@ class Apart:
             hello = self._asked(process, HELLO, b"", None, max(_STARTING, self._patience))
         except Exception:
             if not self._stopping:
-                LOG.exception("a separate process did not start")
+                LOG.exception("a worker process did not start")
         with self._lock:
             if hello is None or self._stopping:
                 _end(process)
@@ -137,7 +137,7 @@ class Apart:
                 self._idle.put(process)
                 raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
             if process is None:
-                raise RuntimeError("a separate process did not start: see the lines above")
+                raise RuntimeError("a worker process did not start: see the lines above")
             if process.poll() is None:
                 return process
             self._replace(process)  # it has ended to give its memory back
@@ -164,12 +164,12 @@ class Apart:
                 break
             self._replace(process)
         if found is None:
-            raise RuntimeError("a separate process ended before it answered: see the lines above")
+            raise RuntimeError("a worker process ended before it answered: see the lines above")
         about, parts = found
         if "refusal" in about:
             raise Refusal(**about["refusal"])
         if "failed" in about:
-            raise RuntimeError(f"a separate process failed: {about['failed']}")
+            raise RuntimeError(f"a worker process failed: {about['failed']}")
         return about, parts
 
     def _asked(
@@ -209,7 +209,7 @@ class Apart:
 
 
 def _started(about: dict[str, Any]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "neverseen.service.edge.apart_process", json.dumps(about)]
+    command = [sys.executable, "-P", "-m", "neverseen.service.edge.worker_process", json.dumps(about)]
     paths = [str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]  # the same code as here
     environment = os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603

@@ -24,7 +24,7 @@ def share_of(what: str, whole: int) -> int:
     return max(1, whole // (4 if what == ROWS else 8))
 
 
-class Made:
+class ResultMemory:
     """Counts the bytes of requests' results, by client; all together may hold `whole`.
 
     Rows and answers have a half each, so that the rows of a request never take the room of its own answer. Of the half

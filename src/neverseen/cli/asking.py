@@ -1,0 +1,149 @@
+"""The command that asks what would be: what-if."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neverseen.cli import options
+from neverseen.cli.choosing import Asked, Choice, refusals_told
+from neverseen.cli.opening import opened, taken_by
+from neverseen.cli.printing import (
+    by_class,
+    counted,
+    print_json,
+    print_table,
+    skipped_view,
+    tell_skipped,
+    written,
+)
+from neverseen.labels import normalise, plain, text
+from neverseen.sources.samples import Columns, read_source
+from neverseen.sources.tables import Samples
+
+if TYPE_CHECKING:
+    from neverseen.model.without import Without
+    from neverseen.store import Store
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("what-if")(what_if)
+
+
+def what_if(
+    folder: options.Folder,
+    source: options.SourceOrReceipts = None,
+    receipts: options.Receipts = None,
+    only_id: options.OnlyId = None,
+    only_owner: options.OnlyOwner = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(help="Labelled samples to predict with and without. Columns are named as in SOURCE."),
+    ] = None,
+    leave_one_out: Annotated[
+        bool,
+        typer.Option("--leave-one-out", help="Leave out one sample at a time, and predict that sample each time."),
+    ] = False,
+    labels: options.Labels = None,
+    label: options.Label = None,
+    ids: options.Ids = None,
+    owners: options.Owners = None,
+    texts: options.Texts = None,
+    by_content: options.ByContent = False,
+    skip_bad: options.SkipBad = False,
+    backbone: options.Backbone = None,
+    keys: options.Keys = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say what the model would be without some samples: exactly what a forget would leave. Nothing is changed.
+
+    It is about what the store holds, published or not.
+
+    Example: `neverseen what-if shop --receipts monday.jsonl --owner ada --test tuesday.csv`
+    """
+    if test is not None and leave_one_out:
+        raise typer.BadParameter("--leave-one-out predicts the samples that are left out: leave out --test")
+    columns = Columns(labels, ids, owners, label, texts)
+    chosen = Choice(folder, source, receipts, only_id, only_owner, columns, by_content, skip_bad)
+    chosen.require_options(*(() if test is None else ("--labels", "--texts", "--skip-bad")))
+    takes, made = (None, None) if source is None and test is None else taken_by(folder, backbone)
+    found, tested = chosen.samples(takes), None
+    if test is not None:
+        told = Columns(labels, texts=texts, told_apart=False)
+        tested = read_source(test, told, takes=takes, skip_bad=skip_bad)
+        tell_skipped(tested)
+    ways: dict[str, Any] = {"raw": found is not None or tested is not None, "words": backbone, "made": made}
+    with opened(folder, write=True, keys=keys, needs_keys=True, **ways) as model:
+        asked = chosen.asked(model, found)
+        skipped = [entry for each in (found, tested) if each is not None for entry in skipped_view(each)]
+        with refusals_told(model, asked):
+            if leave_one_out:
+                names = asked.places if found is None else found.names
+                _print_one_by_one(names, _one_by_one(model, asked), model.digest(), skipped, as_json)
+                return
+            views = model.without([]), model.without(**asked.request)
+        document = _compared(model, views, tested)
+    if as_json:
+        print_json(document | {"skipped": skipped})
+    else:
+        _print_comparison(document, 0 if tested is None else len(tested))
+
+
+def _compared(model: Store, views: tuple[Without, Without], tested: Samples | None) -> dict[str, Any]:
+    """Return how a model differs from what it would be, as JSON values."""
+    from neverseen.backbones.reading import to_predict
+    from neverseen.model.without import Comparison, compared
+
+    found = Comparison((None, None), 0)
+    if tested is not None:
+        found = compared(*views, to_predict(model.backbone, tested.samples), tested.labels or [])
+    now, then = (
+        {"accuracy": share, "classes": by_class(view.held), "model": view.digest(), "samples": len(view)}
+        for view, share in zip(views, found.shares, strict=True)
+    )
+    return {"changed": None if tested is None else found.changed, "now": now, "without": then}
+
+
+def _one_by_one(model: Store, asked: Asked) -> list[tuple[Any, Any]]:
+    """Return label and prediction of each sample."""
+    from neverseen.backbones.progress import progress_bar
+
+    found = []
+    with progress_bar("leave one out", len(asked.names)) as advance:
+        for label, each in zip(asked.names, model.leave_one_out(**asked.request), strict=True):
+            found.append((normalise(label), each.label))
+            advance(1)
+    return found
+
+
+def _print_comparison(document: dict[str, Any], tested: int) -> None:
+    both = document["now"], document["without"]
+    rows: list[list[object]] = [
+        ["samples", *(side["samples"] for side in both)],
+        ["classes", *(len(side["classes"]) for side in both)],
+        ["model", *(side["model"][:16] for side in both)],
+    ]
+    if tested:
+        rows.append(["right", *(f"{side['accuracy']:.1%}" for side in both)])
+    print_table(("", "now", "without"), rows)
+    words = f"{document['changed']:,} of {counted(tested, 'prediction')} would change; " if tested else ""
+    typer.echo(f"{words}nothing was changed")
+
+
+def _print_one_by_one(
+    names: list[str], found: list[tuple[Any, Any]], digest: str, skipped: list[dict[str, str]], as_json: bool
+) -> None:
+    share = sum(text(label) == text(normalise(guess)) for label, guess in found) / len(found)
+    if as_json:
+        rows = [
+            {"class": plain(label), "predicted": plain(guess), "sample": name}
+            for name, (label, guess) in zip(names, found, strict=True)
+        ]
+        print_json({"accuracy": share, "model": digest, "samples": rows, "skipped": skipped})
+        return
+    both = written(label for pair in found for label in pair)
+    print_table(("sample", "class", "predicted"), zip(names, both[::2], both[1::2], strict=True))
+    typer.echo(f"right without having learned the sample: {share:.1%}; nothing was changed")

@@ -1,0 +1,181 @@
+/* Products and updates that the engine repeats for every request, for 64-bit integers and float64.
+
+   Integers are computed modulo 2^64, in any order, so their results are the same on every machine. Results in float64
+   are as accurate as a sum of products is; their last bits depend on the machine and on the threads.
+
+   Matrices are stored row by row without gaps. The caller (kernels.py) checks types and shapes: nothing is checked here.
+   No function allocates memory or keeps anything between calls. The loops are in kernels_tiles.h, which is compiled once
+   for each instruction set and kind of number; the processor's best is chosen at each call. */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define LEAST(a, b) ((a) < (b) ? (a) : (b))
+enum { MAX_THREADS = 64, STRIP = 64 }; /* STRIP: rows that a thread takes at a time */
+
+/* -- sharing the work ------------------------------------------------------------------------------------------ */
+
+/* What a kernel works on. Which fields it uses, and as what, is said where it is defined. */
+struct job {
+    void (*part)(struct job *, long part, int thread);
+    long parts, next; /* how many there are; the next that nobody has taken yet */
+    long threads;
+    long d, n, columns;
+    long strip, across, along;
+    const void *left, *right, *left_low, *right_low, *doubt;
+    void *out, *rests, *packed_left, *packed_right;
+    double shift;
+    int64_t *near;
+    long near_size, near_count;
+};
+
+struct worker {
+    struct job *job;
+    int thread;
+};
+
+/* Take parts until none is left. Parts of a triangle differ in size: who is done early takes more. */
+static void *work(void *argument) {
+    struct worker *worker = argument;
+    struct job *job = worker->job;
+    long part;
+    while ((part = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED)) < job->parts)
+        job->part(job, part, worker->thread);
+    return NULL;
+}
+
+/* Do all parts, in this thread and in others that end with it. If one cannot be created, the others do its work. */
+static void run(struct job *job, void (*part)(struct job *, long, int), long parts) {
+    pthread_t threads[MAX_THREADS];
+    struct worker workers[MAX_THREADS];
+    long count = LEAST(LEAST(job->threads, MAX_THREADS), parts), started = 1;
+    job->part = part, job->parts = parts, job->next = 0;
+    for (; started < count; started++) {
+        workers[started] = (struct worker){job, (int)started};
+        if (pthread_create(&threads[started], NULL, work, &workers[started]) != 0)
+            break;
+    }
+    workers[0] = (struct worker){job, 0};
+    work(&workers[0]);
+    for (long t = 1; t < started; t++)
+        pthread_join(threads[t], NULL);
+}
+
+/* -- the loops, for each instruction set ------------------------------------------------------------------------- */
+
+#define JOINED(a, b, c) a##_##b##_##c
+#define JOIN(a, b, c) JOINED(a, b, c)
+#define NAME(x) JOIN(x, KIND, SET)
+
+/* ROWS times three vectors of sums, three more and a factor fit into the registers. */
+#if defined(__x86_64__)
+#define SET vnni
+#define BYTES 64
+#define ROWS 8
+#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma")))
+#define ADD_QUADS(c, a, b) (NAME(evec))_mm512_dpbusd_epi32((__m512i)(c), (__m512i)(b), (__m512i)(a))
+#include "kernels_tiles.h"
+#define SET avx512
+#define BYTES 64
+#define ROWS 8
+#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
+#define MULTIPLY_PAIRS(a, b) (NAME(evec))_mm512_madd_epi16((__m512i)(a), (__m512i)(b))
+#include "kernels_tiles.h"
+#define SET avx2
+#define BYTES 32
+#define ROWS 4
+#define TARGET __attribute__((target("avx2,fma")))
+#define MULTIPLY_PAIRS(a, b) (NAME(evec))_mm256_madd_epi16((__m256i)(a), (__m256i)(b))
+#include "kernels_tiles.h"
+#endif
+#define SET plain
+#define BYTES 16
+#define ROWS 3
+#define TARGET
+#if defined(__x86_64__)
+#define MULTIPLY_PAIRS(a, b) (NAME(evec))_mm_madd_epi16((__m128i)(a), (__m128i)(b))
+#endif
+#include "kernels_tiles.h"
+
+/* -- what is called from outside --------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+#define CHOOSE(kernel, level) \
+    ((level) >= 3 ? kernel##_vnni : (level) == 2 ? kernel##_avx512 : (level) == 1 ? kernel##_avx2 : kernel##_plain)
+#else
+#define CHOOSE(kernel, level) kernel##_plain
+#endif
+
+#ifndef NS_VERSION
+#define NS_VERSION 0
+#endif
+
+/* Of the source that this was compiled from. */
+long ns_version(void) { return NS_VERSION; }
+
+/* The instruction set to use: 3 is AVX-512 with VNNI, 2 is AVX-512, 1 is AVX2, 0 any. */
+long ns_level(void) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
+        return __builtin_cpu_supports("avx512vnni") ? 3 : 2;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0;
+#else
+    return 0;
+#endif
+}
+
+/* The columns of a panel that `update` packs: the caller gives room for whole ones. */
+long ns_panel(long level, long real) { return 3 * (level >= 2 ? 64 : level == 1 ? 32 : 16) / (real ? 8 : 4); }
+
+/* sums (threads, d), zeros before: their sum over the threads is G x. One triangle of the symmetric G is read. */
+void ns_times_vector(long level, long real, long threads, long d, const void *G, const void *x, void *sums) {
+    struct job job = {.threads = threads, .d = d, .left = G, .right = x, .out = sums};
+    run(&job, real ? CHOOSE(times_vector_real, level) : CHOOSE(times_vector_whole, level), (d + STRIP - 1) / STRIP);
+}
+
+/* out (d, n) = G (d, d) times B (d, n). */
+void ns_times_block(long level, long real, long threads, long d, long n, const void *G, const void *B, void *out) {
+    struct job job = {.threads = threads, .d = d, .n = n, .columns = d, .strip = STRIP, .left = G, .right = B, .out = out};
+    run(&job, real ? CHOOSE(times_block_real, level) : CHOOSE(times_block_whole, level), (d + STRIP - 1) / STRIP);
+}
+
+/* out (m, n) = codes (m, d) times B (d, n), for int8 codes that stand at i across + k along. */
+void ns_times_codes(long level, long threads, long m, long d, long n, long across, long along, const void *codes,
+                    const void *B, void *out) {
+    struct job job = {.threads = threads, .d = m, .n = n, .columns = d, .left = codes, .right = B, .out = out};
+    job.strip = m < 4 * STRIP ? 16 : STRIP, job.across = across, job.along = along;
+    run(&job, CHOOSE(times_codes_whole, level), (m + job.strip - 1) / job.strip);
+}
+
+/* G (d, d) += codes' diag(signs) codes for int8 codes (n, d) and signs of -1, 0 and 1; or T (d, d) += L R' for float64
+   L and R (d, n). One triangle is computed, and added to both. The sums of products of codes are kept in int32: n must be
+   at most 100,000, and no code -128. Each of the packed arrays has room for n + 1 numbers (codes: n / 2 + 1, rounded up) for
+   each column of the panels. */
+void ns_update(long level, long real, long threads, long d, long n, const void *left, const void *right, void *packed_left,
+               void *packed_right, void *out) {
+    struct job job = {.threads = threads, .d = d, .n = n, .left = left, .right = right, .out = out};
+    long panel = ns_panel(level, real), panels = (d + panel - 1) / panel;
+    job.packed_left = packed_left, job.packed_right = packed_right;
+    run(&job, real ? CHOOSE(pack_real, level) : CHOOSE(pack_whole, level), panels);
+    run(&job, real ? CHOOSE(update_real, level) : CHOOSE(update_whole, level), panels);
+}
+
+/* steps + rests (d, columns) move by U E, for U = uh shift + ul (d, n) and E = eh + el (n, columns); see `move`. Returns how
+   many entries are near a half. */
+long ns_move(long level, long threads, long d, long n, long columns, int64_t *steps, double *rests, const double *uh,
+             double shift, const double *ul, const double *eh, const double *el, const double *doubt, int64_t *near,
+             long near_size) {
+    struct job job = {.threads = threads, .d = d, .n = n, .columns = columns, .left = uh, .right = eh, .left_low = ul};
+    job.right_low = el, job.doubt = doubt, job.out = steps, job.rests = rests, job.shift = shift;
+    job.near = near, job.near_size = near_size;
+    run(&job, CHOOSE(move_real, level), (d + STRIP - 1) / STRIP);
+    return job.near_count;
+}

@@ -1,0 +1,292 @@
+"""Compiled loops for the products and updates that every request repeats, if the package was built with a compiler.
+
+``kernels.c`` says what they compute. They are optional: `available` says whether they are there, and who uses them does
+the same without. ``NEVERSEEN_KERNELS=0`` in the environment turns them off.
+
+Every function checks its arrays before it passes their addresses on: a wrong one raises, and nothing has changed. What
+is computed in integers has the same bits on every machine, with any number of threads. float64 results have not.
+
+``python -m neverseen.hardware.kernels`` says whether they are in use; with ``--build`` it compiles them first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neverseen.hardware import compiling
+
+_FOLDER = Path(__file__).parent
+_MAX_THREADS = 8
+_SHARE = 2**19  # multiplications that are worth a thread: it takes as long to start as about a fifth of them
+_FEW = 4  # columns up to which a block is multiplied one by one: its rows would not fill a vector
+_CODE_ROWS = 2048  # samples that are packed at a time; their sums stay below 2**31
+_TERMS = 512  # columns of a low rank that are packed at a time
+
+
+def _load(folder: Path) -> tuple[ctypes.CDLL | None, str]:
+    """Return the library of a folder, or None, and which or why."""
+    if os.environ.get("NEVERSEEN_KERNELS") == "0":
+        return None, "turned off by NEVERSEEN_KERNELS=0"
+    path = folder / compiling.LIBRARY
+    try:
+        expected = compiling.version(folder)
+        library = ctypes.CDLL(str(path))
+        for function in (library.ns_version, library.ns_level, library.ns_panel, library.ns_move):
+            function.restype = ctypes.c_long
+        found = library.ns_version()
+    except (OSError, AttributeError) as error:
+        return None, f"not compiled: {error}" if path.exists() else "not compiled"
+    if found != expected:
+        return None, "compiled from another source"
+    return library, ("any processor", "AVX2", "AVX-512", "AVX-512 with VNNI")[library.ns_level()]
+
+
+_library, _state = _load(_FOLDER)
+_level = _library.ns_level() if _library is not None else 0  # the instruction set in use
+
+
+def available() -> bool:
+    """Return whether the functions here can be called."""
+    return _library is not None
+
+
+# -- products ----------------------------------------------------------------------------------------
+
+
+def times_vector(matrix: np.ndarray, vector: np.ndarray, *, threads: int | None = None) -> np.ndarray:
+    """Return ``matrix @ vector`` for a symmetric matrix, of which one triangle is read.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, d), int64 or float64
+        Integers are multiplied modulo 2**64.
+    vector : ndarray of shape (d,), of the same type
+    threads : int, optional
+        Chosen by the work and the processors if not given, here and in the other functions.
+    """
+    size, kind = _square(matrix), _kind(matrix)
+    _check("vector", vector, kind, (size,))
+    count = _threads(threads, size * size)
+    sums: np.ndarray = np.zeros((count, size), kind)
+    _call("ns_times_vector", _level, int(kind is np.float64), count, size, matrix, vector, sums)
+    return sums[0] if count == 1 else sums.sum(axis=0)
+
+
+def times_block(matrix: np.ndarray, block: np.ndarray, *, threads: int | None = None) -> np.ndarray:
+    """Return ``matrix @ block`` for a symmetric matrix of shape (d, d) and a block of shape (d, n) of the same type.
+
+    Integers are multiplied modulo 2**64.
+    """
+    size, kind = _square(matrix), _kind(matrix)
+    _check("block", block, kind, (size, None))
+    if 0 < block.shape[1] <= _FEW:
+        columns = [times_vector(matrix, column, threads=threads) for column in np.ascontiguousarray(block.T)]
+        return np.stack(columns, axis=1)
+    result: np.ndarray = np.empty(block.shape, kind)
+    count = _threads(threads, size * result.size)
+    _call("ns_times_block", _level, int(kind is np.float64), count, *block.shape, matrix, block, result)
+    return result
+
+
+def times_codes(codes: np.ndarray, block: np.ndarray, *, threads: int | None = None) -> np.ndarray:
+    """Return ``codes @ block`` modulo 2**64, for int8 codes of shape (m, d), in any memory order, and int64 (d, n)."""
+    if not isinstance(codes, np.ndarray) or codes.dtype != np.int8 or codes.ndim != 2:
+        raise TypeError("codes must be a matrix of int8")
+    _check("block", block, np.int64, (codes.shape[1], None))
+    result = np.zeros((len(codes), block.shape[1]), np.int64)  # of no codes too
+    if result.size and codes.size:
+        count = _threads(threads, codes.size * block.shape[1])
+        sizes = _level, count, *codes.shape, block.shape[1], *codes.strides
+        _call("ns_times_codes", *sizes, codes, block, result)
+    return result
+
+
+# -- updates -----------------------------------------------------------------------------------------
+
+
+def add_codes(matrix: np.ndarray, codes: np.ndarray, signs: np.ndarray, *, threads: int | None = None) -> None:
+    """Add ``codes.T @ diag(signs) @ codes`` to an int64 matrix of shape (d, d), modulo 2**64.
+
+    Parameters
+    ----------
+    matrix : int64 ndarray of shape (d, d)
+        Symmetric; both triangles get the same.
+    codes : int8 ndarray of shape (n, d), entries in -127..127
+    signs : int8 ndarray of shape (n,), entries in -1..1
+    """
+    size = _square(matrix)
+    _check("matrix", matrix, np.int64, (size, size), changes=True)
+    _check("codes", codes, np.int8, (None, size))
+    _check("signs", signs, np.int8, (len(codes),))
+    _apart(matrix, codes, signs)
+    if len(signs) and not -1 <= signs.min() <= signs.max() <= 1:  # larger ones could exceed 32 bits
+        raise ValueError("signs must be -1, 0 or 1")
+    if codes.min(initial=0) == -128:  # times -1 it is no int8
+        raise ValueError("codes must be -127 to 127")
+    for start in range(0, len(codes), _CODE_ROWS):
+        some, theirs = codes[start : start + _CODE_ROWS], signs[start : start + _CODE_ROWS]
+        # A multiplication of codes takes a sixteenth of the time of one of 64-bit integers, and the matrix is moved.
+        count = _threads(threads, size * size * (len(some) + 16) // 16)
+        packed = np.empty((2, _padded(size, real=False) * ((len(some) + 3) // 2)), np.int32)
+        _call("ns_update", _level, 0, count, size, len(some), some, theirs, packed[0], packed[1], matrix)
+
+
+def add_low_rank(matrix: np.ndarray, left: np.ndarray, right: np.ndarray, *, threads: int | None = None) -> None:
+    """Add ``left @ right.T``, which is symmetric, to a symmetric float64 matrix of shape (d, d).
+
+    One triangle is computed and added to both, so the matrix remains symmetric to the last bit.
+
+    Parameters
+    ----------
+    matrix : float64 ndarray of shape (d, d)
+    left, right : float64 ndarrays of shape (d, n)
+    """
+    size = _square(matrix)
+    _check("matrix", matrix, np.float64, (size, size), changes=True)
+    _check("left", left, np.float64, (size, None))
+    _check("right", right, np.float64, left.shape)
+    _apart(matrix, left, right)
+    for start in range(0, left.shape[1], _TERMS):
+        some, others = (np.ascontiguousarray(side[:, start : start + _TERMS]) for side in (left, right))
+        terms = some.shape[1]
+        packed = np.empty((2, _padded(size, real=True) * (terms + 1)))
+        count = _threads(threads, size * size * (terms + 2) // 2)
+        _call("ns_update", _level, 1, count, size, terms, some, others, packed[0], packed[1], matrix)
+
+
+def move(
+    steps: np.ndarray,
+    rests: np.ndarray,
+    uh: np.ndarray,
+    shift: float,
+    ul: np.ndarray,
+    eh: np.ndarray,
+    el: np.ndarray,
+    doubt: np.ndarray,
+    near: np.ndarray,
+    *,
+    threads: int | None = None,
+) -> int:
+    """Add ``(uh * shift + ul) @ (eh + el)`` to numbers kept as whole steps and rests; return how many are in doubt.
+
+    For each entry ``p = uh @ eh`` is exact, and ``q = ul @ (eh + el) + (uh * shift) @ el`` is rounded. Both are rounded
+    to whole numbers, what that leaves is added to the rest, and the rest is rounded again: the whole numbers go to
+    `steps`, and a rest between -1/2 and 1/2 remains.
+
+    Parameters
+    ----------
+    steps : int64 ndarray of shape (d, C)
+    rests : float64 ndarray of shape (d, C)
+    uh, ul : float64 ndarrays of shape (d, n)
+        `uh` holds integers.
+    shift : float
+        A power of two.
+    eh, el : float64 ndarrays of shape (n, C)
+        `eh` holds integers times some power of two. The caller bounds the partial sums of ``uh @ eh``, as multiples
+        of it, by 2**53, and the moves by 2**62.
+    doubt : float64 ndarray of shape (C,)
+        An entry is in doubt unless its rest is further than this from a half. NaN is in doubt.
+    near : int64 ndarray, of any length
+        Gets the places of such entries in ``steps.ravel()``, in any order, as many as there is room for.
+    """
+    _check("steps", steps, np.int64, (None, None), changes=True)
+    (size, columns) = steps.shape
+    _check("rests", rests, np.float64, (size, columns), changes=True)
+    _check("uh", uh, np.float64, (size, None))
+    _check("ul", ul, np.float64, uh.shape)
+    _check("eh", eh, np.float64, (uh.shape[1], columns))
+    _check("el", el, np.float64, eh.shape)
+    _check("doubt", doubt, np.float64, (columns,))
+    _check("near", near, np.int64, (None,), changes=True)
+    for written in (steps, rests, near):
+        _apart(written, *(each for each in (steps, rests, near, uh, ul, eh, el, doubt) if each is not written))
+    terms = uh.shape[1]
+    count = _threads(threads, size * columns * (3 * terms + 8))
+    sizes = _level, count, size, terms, columns
+    return int(_call("ns_move", *sizes, steps, rests, uh, float(shift), ul, eh, el, doubt, near, len(near)))
+
+
+# -- checks, and calls -------------------------------------------------------------------------------
+
+
+def _kind(array: np.ndarray) -> type:
+    return np.int64 if array.dtype == np.int64 else np.float64
+
+
+def _square(matrix: np.ndarray) -> int:
+    """Check a matrix, and return its size."""
+    size = len(matrix) if isinstance(matrix, np.ndarray) and matrix.ndim else 0
+    _check("matrix", matrix, _kind(np.asarray(matrix)), (size, size))
+    return size
+
+
+def _check(name: str, array: np.ndarray, kind: type, shape: tuple[int | None, ...], *, changes: bool = False) -> None:
+    """Raise unless an array is of a type and shape (None: any length), row by row, and may be written if it changes."""
+    if not isinstance(array, np.ndarray) or array.dtype != np.dtype(kind):
+        found = getattr(array, "dtype", type(array).__name__)
+        raise TypeError(f"{name} must be an array of {kind.__name__}, not {found}")
+    if array.ndim != len(shape) or any(
+        want is not None and size != want for size, want in zip(array.shape, shape, strict=True)
+    ):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} must have the shape ({wanted}), not {array.shape}")
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        raise ValueError(f"{name} must be stored row by row without gaps")
+    if changes and not array.flags.writeable:
+        raise ValueError(f"{name} is read-only")
+
+
+def _apart(written: np.ndarray, *others: np.ndarray) -> None:
+    if any(np.may_share_memory(written, other) for other in others):  # exact for arrays without gaps
+        raise ValueError("an array that is changed must not share memory with another")
+
+
+def _padded(size: int, *, real: bool) -> int:
+    """Return the size in whole panels."""
+    panel = int(_call("ns_panel", _level, int(real)))
+    return -(-size // panel) * panel
+
+
+def _threads(asked: int | None, work: int) -> int:
+    if asked is not None:
+        if not 1 <= asked <= _MAX_THREADS:
+            raise ValueError(f"threads must be 1 to {_MAX_THREADS}, not {asked}")
+        return asked
+    there = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, min(there, _MAX_THREADS, work // _SHARE))
+
+
+def _call(name: str, *arguments: np.ndarray | float) -> Any:
+    if _library is None:
+        raise RuntimeError(f"the kernels are {_state}")
+    return getattr(_library, name)(*map(_passed, arguments))
+
+
+def _passed(argument: np.ndarray | float) -> ctypes.c_void_p | ctypes.c_double | ctypes.c_long:
+    if isinstance(argument, np.ndarray):
+        return ctypes.c_void_p(argument.ctypes.data)
+    return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_long(argument)
+
+
+def _main(arguments: list[str]) -> str | int:
+    """Print whether the kernels are in use; return what went wrong, or 0."""
+    if arguments not in ([], ["--build"]):
+        return "usage: python -m neverseen.hardware.kernels [--build]"
+    if arguments:
+        if reason := compiling.compile_library(_FOLDER):
+            return f"the kernels could not be compiled: {reason}"
+        # This process has looked at an older library, and would be given it again.
+        return subprocess.run([sys.executable, "-m", "neverseen.hardware.kernels"], check=False).returncode
+    print(f"the kernels are {'in use' if available() else 'not in use'} ({_state})")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

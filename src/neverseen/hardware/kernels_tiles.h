@@ -1,0 +1,365 @@
+/* The loops of kernels.c for vectors of BYTES bytes: once for 64-bit integers (KIND whole), once for float64 (KIND real).
+   This file includes itself for the second, and then forgets the instruction set. */
+
+#ifndef KIND
+#define KIND whole
+#define T uint64_t /* unsigned: it wraps */
+#define E int32_t  /* what `update` multiplies: codes of GATHER samples, two of 16 bits or four of 8 */
+#include "kernels_tiles.h"
+#define KIND real
+#define REAL
+#define T double
+#define E double
+#include "kernels_tiles.h"
+#undef REAL
+#undef SET
+#undef BYTES
+#undef ROWS
+#undef TARGET
+#undef MULTIPLY_PAIRS
+#undef ADD_QUADS
+#else
+
+/* Vectors that may stand at any number's address. */
+typedef T NAME(vec) __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+typedef E NAME(evec) __attribute__((vector_size(BYTES), aligned(sizeof(E)), may_alias));
+#define VEC NAME(vec)
+#define EVEC NAME(evec)
+#define LANES (BYTES / (long)sizeof(T))
+#define ELANES (BYTES / (long)sizeof(E))
+#define PANEL (3 * LANES)
+#define EPANEL (3 * ELANES)
+#if defined(REAL)
+#define GATHER 1
+#elif defined(ADD_QUADS)
+#define GATHER 4
+#else
+#define GATHER 2
+#endif
+#define DEPTH 128 /* terms that are summed at a time: what is packed of them stays in the cache, and on the stack */
+
+/* -- G x, G symmetric ------------------------------------------------------------------------------------------ */
+
+/* left: G (d, d); right: x (d,); out: sums (threads, d). Entries on and above the diagonal count for two rows: row i gets
+   G[i,k] x[k], and row k gets G[i,k] x[i]. Four rows are read at once, so that x and the sums are loaded once for them. */
+TARGET static void NAME(times_vector)(struct job *job, long part, int thread) {
+    long d = job->d, stop = LEAST(d, (part + 1) * STRIP);
+    const T *x = job->right;
+    T *y = (T *)job->out + thread * d;
+    for (long i = part * STRIP; i < stop; i += 4) {
+        const T *g = (const T *)job->left + i * d;
+        long rows = LEAST(4, stop - i), from = d, to = d; /* the columns from..to are read in vectors */
+        if (rows == 4) {
+            from = i + 4 + (long)(-(uintptr_t)(g + i + 4) / sizeof(T) % LANES); /* where vectors are aligned */
+            from = LEAST(from, d);
+            to = from + (d - from) / LANES * LANES;
+        }
+        T own[4] = {0};
+        for (long r = 0; r < rows; r++) {
+            T mine = x[i + r];
+            own[r] += g[r * d + i + r] * mine;
+            for (int after = 0; after < 2; after++)
+                for (long k = after ? to : i + r + 1; k < (after ? d : from); k++) {
+                    own[r] += g[r * d + k] * x[k];
+                    y[k] += g[r * d + k] * mine;
+                }
+        }
+        if (to > from) {
+            VEC x0 = x[i] - (VEC){0}, x1 = x[i + 1] - (VEC){0}, x2 = x[i + 2] - (VEC){0}, x3 = x[i + 3] - (VEC){0};
+            VEC c0 = {0}, c1 = {0}, c2 = {0}, c3 = {0};
+            for (long k = from; k < to; k += LANES) {
+                VEC g0 = *(const VEC *)(g + k), g1 = *(const VEC *)(g + d + k), g2 = *(const VEC *)(g + 2 * d + k);
+                VEC g3 = *(const VEC *)(g + 3 * d + k), w = *(const VEC *)(x + k);
+                c0 += g0 * w, c1 += g1 * w, c2 += g2 * w, c3 += g3 * w;
+                *(VEC *)(y + k) += (g0 * x0 + g1 * x1) + (g2 * x2 + g3 * x3);
+            }
+            for (long q = 0; q < LANES; q++)
+                own[0] += c0[q], own[1] += c1[q], own[2] += c2[q], own[3] += c3[q];
+        }
+        for (long r = 0; r < rows; r++)
+            y[i + r] += own[r];
+    }
+}
+
+/* -- G B ------------------------------------------------------------------------------------------------------- */
+
+/* tile (ROWS, PANEL) = g b over `depth` terms, for g in rows DEPTH + LANES apart and b (depth, vectors * LANES). */
+TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, int vectors, T *tile) {
+    VEC c[ROWS][3] = {{{0}}};
+    for (long k = 0; k < depth; k++, b += vectors * LANES)
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) {
+            T factor = g[r * (DEPTH + LANES) + k];
+#pragma GCC unroll 3
+            for (int v = 0; v < vectors; v++)
+                c[r][v] += factor * *(const VEC *)(b + v * LANES);
+        }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++)
+            *(VEC *)(tile + r * PANEL + v * LANES) = c[r][v];
+}
+
+/* out (d, n) = left (d, inner) times B (inner, n), for `strip` rows. B is packed in panels, and rows of the left are copied
+   to where they are not a power of two apart: such addresses share few places in a cache. The left is G, or int8 codes whose
+   rows are `across` apart and whose columns are `along` apart. */
+TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int8_t *codes) {
+    enum { GROUP = 3 }; /* panels at a time */
+    long inner = job->columns, n = job->n, start = part * job->strip, stop = LEAST(job->d, start + job->strip);
+    const T *B = job->right;
+    T *out = job->out, packed[GROUP * DEPTH * PANEL], rows[ROWS * (DEPTH + LANES)] = {0}, tile[ROWS * PANEL];
+    for (long j0 = 0; j0 < n; j0 += GROUP * PANEL)
+        for (long k0 = 0; k0 < inner; k0 += DEPTH) {
+            long depth = LEAST(DEPTH, inner - k0), last = LEAST(n, j0 + GROUP * PANEL);
+            for (long j = j0; j < last; j += PANEL) {
+                long width = LEAST(PANEL, last - j), padded = (width + LANES - 1) / LANES * LANES;
+                T *panel = packed + (j - j0) * DEPTH;
+                for (long k = 0; k < depth; k++)
+                    for (long q = 0; q < padded; q++)
+                        panel[k * padded + q] = q < width ? B[(k0 + k) * n + j + q] : 0;
+            }
+            for (long i = start; i < stop; i += ROWS) {
+                long count = LEAST(ROWS, stop - i);
+                for (long r = 0; r < count; r++)
+                    if (G) {
+                        memcpy(rows + r * (DEPTH + LANES), G + (i + r) * inner + k0, depth * sizeof(T));
+                        for (long k = k0; i + ROWS + r < stop && k < k0 + depth; k += 64 / sizeof(T))
+                            __builtin_prefetch(G + (i + ROWS + r) * inner + k); /* of the next rows */
+                    } else {
+                        for (long k = 0; k < depth; k++)
+                            rows[r * (DEPTH + LANES) + k] = (T)codes[(i + r) * job->across + (k0 + k) * job->along];
+                    }
+                for (long j = j0; j < last; j += PANEL) {
+                    const T *panel = packed + (j - j0) * DEPTH;
+                    long width = LEAST(PANEL, last - j);
+                    if (width > 2 * LANES)
+                        NAME(block)(depth, rows, panel, 3, tile);
+                    else if (width > LANES)
+                        NAME(block)(depth, rows, panel, 2, tile);
+                    else
+                        NAME(block)(depth, rows, panel, 1, tile);
+                    for (long r = 0; r < count; r++)
+                        for (long q = 0; q < width; q++)
+                            out[(i + r) * n + j + q] = tile[r * PANEL + q] + (k0 ? out[(i + r) * n + j + q] : 0);
+                }
+            }
+        }
+}
+
+/* left: G (d, d); right: B (d, n); out (d, n). */
+TARGET static void NAME(times_block)(struct job *job, long part, int thread) {
+    (void)thread;
+    NAME(times)(job, part, job->left, NULL);
+}
+
+#ifndef REAL
+/* left: int8 codes; right: B (inner, n); out (d, n). */
+TARGET static void NAME(times_codes)(struct job *job, long part, int thread) {
+    (void)thread;
+    NAME(times)(job, part, NULL, job->left);
+}
+#endif
+
+/* -- updates of a symmetric matrix --------------------------------------------------------------------------------- */
+
+/* Numbers of E that a column of a panel has: a start, which sums begin with, and the terms. */
+INLINE long NAME(length)(long n) { return 1 + (n + GATHER - 1) / GATHER; }
+
+/* The columns of a panel side by side, one term after the other: what `update` multiplies, in the order that it reads it. */
+TARGET static void NAME(pack)(struct job *job, long part, int thread) {
+    long d = job->d, n = job->n, j0 = part * EPANEL, width = LEAST(EPANEL, d - j0), length = NAME(length)(n);
+    E *left = (E *)job->packed_left + j0 * length, *right = (E *)job->packed_right + j0 * length;
+    (void)thread;
+    memset(left, 0, length * EPANEL * sizeof(E)), memset(right, 0, length * EPANEL * sizeof(E));
+#ifdef REAL /* left, right: (d, n) */
+    const double *L = (const double *)job->left + j0 * n, *R = (const double *)job->right + j0 * n;
+    for (long k = 0; k < n; k++)
+        for (long q = 0; q < width; q++) {
+            left[(k + 1) * EPANEL + q] = L[q * n + k];
+            right[(k + 1) * EPANEL + q] = R[q * n + k];
+        }
+#else /* left: codes (n, d); right: signs (n,). The codes of GATHER samples are one number, on the left with signs. */
+    enum { BITS = 32 / GATHER, MORE = GATHER == 4 ? 128 : 0 }; /* MORE: four unsigned codes are multiplied by four signed */
+    for (long k = 1; k < length; k++)
+        for (long s = 0, sample = (k - 1) * GATHER; s < GATHER && sample < n; s++, sample++) {
+            const int8_t *codes = (const int8_t *)job->left + sample * d + j0;
+            int sign = ((const int8_t *)job->right)[sample];
+            for (long q = 0; q < width; q++) {
+                left[k * EPANEL + q] |= (int32_t)(((uint32_t)(codes[q] * sign) << (32 - BITS)) >> (32 - BITS - s * BITS));
+                right[k * EPANEL + q] |= (int32_t)((uint32_t)(codes[q] + MORE) << (32 - BITS) >> (32 - BITS - s * BITS));
+                left[q] -= MORE * sign * codes[q];
+            }
+        }
+#endif
+}
+
+/* c and what the products of a with each lane of b add. */
+TARGET INLINE EVEC NAME(plus)(EVEC c, E a, EVEC b) {
+#if defined(REAL)
+    return c + a * b;
+#elif defined(ADD_QUADS)
+    return ADD_QUADS(c, a - (EVEC){0}, b);
+#elif defined(MULTIPLY_PAIRS)
+    return c + MULTIPLY_PAIRS(a - (EVEC){0}, b);
+#else
+    return c + (int16_t)a * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+/* tile (ROWS, EPANEL): the products of ROWS columns of a panel and all of another. */
+TARGET INLINE void NAME(multiply)(long length, const E *a, const E *b, E *tile) {
+    EVEC c[ROWS][3];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < 3; v++)
+            c[r][v] = a[r] - (EVEC){0};
+    for (long k = 1; k < length; k++) {
+        a += EPANEL, b += EPANEL;
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 3
+            for (int v = 0; v < 3; v++)
+                c[r][v] = NAME(plus)(c[r][v], a[r], *(const EVEC *)(b + v * ELANES));
+    }
+    memcpy(tile, c, sizeof c);
+}
+
+/* Add the first `high` rows of a tile to the matrix at row i and column j. */
+TARGET INLINE void NAME(add)(T *G, long d, long i, long j, long high, const E *tile) {
+    long wide = LEAST(EPANEL, d - j);
+    for (long r = 0; r < LEAST(high, d - i); r++) {
+        T *to = G + (i + r) * d + j;
+        if (wide == EPANEL)
+            for (long q = 0; q < EPANEL; q++)
+                to[q] += (T)tile[r * EPANEL + q];
+        else
+            for (long q = 0; q < wide; q++)
+                to[q] += (T)tile[r * EPANEL + q];
+    }
+}
+
+/* Ask for the part of the matrix that a tile is added to, before it is needed. */
+TARGET INLINE void NAME(ask)(const T *G, long d, long i0, long j0) {
+    for (long r = i0; r < LEAST(d, i0 + EPANEL); r++)
+        for (long q = j0; q < LEAST(d, j0 + EPANEL); q += 64 / sizeof(T))
+            __builtin_prefetch(G + r * d + q, 1, 2);
+}
+
+/* out: G (d, d). A part is a panel of rows. For few terms memory sets the pace: whole rows are changed. Below the diagonal the
+   factors change places, so that in float64 both triangles have the same bits. For more terms only tiles on and above the
+   diagonal are computed, and turned to be added below. */
+TARGET static void NAME(update)(struct job *job, long part, int thread) {
+    long d = job->d, i0 = part * EPANEL, length = NAME(length)(job->n);
+    const E *left = job->packed_left, *right = job->packed_right;
+    T *G = job->out;
+    E tile[EPANEL * EPANEL], turned[EPANEL * EPANEL];
+    (void)thread;
+    if (length <= 2 * ELANES) {
+        for (long i = 0; i < EPANEL; i += ROWS)
+            for (long j0 = 0; j0 < d; j0 += EPANEL) {
+                int change = GATHER == 1 && j0 < i0;
+                NAME(multiply)(length, (change ? right : left) + i0 * length + i, (change ? left : right) + j0 * length, tile);
+                if (GATHER == 1 && j0 == i0) {
+                    NAME(multiply)(length, right + i0 * length + i, left + j0 * length, turned);
+                    for (long r = 0; r < ROWS; r++)
+                        memcpy(tile + r * EPANEL, turned + r * EPANEL, (i + r) * sizeof(E));
+                }
+                NAME(add)(G, d, i0 + i, j0, ROWS, tile);
+            }
+        return;
+    }
+    for (long j0 = i0; j0 < d; j0 += EPANEL) {
+        NAME(ask)(G, d, i0, j0 + EPANEL);
+        NAME(ask)(G, d, j0 + EPANEL, i0);
+        for (long r = 0; r < EPANEL; r += ROWS)
+            NAME(multiply)(length, left + i0 * length + r, right + j0 * length, tile + r * EPANEL);
+        for (long r = 0; r < EPANEL; r++) /* in this order the compiler makes better code */
+            for (long q = 0; q < EPANEL; q++)
+                turned[q * EPANEL + r] = tile[r * EPANEL + q];
+        if (j0 > i0)
+            NAME(add)(G, d, j0, i0, EPANEL, turned);
+        else
+            for (long r = 0; r < EPANEL; r++)
+                memcpy(tile + r * EPANEL, turned + r * EPANEL, r * sizeof(E));
+        NAME(add)(G, d, i0, j0, EPANEL, tile);
+    }
+}
+
+/* -- moving an approximate solution --------------------------------------------------------------------------------- */
+
+#ifdef REAL
+/* For each entry: p = sum of uh eh, integers that the caller has bounded by 2^53, and so exact; q = sum of ul (eh + el) +
+   uh shift el, rounded. steps and rests take p shift + q: whole numbers go to steps, and what is left, at most a half, to rests.
+   Entries whose rest is nearer to a half than `doubt` of their column, or NaN, are noted in `near` and counted. */
+TARGET static void NAME(move)(struct job *job, long part, int thread) {
+    enum { WIDE = 2 * LANES, HIGH = 4 }; /* entries whose sums are kept in registers */
+    long d = job->d, n = job->n, columns = job->columns, start = part * STRIP, stop = LEAST(d, start + STRIP);
+    const double *uh = job->left, *ul = job->left_low, *eh = job->right, *el = job->right_low, *doubt = job->doubt;
+    double shift = job->shift, high[DEPTH * WIDE], low[DEPTH * WIDE], both[DEPTH * WIDE], p[STRIP * WIDE], q[STRIP * WIDE];
+    (void)thread;
+    for (long j0 = 0; j0 < columns; j0 += WIDE) {
+        long width = LEAST(WIDE, columns - j0);
+        memset(p, 0, sizeof p), memset(q, 0, sizeof q);
+        for (long k0 = 0; k0 < n; k0 += DEPTH) {
+            long depth = LEAST(DEPTH, n - k0);
+            for (long k = 0; k < depth; k++)
+                for (long j = 0; j < WIDE; j++) {
+                    long place = (k0 + k) * columns + j0 + j;
+                    high[k * WIDE + j] = j < width ? eh[place] : 0;
+                    low[k * WIDE + j] = j < width ? el[place] : 0;
+                    both[k * WIDE + j] = high[k * WIDE + j] + low[k * WIDE + j];
+                }
+            for (long i = start; i < stop; i += HIGH) {
+                VEC P[HIGH][2] = {{{0}}}, Q[HIGH][2] = {{{0}}};
+                for (long k = 0; k < depth; k++)
+#pragma GCC unroll 4
+                    for (int r = 0; r < HIGH; r++) {
+                        long place = LEAST(i + r, stop - 1) * n + k0 + k; /* below the last row: it again, for nobody */
+                        double h = uh[place], l = ul[place], s = h * shift;
+#pragma GCC unroll 2
+                        for (int v = 0; v < 2; v++) {
+                            long lane = k * WIDE + v * LANES;
+                            P[r][v] += h * *(const VEC *)(high + lane);
+                            Q[r][v] += l * *(const VEC *)(both + lane);
+                            Q[r][v] += s * *(const VEC *)(low + lane);
+                        }
+                    }
+                for (int r = 0; r < HIGH; r++)
+                    for (int v = 0; v < 2; v++) {
+                        *(VEC *)(p + (i - start + r) * WIDE + v * LANES) += P[r][v];
+                        *(VEC *)(q + (i - start + r) * WIDE + v * LANES) += Q[r][v];
+                    }
+            }
+        }
+        for (long i = start; i < stop; i++) {
+            int64_t *steps = (int64_t *)job->out + i * columns + j0;
+            double *rests = (double *)job->rests + i * columns + j0, *pi = p + (i - start) * WIDE, *qi = q + (i - start) * WIDE;
+            int any = 0;
+            for (long j = 0; j < width; j++) {
+                double whole = pi[j] * shift, w = rint(whole), v = rint(qi[j]);
+                double rest = (rests[j] + (whole - w)) + (qi[j] - v), carry = rint(rest);
+                rests[j] = rest -= carry;
+                steps[j] += (int64_t)w + (int64_t)v + (int64_t)carry;
+                any |= !(0.5 - fabs(rest) > doubt[j0 + j]);
+            }
+            for (long j = 0; any && j < width; j++)
+                if (!(0.5 - fabs(rests[j]) > doubt[j0 + j])) {
+                    long place = __atomic_fetch_add(&job->near_count, 1, __ATOMIC_RELAXED);
+                    if (place < job->near_size)
+                        job->near[place] = i * columns + j0 + j;
+                }
+        }
+    }
+}
+#endif
+
+#undef VEC
+#undef EVEC
+#undef LANES
+#undef ELANES
+#undef PANEL
+#undef EPANEL
+#undef GATHER
+#undef DEPTH
+#undef KIND
+#undef T
+#undef E
+#endif

@@ -1,0 +1,109 @@
+"""The weights of a model at one moment: they answer, and nothing changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from neverseen.engine.arithmetic import GridWeights
+from neverseen.errors import InputError, NotLearnedError
+from neverseen.hardware import Hardware, choose
+from neverseen.labels import LabelIndex, as_array, from_text
+from neverseen.model.configuration import Configuration, model_digest
+from neverseen.model.exact import CHUNK_ROWS
+from neverseen.model.targets import label_list
+
+
+class FrozenWeights:
+    """The weights of a model at one moment, ready to predict.
+
+    Parameters
+    ----------
+    configuration : Configuration
+    n_features : int
+        Width d0 of the quantised features; 0 if the model held no sample.
+    classes : list of str
+        Canonical texts, in class order: the columns of the weights.
+    weights : int64 ndarray of shape (d, C)
+        In grid steps.
+    hardware : Hardware, optional
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        n_features: int,
+        classes: list[str],
+        weights: np.ndarray,
+        hardware: Hardware | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.n_features = n_features
+        self.classes = classes
+        self.weights = weights
+        self.hardware = choose("numpy") if hardware is None else hardware
+        self._scoring: GridWeights | None = None
+
+    def digest(self) -> str:
+        """Return the digest of the model, in hex."""
+        return model_digest(self.configuration.digest(), self.n_features, self.classes, self.weights)
+
+    def scores(self, quantised: np.ndarray) -> np.ndarray:
+        """Return exact scores in grid steps, int64 of shape (n, C), for int8 features of shape (n, d0)."""
+        if not self.classes:
+            raise NotLearnedError("this model holds no samples, and so has no classes to choose from")
+        if quantised.ndim != 2 or quantised.shape[1] != self.n_features or quantised.dtype != np.int8:
+            raise InputError(
+                f"samples must be int8 features of shape (n, {self.n_features}); "
+                f"got {quantised.dtype} of shape {quantised.shape}"
+            )
+        if self._scoring is None:
+            self._scoring = GridWeights(self.weights, self.hardware)
+        expand = self.configuration.encoder.expand
+        parts = [
+            self._scoring.scores(expand(quantised[start : start + CHUNK_ROWS], self.hardware))
+            for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
+        ]
+        return np.concatenate(parts)
+
+    def predict(self, quantised: np.ndarray) -> np.ndarray:
+        """Return the class of each sample: the one with the greatest score, the first in class order among equals."""
+        best = self.scores(quantised).argmax(axis=1)
+        labels: np.ndarray = as_array([from_text(name) for name in self.classes])[best]
+        return labels
+
+
+def decision(scores: np.ndarray, grid_bits: int) -> np.ndarray:
+    """Return scores as scikit-learn has them, in float64: shape (n, C), or (n,) for two classes."""
+    if scores.shape[1] == 2:
+        scores = scores[:, 1] - scores[:, 0]
+    return np.ldexp(scores.astype(np.float64), -grid_bits)
+
+
+def probabilities(scores: np.ndarray, grid_bits: int) -> np.ndarray:
+    """Return, for each sample, the probability vector nearest to its scores; shape (n, C)."""
+    values = np.ldexp(scores.astype(np.float64), -grid_bits)  # (n, C)
+    ranked = -np.sort(-values, axis=1)
+    excess = (np.cumsum(ranked, axis=1) - 1) / np.arange(1, values.shape[1] + 1)
+    support = (ranked > excess).sum(axis=1) - 1
+    nearest: np.ndarray = np.maximum(values - excess[np.arange(len(values)), support][:, None], 0)
+    return nearest
+
+
+def share_right(scores: np.ndarray, names: Iterable[str], labels: Any, sample_weight: Any = None) -> float:
+    """Return the share of samples whose class is predicted right; `names` are the canonical texts of the columns."""
+    index = LabelIndex(label_list(labels, any_label=True))
+    if len(scores) != len(index.positions):
+        raise InputError(
+            f"inconsistent numbers of samples and labels: {len(scores)} and {len(index.positions)}. Give each sample "
+            "its label"
+        )
+    if sample_weight is not None:
+        from sklearn.utils import check_consistent_length  # takes a second, and a store does without
+
+        check_consistent_length(scores, sample_weight)
+    held = {name: position for position, name in enumerate(names)}
+    truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
+    return float(np.average(scores.argmax(axis=1) == truth, weights=sample_weight))

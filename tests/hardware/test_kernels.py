@@ -1,0 +1,400 @@
+"""The compiled kernels compute what Python's integers do, on every instruction set here, and refuse wrong arrays."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neverseen.hardware import compiling, kernels
+
+ROOT = Path(__file__).parents[2]
+SIZES = [0, 1, 2, 7, 31, 32, 33, 100, 257]
+LEVELS = range(kernels._level + 1) if kernels.available() else [0]
+
+built = pytest.mark.skipif(not kernels.available(), reason="the kernels are not compiled, or turned off")
+
+
+@pytest.fixture(params=LEVELS, ids=["any", "avx2", "avx512", "vnni"][: len(LEVELS)])
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Each instruction set that this processor has."""
+    monkeypatch.setattr(kernels, "_level", request.param)
+    return int(request.param)
+
+
+def symmetric(size: int, rng: np.random.Generator, kind: type) -> np.ndarray:
+    if kind is np.float64:
+        half = np.tril(rng.normal(size=(size, size)))
+        return half + np.tril(half, -1).T
+    half = np.tril(rng.integers(-(2**63), 2**63 - 1, (size, size), endpoint=True))  # any bits at all
+    return half + np.tril(half, -1).T
+
+
+def numbers(shape: tuple[int, ...], rng: np.random.Generator, kind: type) -> np.ndarray:
+    if kind is np.float64:
+        return rng.normal(size=shape)
+    return rng.integers(-(2**63), 2**63 - 1, shape, endpoint=True)
+
+
+def wrapped(values: np.ndarray) -> np.ndarray:
+    """Python's integers modulo 2**64."""
+    return np.array((values + 2**63) % 2**64 - 2**63, dtype=object).astype(np.int64).reshape(values.shape)
+
+
+def exact(matrix: np.ndarray, block: np.ndarray) -> np.ndarray:
+    """The product by Python's integers where that does not take long, else by NumPy's, which wrap."""
+    if matrix.size * block.size <= 2**20:
+        return wrapped(matrix.astype(object) @ block.astype(object))
+    return np.asarray(np.einsum("ij,j...->i...", matrix, block))
+
+
+def assert_near(found: np.ndarray, left: np.ndarray, right: np.ndarray, before: np.ndarray | float = 0.0) -> None:
+    """A float64 product is right up to what a sum of so many terms can lose."""
+    reach = np.abs(left) @ np.abs(right) + np.abs(before)
+    assert (np.abs(found - (before + left @ right)) <= (left.shape[-1] + 4) * 2.0**-52 * reach).all()
+
+
+# -- products ----------------------------------------------------------------------------------------
+
+
+@built
+@pytest.mark.parametrize("size", SIZES)
+def test_matrix_times_vector(size: int, level: int) -> None:
+    rng = np.random.default_rng(size)
+    for threads in (1, 2, 3):
+        matrix, vector = symmetric(size, rng, np.int64), numbers((size,), rng, np.int64)
+        found = kernels.times_vector(matrix, vector, threads=threads)
+        assert found.dtype == np.int64
+        np.testing.assert_array_equal(found, exact(matrix, vector))
+        matrix, vector = symmetric(size, rng, np.float64), numbers((size,), rng, np.float64)
+        assert_near(kernels.times_vector(matrix, vector, threads=threads), matrix, vector)
+
+
+@built
+@pytest.mark.parametrize("size", [33, 100])
+def test_matrix_at_any_address(size: int, level: int) -> None:
+    """Vectors are read where they are aligned: that depends on where the array begins."""
+    rng = np.random.default_rng(0)
+    for offset in range(9):
+        room = np.zeros(size * size + 9, np.int64)
+        matrix = room[offset : offset + size * size].reshape(size, size)
+        matrix[:], vector = symmetric(size, rng, np.int64), numbers((size,), rng, np.int64)
+        np.testing.assert_array_equal(kernels.times_vector(matrix, vector), exact(matrix, vector))
+
+
+@built
+@pytest.mark.parametrize("size", SIZES)
+def test_matrix_times_block(size: int, level: int) -> None:
+    rng = np.random.default_rng(size)
+    for threads, columns in [(1, 0), (2, 1), (3, 2), (1, 7), (2, 20), (3, 25), (1, 73), (2, 149)]:
+        matrix, block = symmetric(size, rng, np.int64), numbers((size, columns), rng, np.int64)
+        found = kernels.times_block(matrix, block, threads=threads)
+        assert found.dtype == np.int64
+        np.testing.assert_array_equal(found, exact(matrix, block))
+        matrix, block = symmetric(size, rng, np.float64), numbers((size, columns), rng, np.float64)
+        assert_near(kernels.times_block(matrix, block, threads=threads), matrix, block)
+
+
+@built
+def test_products_read_one_triangle(level: int) -> None:
+    """So a vector's product costs half of the memory's time. What is below the diagonal is not looked at."""
+    rng = np.random.default_rng(0)
+    matrix, vector = symmetric(100, rng, np.int64), numbers((100,), rng, np.int64)
+    np.testing.assert_array_equal(kernels.times_vector(np.triu(matrix), vector), exact(matrix, vector))
+
+
+# -- updates -----------------------------------------------------------------------------------------
+
+
+@built
+@pytest.mark.parametrize("size", SIZES)
+def test_codes_are_added(size: int, level: int) -> None:
+    rng = np.random.default_rng(size)
+    for threads, count in [(1, 0), (2, 1), (3, 2), (1, 3), (2, 20), (3, 401)]:
+        matrix = symmetric(size, rng, np.int64)
+        codes, signs = (
+            rng.integers(-127, 127, (count, size), np.int8, endpoint=True),
+            rng.integers(-1, 2, count, np.int8),
+        )
+        wide = codes.astype(np.int64)
+        expected = matrix + wide.T @ (wide * signs[:, None])
+        kernels.add_codes(matrix, codes, signs, threads=threads)
+        np.testing.assert_array_equal(matrix, expected)
+
+
+@built
+def test_the_largest_codes_do_not_overflow(level: int) -> None:
+    codes = np.full((5000, 3), 127, np.int8)
+    codes[:, 1] = -127
+    matrix = np.full((3, 3), 2**63 - 1)
+    kernels.add_codes(matrix, codes, np.ones(5000, np.int8))
+    signs = np.array([[1, -1, 1]]) * np.array([[1], [-1], [1]])
+    np.testing.assert_array_equal(matrix, wrapped(signs.astype(object) * 5000 * 127**2 + (2**63 - 1)))
+
+
+@built
+@pytest.mark.parametrize("size", SIZES)
+def test_a_low_rank_is_added(size: int, level: int) -> None:
+    rng = np.random.default_rng(size)
+    for threads, count in [(1, 0), (2, 1), (3, 2), (1, 7), (2, 20), (3, 513)]:
+        before, left, core = (
+            symmetric(size, rng, np.float64),
+            rng.normal(size=(size, count)),
+            symmetric(count, rng, np.float64),
+        )
+        right, matrix = np.ascontiguousarray(left @ core), before.copy()
+        kernels.add_low_rank(matrix, left, right, threads=threads)
+        np.testing.assert_array_equal(matrix, matrix.T)
+        upper = np.triu_indices(size)
+        reach = (np.abs(left) @ np.abs(right.T) + np.abs(before))[upper]
+        assert (np.abs(matrix - (before + left @ right.T))[upper] <= (count + 4) * 2.0**-52 * reach).all()
+
+
+# -- moving ------------------------------------------------------------------------------------------
+
+
+@built
+@pytest.mark.parametrize("size", SIZES)
+def test_a_solution_is_moved(size: int, level: int) -> None:
+    rng = np.random.default_rng(size)
+    for threads, terms, columns in [(1, 0, 3), (2, 1, 1), (3, 2, 17), (1, 20, 100), (2, 131, 33)]:
+        shift = 2.0**-20
+        uh, eh = (
+            rng.integers(-(2**21), 2**21, shape).astype(np.float64) for shape in ((size, terms), (terms, columns))
+        )
+        ul, el = rng.normal(size=uh.shape) * 2.0**-30, rng.normal(size=eh.shape)
+        steps, rests = rng.integers(-(2**45), 2**45, (size, columns)), rng.uniform(-0.5, 0.5, (size, columns))
+        doubt, near = np.full(columns, 2.0**-10), np.full(size * columns, -1)
+        p, q = uh @ eh * shift, ul @ (eh + el) + (uh * shift) @ el
+        before = steps.astype(object) * 2**40 + (rests * 2.0**40).astype(np.int64).astype(object)
+        count = kernels.move(steps, rests, uh, shift, ul, eh, el, doubt, near, threads=threads)
+        # In units of 2**-40: p is exact, and so are its parts.
+        moved = (p * 2.0**20).astype(np.int64).astype(object) * 2**20 + (q * 2.0**40).astype(np.int64).astype(object)
+        after = steps.astype(object) * 2**40 + (rests * 2.0**40).astype(np.int64).astype(object)
+        error = np.abs((after - before - moved).astype(np.float64)) * 2.0**-40
+        assert (
+            error <= 2.0**-36 + (3 * terms + 4) * 2.0**-52 * (np.abs(ul) @ np.abs(eh) + np.abs(uh * shift) @ np.abs(el))
+        ).all()
+        assert (np.abs(rests) <= 0.5).all()
+        expected = np.flatnonzero(~(0.5 - np.abs(rests) > doubt))
+        assert count == len(expected)
+        np.testing.assert_array_equal(np.sort(near[:count]), expected)
+        assert (near[count:] == -1).all()
+
+
+@built
+def test_what_is_in_doubt_is_counted_even_without_room(level: int) -> None:
+    steps, rests, near = np.zeros((50, 4), np.int64), np.full((50, 4), 0.25), np.full(3, -1)
+    rests[7, 2] = np.nan
+    none, some = np.zeros((50, 1)), np.zeros((1, 4))
+    doubt = np.array([0.25, 0.2, 0.2, np.nan])
+    assert kernels.move(steps, rests, none, 1.0, none, some, some, doubt, near) == 50 + 1 + 50
+    assert set(near) <= {4 * row + column for row in range(50) for column in (0, 3)} | {30}
+    assert kernels.move(steps, rests, none, 1.0, none, some, some, doubt, near[:0]) == 101
+
+
+# -- refusals ----------------------------------------------------------------------------------------
+
+G, T = np.eye(4, dtype=np.int64), np.eye(4)
+X, B, CODES, SIGNS = np.ones(4, np.int64), np.ones((4, 3), np.int64), np.ones((3, 4), np.int8), np.ones(3, np.int8)
+BAD: list[tuple[type[Exception], Callable[..., Any], tuple[Any, ...]]] = [
+    (TypeError, kernels.times_vector, (G, np.ones(4))),
+    (TypeError, kernels.times_vector, (G.astype(np.int32), X)),
+    (TypeError, kernels.times_vector, (G.astype(">i8"), X)),
+    (TypeError, kernels.times_vector, (G.tolist(), X)),
+    (TypeError, kernels.times_vector, (G, X.tolist())),
+    (ValueError, kernels.times_vector, (G, X[:3])),
+    (ValueError, kernels.times_vector, (G, X[:, None])),
+    (ValueError, kernels.times_vector, (G[:3], X)),
+    (ValueError, kernels.times_vector, (np.int64(3) + G[0], X)),
+    (ValueError, kernels.times_vector, (np.eye(8, dtype=np.int64)[::2, ::2], X)),
+    (ValueError, kernels.times_vector, (G, np.ones(8, np.int64)[::2])),
+    (ValueError, kernels.times_vector, (np.frombuffer(bytes(129), np.int64, 16, 0)[:0], X)),
+    (ValueError, kernels.times_vector, (np.zeros(129, np.uint8)[1:].view(np.int64).reshape(4, 4), X)),
+    (ValueError, kernels.times_block, (G, np.ones((3, 4), np.int64).T)),
+    (ValueError, kernels.times_block, (G, X)),
+    (TypeError, kernels.times_block, (T, B)),
+    (TypeError, kernels.add_codes, (T, CODES, SIGNS)),
+    (TypeError, kernels.add_codes, (G, CODES.astype(np.uint8), SIGNS)),
+    (TypeError, kernels.add_codes, (G, CODES, SIGNS.astype(np.int64))),
+    (ValueError, kernels.add_codes, (G, CODES, SIGNS[:2])),
+    (ValueError, kernels.add_codes, (G, CODES, 2 * SIGNS)),
+    (ValueError, kernels.add_codes, (G, np.full((3, 4), -128, np.int8), SIGNS)),
+    (ValueError, kernels.add_codes, (G, CODES[:, :3], SIGNS)),
+    (ValueError, kernels.add_codes, (G, G.view(np.int8)[:, :4].copy()[:3].T[:3], SIGNS)),
+    (ValueError, kernels.add_codes, (G, G.view(np.int8).reshape(32, 4), np.ones(32, np.int8))),
+    (ValueError, kernels.add_codes, (np.broadcast_to(np.int64(1), (4, 4)), CODES, SIGNS)),
+    (ValueError, kernels.add_low_rank, (T, T, np.eye(4))),
+    (ValueError, kernels.add_low_rank, (T, np.ones((4, 2)), np.ones((4, 3)))),
+    (TypeError, kernels.add_low_rank, (G, np.ones((4, 2)), np.ones((4, 2)))),
+]
+
+
+@built
+@pytest.mark.parametrize(("error", "kernel", "arguments"), BAD)
+def test_a_wrong_array_is_refused(
+    error: type[Exception], kernel: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    with pytest.raises(error):
+        kernel(*arguments)
+    np.testing.assert_array_equal(G, np.eye(4))
+    np.testing.assert_array_equal(T, np.eye(4))
+
+
+@built
+def test_a_read_only_array_is_not_changed() -> None:
+    fixed = np.eye(4, dtype=np.int64)
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        kernels.add_codes(fixed, CODES, SIGNS)
+
+
+@built
+def test_moves_of_wrong_arrays_are_refused() -> None:
+    def arguments() -> dict[str, Any]:
+        floats = {"uh": (5, 2), "ul": (5, 2), "eh": (2, 3), "el": (2, 3), "doubt": (3,), "rests": (5, 3)}
+        arrays: dict[str, Any] = {name: np.zeros(shape) for name, shape in floats.items()}
+        return {"steps": np.zeros((5, 3), np.int64), "near": np.zeros(2, np.int64), "shift": 1.0} | arrays
+
+    assert kernels.move(**arguments()) == 0
+    for name in arguments():
+        if name == "shift":
+            continue
+        good = arguments()[name]
+        for wrong, error in (
+            (good.astype(np.float32), TypeError),
+            (good[None], ValueError),
+            (good[..., ::-1], ValueError),
+        ):
+            with pytest.raises(error, match=name):
+                kernels.move(**arguments() | {name: wrong})
+    shared = np.zeros((5, 3))
+    with pytest.raises(ValueError, match="share memory"):
+        kernels.move(**arguments() | {"steps": shared.view(np.int64), "rests": shared})
+
+
+@built
+@pytest.mark.parametrize("threads", [0, -1, 9])
+def test_threads_have_a_limit(threads: int) -> None:
+    with pytest.raises(ValueError, match="threads must be"):
+        kernels.times_vector(G, X, threads=threads)
+
+
+# -- building ----------------------------------------------------------------------------------------
+
+
+def copied(folder: Path) -> Path:
+    for name in ("kernels.c", "kernels_tiles.h"):
+        shutil.copy(Path(compiling.__file__).parent / name, folder)
+    return folder
+
+
+@pytest.mark.parametrize("compiler", ["/nothing/here", "false", "'"])
+def test_without_a_compiler_there_is_no_library(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", compiler)
+    (copied(tmp_path) / compiling.LIBRARY).write_text("an old one")
+    reason = compiling.compile_library(tmp_path)
+    assert reason is not None
+    assert compiler in reason
+    assert "\n" not in reason
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels.c", "kernels_tiles.h"]
+
+
+@built
+def test_a_library_of_another_source_is_not_used(tmp_path: Path) -> None:
+    shutil.copy(Path(compiling.__file__).parent / compiling.LIBRARY, copied(tmp_path))
+    assert kernels._load(tmp_path)[0] is not None
+    with (tmp_path / "kernels.c").open("a") as source:
+        source.write("\n")
+    assert kernels._load(tmp_path) == (None, "compiled from another source")
+
+
+def test_what_is_no_library_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NEVERSEEN_KERNELS", raising=False)
+    assert kernels._load(copied(tmp_path)) == (None, "not compiled")
+    (tmp_path / compiling.LIBRARY).write_text("no library")
+    library, state = kernels._load(tmp_path)
+    assert library is None
+    assert state.startswith("not compiled: ")
+
+
+def test_everything_works_without_them() -> None:
+    program = (
+        "import numpy as np\n"
+        "from neverseen.engine.solver import solve\n"
+        "from neverseen.hardware import choose, kernels\n"
+        "assert not kernels.available()\n"
+        "codes = np.arange(60).reshape(12, 5) % 7\n"
+        "found = solve(codes.T @ codes, codes.T @ codes[:, :2], 3, 30)\n"
+        "wanted = np.linalg.solve(codes.T @ codes + 3 * np.eye(5), codes.T @ codes[:, :2])\n"
+        "assert np.abs(found.weights / 2**30 - wanted).max() < 2**-28\n"
+        "try:\n    kernels.times_vector(np.eye(2), np.ones(2))\n"
+        "except RuntimeError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        env=os.environ | {"NEVERSEEN_KERNELS": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "the kernels are turned off by NEVERSEEN_KERNELS=0\n"
+
+
+# -- packages ----------------------------------------------------------------------------------------
+
+
+SMALL = "long ns_version(void) { return NS_VERSION; } long ns_level(void) { return 0; } long ns_panel, ns_move;"
+"""A library that takes no time to compile."""
+
+
+class Application:
+    """What hatchling gives a hook to speak with."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def display_warning(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.mark.parametrize("compiler", ["/nothing/here", "cc"])
+def test_a_wheel_is_built_with_or_without_a_compiler(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiler == "cc" and shutil.which("cc") is None:
+        pytest.skip("there is no compiler")
+    interface = types.ModuleType("hatchling.builders.hooks.plugin.interface")
+    interface.BuildHookInterface = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.delenv("NEVERSEEN_KERNELS", raising=False)
+    folder = tmp_path / "src/neverseen/hardware"
+    folder.mkdir(parents=True)
+    shutil.copy(compiling.__file__, copied(folder))
+    (folder / "kernels.c").write_text(SMALL)
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["KernelsHook"]()
+    hook.root, hook.app = str(tmp_path), Application()
+    data: dict[str, Any] = {"artifacts": [], "pure_python": True, "tag": None}
+    hook.initialize("standard", data)
+    if compiler == "cc":
+        assert data["artifacts"] == ["src/neverseen/hardware/_kernels.so"]
+        assert data["pure_python"] is False
+        assert data["tag"].startswith("py3-none-")
+        assert kernels._load(folder)[0] is not None
+        assert hook.app.said == []
+    else:
+        assert data == {"artifacts": [], "pure_python": True, "tag": None}
+        (said,) = hook.app.said
+        assert said.startswith("neverseen is built without its compiled kernels (/nothing/here: ")
+        assert not (folder / compiling.LIBRARY).exists()
