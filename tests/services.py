@@ -159,7 +159,7 @@ def running(
         http=LimitedProtocol,
         proxy_headers=False,
     )
-    server = Server(config, connections_of(settings))
+    server = Server(config, connections_of(app.state.service.settings))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -250,6 +250,17 @@ def test_weights_that_fail_take_the_green_from_a_receipt(page: Page, service: Ru
         look(page, mine)
 
 
+def test_weights_of_an_older_certificate_take_nothing_from_it(page: Page, service: Running) -> None:
+    number = forgotten(service, learned(service))
+    forgotten(service, learned(service))
+    go(page, f"/certificates/{number}")
+    page.locator(".verdict.good").wait_for()
+    page.get_by_role("button", name="Check the weights").click()
+    check(page, "weights").get_by_text("no longer stored").wait_for()
+    assert page.locator(".verdict.good").count() == 1
+    assert check(page, "weights").locator(".head").get_by_text("not known").count() == 1
+
+
 def test_a_refusal_and_an_effect_of_what_was_replaced(page: Page, service: Running) -> None:
     """The page for forgetting shows nothing about a receipt that is not in the field any more."""
     used, held = learned(service), learned(service)

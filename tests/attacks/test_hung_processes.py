@@ -7,9 +7,10 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from neverseen.service.edge.workers import Workers
 from neverseen.service.writer import queue
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
-from tests.services import ROWS, Process, Running, new_store, running
+from tests.services import ROWS, Process, Running, bearer, new_store, running, samples, token
 
 QUESTION = {"action": "predict", "content_type": "application/json"}
 LONG = 600.0
@@ -98,23 +99,94 @@ def test_who_asks_does_not_wait_for_a_process_that_starts(monkeypatch: pytest.Mo
     asyncio.run(asked())
 
 
-def test_a_process_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(about: dict[str, Any]) -> subprocess.Popen[bytes]:
-        raise OSError("no more processes")
+BODY = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
+
+
+async def works(workers: Workers) -> None:
+    await asyncio.wait_for(workers.ask("ada", QUESTION, BODY), 60)
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    """Two processes, if they are needed."""
+    monkeypatch.setattr(workers_module, "_PAUSE", 0.05)
+    bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
+    made = Workers({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
+    yield made
+    made.stop()
+
+
+def _no_process(about: dict[str, Any]) -> subprocess.Popen[bytes]:
+    raise OSError("no more processes")
+
+
+def test_a_process_that_does_not_start_is_told(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(workers_module, "_started", _no_process)
+            many = [workers.ask(name, QUESTION, BODY) for name in ("ada", "bob", "eve")]
+            found = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 60)
+            assert [getattr(error, "code", error) for error in found] == ["busy"] * 3
+            assert workers.stalled()
+        await works(workers)  # and the next one starts
+        assert not workers.stalled()
+
+    asyncio.run(asked())
+
+
+def test_nobody_pays_for_a_process_that_did_not_start_earlier(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked() -> None:
+        await works(workers)
+        with monkeypatch.context() as patched:
+            patched.setattr(workers_module, "_started", _no_process)
+            workers.prepare()
+            while workers._starters:
+                await asyncio.sleep(0.005)
+        assert not workers.stalled()  # the other process is there
+        for _ in range(2):
+            await works(workers)
+
+    asyncio.run(asked())
+
+
+def test_a_process_that_ends_while_it_starts_is_not_said_to_take_memory(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ends(about: dict[str, Any]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
+        return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(workers_module, "_started", ends)
+    with pytest.raises(Refusal) as refused:
+        asyncio.run(works(workers))
+    assert refused.value.code == "busy"
+    assert "did not start: it ended with -9" in caplog.text
+    assert "memory" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["starter", "clock"])
+def test_a_moment_without_threads(workers: Workers, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    start = threading.Thread.start
+
+    def fails(thread: threading.Thread) -> None:
+        if thread.name == "worker-start" if kind == "starter" else isinstance(thread, threading.Timer):
+            raise RuntimeError("can't start new thread")
+        start(thread)
 
     async def asked() -> None:
-        bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
-        workers = Workers({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
-        body = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
-        try:
-            with monkeypatch.context() as patched:
-                patched.setattr(workers_module, "_started", fails)
-                many = [workers.ask(name, QUESTION, body) for name in ("ada", "bob", "eve")]
-                found = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 60)
-                assert [str(error)[:40] for error in found] == ["a worker process did not start: see the "] * 3
-            await asyncio.wait_for(workers.ask("ada", QUESTION, body), 60)  # and the next one starts
-        finally:
-            workers.stop()
+        if kind == "clock":
+            await works(workers)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", fails)
+            with pytest.raises((Refusal, RuntimeError)):
+                await works(workers)
+        while workers._starters:
+            await asyncio.sleep(0.005)
+        assert not workers._running
+        await works(workers)
+        assert not workers.stalled()
 
     asyncio.run(asked())
 
@@ -170,6 +242,39 @@ class NoTimer:
     def start(self) -> None: ...
 
     def cancel(self) -> None: ...
+
+
+HANGS = """
+import threading
+from pathlib import Path
+from neverseen.store import Store
+
+def hang(*given):
+    Path({mark!r}).touch()
+    threading.Event().wait()
+
+Store.prepare = hang
+"""
+
+
+def test_a_stop_does_not_wait_for_what_never_ends(tmp_path: Path) -> None:
+    folder, mark, found = new_store(tmp_path / "s"), tmp_path / "mark", list[httpx.Response]()
+    headers = bearer(token(folder, "ada", "admin"))
+    process = Process(folder, "Settings(stop_timeout=1)", first=HANGS.format(mark=str(mark)))
+
+    def learn() -> None:
+        body = {"samples": samples([0])}
+        found.append(httpx.post(f"{process.url}/v1/samples", json=body, headers=headers, timeout=LONG))
+
+    try:
+        learning = threading.Thread(target=learn)
+        learning.start()
+        eventually(mark.exists)
+        assert process.stop() == 0
+        learning.join()
+        assert found[0].json()["error"]["code"] == "stopping"
+    finally:
+        process.stop(signal.SIGKILL)
 
 
 def test_readyz_names_predictions_that_do_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,10 +20,13 @@ import httpx
 import numpy as np
 import pytest
 
+from neverseen.service import Settings
+from neverseen.service.core import Service
 from neverseen.service.edge.connections import Connections
 from neverseen.service.edge.contents import READERS, Bounds
 from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.result_memory import ANSWER, ResultMemory
+from neverseen.service.operations import run
 from neverseen.service.operations.history import History
 from neverseen.service.operations.run import Server, connections_of
 from tests.services import QUICK, ROWS, Running, bearer, running, samples, token
@@ -211,6 +216,15 @@ def test_unsent_answers_of_all_connections_are_bounded() -> None:
     assert gone == ["a1"]
     settings = replace(QUICK, max_waiting_bytes=2**29)
     assert connections_of(settings)._most_unsent == 2**26
+
+
+def test_unsent_answers_are_bounded_by_what_fits_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, found = Settings(memory=2**30), list[Settings]()
+    monkeypatch.setattr(run, "connections_of", found.append)
+    monkeypatch.setattr(Service, "start", lambda _: sys.exit("this is enough"))
+    with ThreadPoolExecutor(1) as beside, pytest.raises(SystemExit, match="this is enough"):
+        beside.submit(run.serve, tmp_path, small, port=0).result()
+    assert found[0].max_waiting_bytes <= 2**30 // 16 < small.max_waiting_bytes
 
 
 def test_who_reads_is_not_the_first_to_give_way() -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from neverseen.errors import ConfigurationError
 from neverseen.service import Settings
-from neverseen.service.edge.connections import Connections, allowed
+from neverseen.service.edge.connections import KEY, Connections, allowed
 from tests.services import Process, bearer, new_store, running, samples, token
 from tests.tls import certificate
 
@@ -155,6 +155,45 @@ def test_strangers_who_promise_bodies_give_way(tmp_path: Path) -> None:
             good.ask("GET", "/readyz")
         keyed.sendall(b"}" + b" " * 98)
         assert keyed.recv(1000).startswith(b"HTTP/1.1 4")  # it was not cut: it is answered
+
+
+def test_a_key_whose_bodies_never_end_leaves_room_for_others(tmp_path: Path) -> None:
+    busy = Settings(max_connections=20, connections_per_address=10, body_timeout=600, body_pause=600)
+    with running(tmp_path / "s", busy) as service, ExitStack() as stack:
+        port = service.client.base_url.port or 0
+        others = service.admin["Authorization"].split()[1]
+        keyed = stack.enter_context(closing(slow_body(port, others, "127.0.0.7")))
+        secret = token(service.folder, "eve", "predict")
+        for number in range(19):
+            stack.enter_context(closing(slow_body(port, secret, f"127.0.0.{8 + number % 2}")))
+        for _ in range(5):
+            good = stack.enter_context(closing(Good(port, others)))
+            good.ask("GET", "/readyz")
+        keyed.sendall(b"}" + b" " * 98)
+        assert keyed.recv(1000).startswith(b"HTTP/1.1 4")  # it was not cut: it is answered
+
+
+@pytest.mark.parametrize("keys", [1, 3, 4, 9])
+def test_keys_together_cannot_keep_everybody_else_out(keys: int) -> None:
+    gone, connections = list[int](), Connections(20, 20, 30)
+    for number in range(20):
+        made = connections.admit(f"address {number}", partial(gone.append, number % keys))
+        assert made is not None
+        made.receives({KEY: f"key {number % keys}"})
+    assert connections.admit("ada", print) is not None
+    assert gone == [0]  # one that has most
+
+
+def test_the_bodies_of_a_key_are_safe_up_to_its_share() -> None:
+    gone, connections = list[Any](), Connections(20, 20, 30)
+    for number in range(20):
+        made = connections.admit(f"address {number}", partial(gone.append, number))
+        assert made is not None
+        made.receives({KEY: "eve"} if number < 8 else {KEY: "ada"} if number < 12 else {})
+    for number in range(11):
+        assert connections.admit(f"other {number}", partial(gone.append, "other")) is not None
+    assert sorted(gone[:3]) == [0, 1, 2]  # those of eve, down to a quarter
+    assert not set(gone) & {3, 4, 5, 6, 7, 8, 9, 10, 11}
 
 
 def test_who_does_not_read_is_cut(tmp_path: Path) -> None:

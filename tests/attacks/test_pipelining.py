@@ -192,3 +192,41 @@ def test_little_is_read_of_a_body_after_the_answer(tmp_path: Path, taken: Counte
             with pytest.raises(ConnectionError):
                 connection.sendall(sent)
         assert taken["bytes"] < 2**22
+
+
+OFFERS = [
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\n",
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+]
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_the_body_of_a_request_that_offers_another_protocol_is_no_request(tmp_path: Path, chunked: bool) -> None:
+    start = CHUNKED.partition(b"Transfer-Encoding")[0]
+    last = b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with running(tmp_path / "s") as service:
+        for offer in OFFERS:
+            head = start + offer + (b"Transfer-Encoding: chunked\r\n" if chunked else b"Content-Length: 34\r\n")
+            rest = (b"22\r\n" + ASKED + b"\r\n0\r\n" + offer + b"\r\n" if chunked else ASKED) + last
+            answers = told(service, head + b"\r\n" + rest).split(b"HTTP/1.1 ")[1:]
+            assert [answer[:3] for answer in answers] == [b"400", b"404"]
+            with closing(socket.create_connection(("127.0.0.1", service.client.base_url.port or 0), 60)) as connection:
+                connection.sendall(head + b"Expect: 100-continue\r\n\r\n")
+                assert connection.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"  # the body is waited for
+                connection.sendall(rest)
+                found = b"".join(iter(lambda: connection.recv(2**16), b""))
+            assert [answer[:3] for answer in found.split(b"HTTP/1.1 ")[1:]] == [b"400", b"404"]
+
+
+def test_a_client_that_offers_another_protocol_is_answered_as_any(tmp_path: Path) -> None:
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAoAAAAAIAAAAA"}
+    with running(tmp_path / "s") as service:
+        assert len(service.learn(range(4), headers=service.admin | offer)) == 4
+        assert service.client.get("/v1/model", headers=service.admin | offer).status_code == 200
+
+
+def test_no_request_is_taken_behind_connect(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        answers = told(service, b"CONNECT /x HTTP/1.1\r\nHost: x\r\n\r\n" + ASKED).split(b"HTTP/1.1 ")[1:]
+        assert [answer[:3] for answer in answers] == [b"400"]
+        assert b"CONNECT is not supported" in answers[0]

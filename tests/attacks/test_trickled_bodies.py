@@ -11,10 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from benchmarks.siege_attacks import head, post, trickle
 from neverseen.service import Settings
 from neverseen.service.edge.bodies import Deadlines
+from neverseen.store import Store
 from tests.attacks.siege import besieged, call, features
 from tests.services import Running, bearer, running, samples, token
 
@@ -63,6 +65,19 @@ def sent(service: Running, parts: list[bytes], wait: float, length: int = 1000) 
         except OSError:
             pass
         return connection.recv(4096)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("the network did not answer"), ClientDisconnect()])
+def test_what_fails_behind_a_whole_body_is_not_its_senders_fault(
+    impatient: Running, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Store, "prepare", fails)
+    answer = impatient.client.post("/v1/samples", json={"samples": samples([0])}, headers=impatient.admin)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal"
 
 
 def test_a_body_that_stops_coming(impatient: Running) -> None:

@@ -219,6 +219,29 @@ def test_checks(service: Running) -> None:
     assert service.client.post("/v1/verify", json={"certificate": 99, "checks": ["chain"]}).status_code == 404
 
 
+def test_weights_that_cannot_be_checked_are_not_called_wrong(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
+
+        def weights(certificate: Any) -> Any:
+            body = {"certificate": certificate, "checks": ["weights"]}
+            return service.client.post("/v1/verify", json=body, headers=service.admin).json()["checks"][0]
+
+        held = []
+        for row in (0, 1):
+            held += service.learn([row])
+            service.client.post("/v1/publish", headers=service.admin)
+        assert weights(2)["passed"] is True
+        assert "undecided" not in weights(2)
+        assert (weights(1)["passed"], weights(1)["undecided"]) == (False, True)
+        for receipt in held:  # some, and then all samples are forgotten, and that is not published
+            assert service.forget([receipt]).status_code == 202
+            assert (weights(2)["passed"], weights(2)["undecided"]) == (False, True)
+        mine = service.client.get("/v1/certificates/2").json()
+        for forged in (mine | {"number": 3}, mine | {"after": mine["after"] | {"model": "0" * 64}}):
+            assert weights(forged)["passed"] is False
+            assert "undecided" not in weights(forged)
+
+
 def test_a_certificate_that_was_altered(service: Running) -> None:
     document = service.client.get("/v1/certificates/1").json()
     assert verify(service, certificate=document, checks=["signature", "chain"]) == {"signature": True, "chain": True}

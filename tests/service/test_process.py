@@ -21,6 +21,7 @@ from neverseen import StoreLockedError, store
 from neverseen.errors import ConfigurationError
 from neverseen.proof.certificates import check_chain
 from neverseen.service import Settings, audit_key, check_audit, serve
+from neverseen.service.core import Service
 from neverseen.service.edge.connections import Connections
 from neverseen.service.operations import run
 from neverseen.service.operations.run import Server, require_tls
@@ -123,6 +124,28 @@ def test_tls_and_a_graceful_stop_that_finishes_what_waits(tmp_path: Path) -> Non
     assert digest_of(folder) == never(row for row in range(40) if row not in found)
     lines = (folder / "service" / "audit.jsonl").read_text().splitlines()
     assert '"action":"stop","finished":true' in lines[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_store_is_opened_stops_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    folder, start, said = new_store(tmp_path / "s"), Service.start, list[str]()
+
+    def signalled(service: Service) -> None:
+        start(service)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(Service, "start", signalled)
+    monkeypatch.setattr(Server, "run", lambda *_: pytest.fail("it serves, and nobody tells it again to stop"))
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        serve(folder, Settings(), backbone=BACKBONE, keys=KEYS, port=0, hardware="numpy", ready=said.append)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert not said
+    store.open(folder, backbone=BACKBONE, keys=KEYS, hardware="numpy").close()  # the lock is free again
 
 
 def test_a_store_that_is_in_use_is_not_served(tmp_path: Path) -> None:

@@ -177,6 +177,8 @@ class Check:
     seconds: float
     listed_in: int | None = None
     """For ``"mine"``: the certificate that lists the receipt. The sample may have been learned again later."""
+    undecided: bool = False
+    """Whether the check could not be made, which says nothing against the certificate; it has not passed then."""
 
 
 def read_request(said: dict[str, Any]) -> Request:
@@ -243,7 +245,14 @@ def read_entries(said: dict[str, Any]) -> list[CertificateEntry]:
 def read_checks(said: dict[str, Any]) -> list[Check]:
     """Return the outcome of each check."""
     return [
-        Check(row["name"], row["passed"] is True, str(row["message"]), float(row["seconds"]), row.get("listed_in"))
+        Check(
+            row["name"],
+            row["passed"] is True,
+            str(row["message"]),
+            float(row["seconds"]),
+            row.get("listed_in"),
+            row.get("undecided") is True,
+        )
         for row in said["checks"]
     ]
 

@@ -135,6 +135,7 @@ class Service:
             self._threads, self._ledger_threads, self._network_threads = (
                 Threads(name, _THREADS, self.settings.max_connections) for name in ("service", "ledger", "prepare")
             )
+            undone.callback(self._stop_threads)
             parts = self.callers, self.results, self.readers, self._threads
             self.reception = Reception(self.settings, self.bounds, *parts, self.admitted)
             self.writer.start(self.audit)
@@ -150,12 +151,15 @@ class Service:
         self.refusals.write()
         self.audit.soon({"action": "stop", "finished": done})
         self.audit.close()
-        for threads in (self._threads, self._ledger_threads, self._network_threads):
-            threads.stop()
+        self._stop_threads()
         self.readers.stop()
         self.checker.stop()
         LOG.info("the service has stopped" if done else "the service has stopped before the queue was finished")
         return done
+
+    def _stop_threads(self) -> None:
+        for threads in (self._threads, self._ledger_threads, self._network_threads):
+            threads.stop()
 
     def _start_apart(self, opened: Store) -> None:
         settings = self.settings

@@ -168,8 +168,9 @@ class Predictor:
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
+        end = time.monotonic() + self._settings.stop_timeout
         for thread in self._threads:
-            thread.join(self._settings.stop_timeout)
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _run(self) -> None:
         name = threading.current_thread().name

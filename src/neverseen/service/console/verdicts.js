@@ -143,11 +143,6 @@ async function signatureCheck(row, certificate) {
   }
 }
 
-/** Return whether a check could not be made, which is no failure: the weights of older versions are not kept. */
-function undecided({ message }) {
-  return /not here any more|not published yet/.test(message);
-}
-
 /** Have the service check its weights: what comes of it is the service's word. */
 async function weightsCheck(row, number) {
   row.set("busy", "The service is checking…");
@@ -156,7 +151,8 @@ async function weightsCheck(row, number) {
     const found = answer.checks.find((entry) => entry.name === "weights");
     const took = typeof found.seconds === "number" ? ` (${seconds(found.seconds)})` : "";
     const words = `${sentence(found.message)}${took}`;
-    row.set(found.passed ? "said" : undecided(found) ? "plain" : "bad", `The service says: ${words}`);
+    // Undecided is no failure: the weights of older versions are not kept.
+    row.set(found.passed ? "said" : found.undecided === true ? "plain" : "bad", `The service says: ${words}`);
     announce(words);
   } catch (error) {
     row.set("plain", `It could not be checked: ${error.message}`);

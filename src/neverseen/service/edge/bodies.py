@@ -48,38 +48,37 @@ class Bodies:
         settings = self._settings
         room = self._public_room if public else self._room
         content = bytearray()
-        held, whole = 0, False
+        held = 0
         try:
-            if (declared(request) or 0) > most:
-                raise too_large(most)
-            pace = settings.body_rate * settings.body_pause
-            due = pace
-            with self._deadlines.within(settings.body_timeout, settings.body_pause) as go_on:
-                async for part in request.stream():
-                    if count is not None:
-                        count(len(part))
-                    if held + len(part) > most:
-                        raise too_large(most)
-                    if not room.take(client, len(part)):
-                        raise Refusal("busy", "the service is receiving too much: try again in a moment", wait=1)
-                    held += len(part)
-                    content += part
-                    if held >= due:
-                        due = held + pace
-                        go_on()
-            whole = True
-            yield content
-        except TimeoutError:
-            words = (
-                f"at least {settings.body_rate:g} bytes a second, and the whole in {settings.body_timeout:g} seconds"
-            )
-            raise Refusal("timeout", f"the body arrived too slowly: send {words}") from None
-        except ClientDisconnect:
-            raise Refusal("timeout", "the connection closed before the whole body arrived") from None
-        except Refusal as refusal:
-            if not whole and refusal.code in ("too_large", "busy"):
-                await _drain(request, count)
-            raise
+            try:
+                if (declared(request) or 0) > most:
+                    raise too_large(most)
+                pace = settings.body_rate * settings.body_pause
+                due = pace
+                with self._deadlines.within(settings.body_timeout, settings.body_pause) as go_on:
+                    async for part in request.stream():
+                        if count is not None:
+                            count(len(part))
+                        if held + len(part) > most:
+                            raise too_large(most)
+                        if not room.take(client, len(part)):
+                            raise Refusal("busy", "the service is receiving too much: try again in a moment", wait=1)
+                        held += len(part)
+                        content += part
+                        if held >= due:
+                            due = held + pace
+                            go_on()
+            except TimeoutError:
+                rate, time = f"{settings.body_rate:g} bytes a second", f"{settings.body_timeout:g} seconds"
+                words = f"at least {rate}, and the whole in {time}"
+                raise Refusal("timeout", f"the body arrived too slowly: send {words}") from None
+            except ClientDisconnect:
+                raise Refusal("timeout", "the connection closed before the whole body arrived") from None
+            except Refusal as refusal:
+                if refusal.code in ("too_large", "busy"):
+                    await _drain(request, count)
+                raise
+            yield content  # errors from here on are not about how it arrived
         finally:
             room.give(client, held)
 

@@ -3,7 +3,7 @@
 A process may hold only so many files and sockets open. If clients could take them all, the store could not open its own
 files. So a part is kept for the store, and connections share the rest. When all are in use, a new connection replaces
 an idle one. A connection that is still sending a body is replaced too, unless its request has a key: otherwise
-strangers could keep connections busy forever.
+strangers could keep connections busy forever. A key protects only so many: see `Connections.admit`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,15 @@ class Connection:
     since : float
         When it began to wait: for its handshake, for the next request, or for a client that does not read its answer.
     waits : bool
+    coming : mapping or None
+        The scope of the request whose body is arriving: it says whether there is a key.
     used : bool
         Whether a request was answered on it, or an answer has begun.
     unsent : callable
         Returns the bytes of its answers that wait here for the client.
     """
 
-    __slots__ = ("_clock", "_coming", "_ended", "address", "cut", "since", "unsent", "used", "waits")
+    __slots__ = ("_clock", "_ended", "address", "coming", "cut", "since", "unsent", "used", "waits")
 
     def __init__(
         self, address: str, cut: Callable[[], None], ended: Callable[[Connection], None], clock: Callable[[], float]
@@ -85,28 +88,23 @@ class Connection:
         self.address, self.cut, self._ended, self._clock = address, cut, ended, clock
         self.since, self.waits, self.used = clock(), True, False
         self.unsent: Callable[[], int] = lambda: 0
-        self._coming: Mapping[str, Any] | None = None
-
-    @property
-    def gives_way(self) -> bool:
-        """Whether it may be cut for another: it waits, or a body is coming on it from somebody without a key."""
-        return self.waits or (self._coming is not None and KEY not in self._coming)
+        self.coming: Mapping[str, Any] | None = None
 
     def works(self) -> None:
         """Note that a request is being answered."""
-        self.waits, self._coming = False, None
+        self.waits, self.coming = False, None
 
     def receives(self, scope: Mapping[str, Any]) -> None:
         """Note that a request's body is arriving; its scope says whether it has a key."""
-        self.waits, self._coming, self.since = False, scope, self._clock()
+        self.waits, self.coming, self.since = False, scope, self._clock()
 
     def rests(self) -> None:
         """Note that a request was answered."""
-        self.waits, self._coming, self.used, self.since = True, None, True, self._clock()
+        self.waits, self.coming, self.used, self.since = True, None, True, self._clock()
 
     def stalls(self) -> None:
         """Note that the client does not read its answer, or reads it too slowly."""
-        self.waits, self._coming, self.used, self.since = True, None, True, self._clock()
+        self.waits, self.coming, self.used, self.since = True, None, True, self._clock()
 
     def ended(self) -> None:
         """Note that it has ended."""
@@ -154,14 +152,27 @@ class Connections:
         return len(self._open)
 
     def admit(self, address: str, cut: Callable[[], None]) -> Connection | None:
-        """Return a new connection, which may replace another; None if none can be replaced."""
+        """Return a new connection, which may replace another; None if none can be replaced.
+
+        Bodies of one key may come on a quarter of all connections; on less if there are many such keys, so that a few
+        of them together cannot keep everybody else out. Those beyond give way.
+        """
         own = self._by_address[address] >= self.most_of_one
         if own or len(self._open) >= self.most:
-            waiting = [each for each in self._open if each.gives_way and (not own or each.address == address)]
-            if not waiting:
+            keys = Counter[Any](
+                each.coming[KEY] for each in self._open if each.coming is not None and KEY in each.coming
+            )
+            share = max(1, self.most // max(4, len(keys) + 1))
+            beyond = {None, *(key for key, count in keys.items() if count > share)}
+            found = [
+                each
+                for each in self._open
+                if (each.waits or (each.coming is not None and each.coming.get(KEY) in beyond))
+                and (not own or each.address == address)
+            ]
+            if not found:
                 return None
-            # The address with most connections loses one: an unused one first, then the one that waits longest.
-            self._cut(max(waiting, key=lambda each: (self._by_address[each.address], not each.used, -each.since)))
+            self._cut(max(found, key=partial(self._rank, keys)))
         connection = Connection(address, cut, self._drop, self._clock)
         self._open.add(connection)
         self._by_address[address] += 1
@@ -181,6 +192,14 @@ class Connections:
                 break
             self._cut(each)
             left -= unsent[each]
+
+    def _rank(self, keys: Counter[Any], each: Connection) -> tuple[int, bool, float]:
+        """Return what tells who loses a connection: who has most of them, an address or a key that sends bodies.
+
+        Of these an unused one is cut first, and then the one that waits longest.
+        """
+        bodies = 0 if each.coming is None else keys[each.coming.get(KEY)]
+        return max(self._by_address[each.address], bodies), not each.used, -each.since
 
     def _drop(self, connection: Connection) -> None:
         if connection in self._open:

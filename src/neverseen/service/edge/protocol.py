@@ -6,6 +6,7 @@ from collections import deque
 from http import HTTPStatus
 from typing import Any
 
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -51,6 +52,9 @@ class LimitedProtocol(HttpToolsProtocol):
     The system hands over up to 256 KiB at a time, and the server parses all of it in one go: thousands of requests,
     header lines or pieces of a body, while everybody else waits. So the parser is stopped where there are too many.
 
+    Offers to change the protocol (``Upgrade``) are not accepted, and the request counts as one without the offer. The
+    parser would leave out its body, and then take that for the next request.
+
     Attributes
     ----------
     connection : Connection or None
@@ -89,11 +93,17 @@ class LimitedProtocol(HttpToolsProtocol):
         """Take in bytes."""
         if self._full:
             return
-        began = self._in_head
-        super().data_received(data)
+        began, size = self._in_head, len(data)
+        self._unset_keepalive_if_required()
+        try:
+            while data:
+                data = self._parse(data)
+        except HttpParserError:
+            self.send_400_response("It is not HTTP/1.1.")
+            return
         if not (began and self._in_head):
             return
-        self._head_bytes += len(data)
+        self._head_bytes += size
         if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too long.")
 
@@ -158,6 +168,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Note that a head has ended, and a body or work begins."""
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._why = "CONNECT is not supported."
+                raise _TooMuch
+            return  # it is parsed once more: see `_parse`
         self._in_head, self._head_bytes = False, 0
         self.scope[CUT] = self.transport.abort  # type: ignore[literal-required]
         super().on_headers_complete()
@@ -166,6 +181,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Note that a body has arrived."""
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._tell()
 
@@ -189,6 +206,17 @@ class LimitedProtocol(HttpToolsProtocol):
         """Note that the client goes on."""
         super().resume_writing()
         self._tell()
+
+    def _parse(self, data: bytes) -> bytes:
+        """Parse bytes; return those that are left, behind the head of a request from which an offer was taken out."""
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as stopped:
+            version = self.parser.get_http_version().encode()
+            lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+            lines += [b"%b: %b" % line for line in self.headers if line[0] != b"upgrade"]
+            return b"\r\n".join([*lines, b"", b""]) + data[stopped.args[0] :]
+        return b""
 
     def _tell(self) -> None:
         """Note the state of the first unanswered request."""

@@ -417,6 +417,8 @@ class CheckView(Answer):
     passed: bool
     message: str
     seconds: float
+    undecided: bool = False
+    """Whether the check could not be made, which says nothing against the certificate; it has not passed then."""
     listed_in: int | None = None
     """For ``mine``: the certificate that lists the receipt. A later one may have learned the sample again."""
 

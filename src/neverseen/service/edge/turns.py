@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from neverseen.service.edge.errors import Refusal
@@ -116,15 +118,26 @@ class Turns:
 
 
 class Threads:
-    """Threads that do what takes long. Clients take turns, and so many requests may wait: see `Turns`."""
+    """Threads that do what takes long. Clients take turns, and so many requests may wait: see `Turns`.
+
+    A network or a database may never answer. Python waits for the threads of its own pools before it exits, for ever if
+    need be; for these it does not.
+    """
 
     def __init__(self, name: str, count: int, waiting: int) -> None:
-        self._pool, self._turns = ThreadPoolExecutor(count, name), Turns(count, waiting)
+        self._turns, self._count, self._stopped = Turns(count, waiting), count, False
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        for number in range(count):
+            threading.Thread(target=self._run, name=f"{name}_{number}", daemon=True).start()
 
     async def do(self, client: str, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do some work for a client when it is its turn."""
         async with self._turns.turn(client):
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+            if self._stopped:
+                raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
+            done: Future[Result] = Future()
+            self._work.put((done, lambda: work(*arguments)))
+            return await asyncio.wrap_future(done)
 
     async def for_many(self, count: int, client: str, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do work on so many samples: at once if they are few, and else in a thread."""
@@ -132,4 +145,18 @@ class Threads:
 
     def stop(self) -> None:
         """Begin nothing more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._stopped = True
+        for _ in range(self._count):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (given := self._work.get()) is not None:
+            done, work = given
+            if self._stopped:
+                done.cancel()
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(work())
+                except BaseException as error:
+                    done.set_exception(error)
+            del given, done, work  # or it would be kept until there is more to do

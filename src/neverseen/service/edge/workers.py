@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import math
 import os
 import queue
 import subprocess
@@ -37,6 +38,7 @@ HELLO: dict[str, Any] = {}  # the question to which there is an empty answer, on
 _NICE = 10  # set from here: a process that starts has much to import, and would do that at full priority
 _PATIENCE = 6  # times the processor time of a question: whoever takes longer, by the clock on the wall, hangs
 _STARTING = 60.0  # seconds in which a process has to start, on a machine that is busy
+_PAUSE = 1.0  # seconds after a start that failed until the next, and until those who wait look again
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -56,22 +58,30 @@ class Workers:
         self._turns = Turns(processes, waiting)
         self._pool = ThreadPoolExecutor(processes, "worker")
         self._patience = _PATIENCE * float(about["seconds"])
-        self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()  # None: one did not start
+        self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()  # None: the service stops
         self._running: dict[subprocess.Popen[bytes], float] = {}  # since when
         self._lock = threading.Lock()
         self._count = 0  # processes: idle, at work, and those that are being started
         self._starters: set[threading.Thread] = set()
+        self._wanted = 0  # those who wait for a process
+        self._failures, self._failed = 0, -math.inf  # starts that failed, and when the last one did
         self._stopping = False
 
     def prepare(self) -> None:
-        """Start a process in the background, unless there are enough."""
+        """Start a process in the background, unless there are enough, or one has just failed to start."""
         with self._lock:
-            if self._stopping or self._count >= self._most:
+            if self._stopping or self._count >= self._most or time.monotonic() < self._failed + _PAUSE:
+                return
+            if len(self._starters) >= max(1, self._wanted):  # all who wait for one will get one
+                return
+            starter = threading.Thread(target=self._start, name="worker-start", daemon=True)
+            try:
+                starter.start()
+            except RuntimeError:  # the system has no more threads
+                self._note_failure("a worker process did not start", exc_info=True)
                 return
             self._count += 1
-            starter = threading.Thread(target=self._start, name="worker-start", daemon=True)
             self._starters.add(starter)
-            starter.start()
 
     async def ask(
         self,
@@ -89,9 +99,10 @@ class Workers:
             return await loop.run_in_executor(self._pool, self._exchange, question, content, room)
 
     def stalled(self) -> bool:
-        """Return whether a process has used up half of its time, by the clock on the wall."""
+        """Return whether a process has used up half of its time, by the clock on the wall, or none could be started."""
         late = time.monotonic() - self._patience / 2
-        return any(since < late for since in list(self._running.values()))
+        missing = not self._count and self._failed >= late
+        return missing or any(since < late for since in list(self._running.values()))
 
     def stop(self) -> None:
         """End the processes."""
@@ -109,38 +120,56 @@ class Workers:
             _end(self._idle.get())
 
     def _start(self) -> None:
-        """Start a process, and pass it on once it can be asked; or pass on that it did not start."""
-        process, hello = None, None
+        """Start a process, and pass it on once it can be asked."""
+        process, hello, error = None, None, None
         try:
             process = _started(self._about)
             hello = self._asked(process, HELLO, b"", None, max(_STARTING, self._patience))
-        except Exception:
-            if not self._stopping:
-                LOG.exception("a worker process did not start")
+        except Exception as found:
+            error = found
         with self._lock:
-            if hello is None or self._stopping:
-                _end(process)
-                process, self._count = None, self._count - 1
-            self._idle.put(process)
             self._starters.discard(threading.current_thread())
+            if hello is not None and not self._stopping:
+                self._idle.put(process)
+                return
+            _end(process)
+            self._count -= 1
+            ended = "" if process is None else f": it ended with {process.returncode}"
+            self._note_failure(f"a worker process did not start{ended}", exc_info=error)
+
+    def _note_failure(self, words: str, **about: Any) -> None:
+        self._failures, self._failed = self._failures + 1, time.monotonic()
+        if not self._stopping:
+            LOG.error(words, **about)
 
     def _take(self) -> subprocess.Popen[bytes]:
-        """Return a process that can be asked, as soon as there is one."""
+        """Return a process that can be asked, as soon as there is one; refuse if there is none, and none starts."""
+        before = self._failures
+        with self._lock:
+            self._wanted += 1
+        try:
+            return self._taken(before)
+        finally:
+            with self._lock:
+                self._wanted -= 1
+
+    def _taken(self, before: int) -> subprocess.Popen[bytes]:
         while True:
             if self._idle.empty():
                 self.prepare()
-            try:
-                process = self._idle.get(timeout=1)
-            except queue.Empty:
-                continue
+            process = None
+            with suppress(queue.Empty):
+                process = self._idle.get(timeout=_PAUSE)
             if self._stopping:
                 self._idle.put(process)
                 raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
             if process is None:
-                raise RuntimeError("a worker process did not start: see the lines above")
-            if process.poll() is None:
+                if self._failures > before and not self._count:
+                    raise Refusal("busy", "the request cannot be read now: try again in a moment", wait=5)
+            elif process.poll() is None:
                 return process
-            self._replace(process)  # it has ended to give its memory back
+            else:
+                self._replace(process)  # it has ended to give its memory back
 
     def _replace(self, process: subprocess.Popen[bytes]) -> None:
         _end(process)
@@ -153,7 +182,7 @@ class Workers:
     ) -> Answer:
         found = None
         for _ in range(self._most + 1):  # each that runs may end to give its memory back; a new one does not
-            process = self._take()
+            process, since = self._take(), time.monotonic()
             try:
                 found = self._asked(process, question, content, room, self._patience)
             except BaseException:
@@ -162,7 +191,12 @@ class Workers:
             if found is not None:
                 self._idle.put(process)
                 break
+            ended = process.wait()
             self._replace(process)
+            if ended < 0:  # by the system, or by a clock
+                if time.monotonic() - since >= self._patience:
+                    raise Refusal("busy", "the request was not read in time: try again in a moment", wait=5)
+                raise too_much()
         if found is None:
             raise RuntimeError("a worker process ended before it answered: see the lines above")
         about, parts = found
@@ -180,15 +214,15 @@ class Workers:
         room: Callable[[int], bool] | None,
         patience: float,
     ) -> Answer | None:
-        """Return a process's answer, or None if the process ended by itself; refuse if the service ended it."""
+        """Return a process's answer, or None if the process has ended."""
         there, back = process.stdin, process.stdout
         if not isinstance(there, io.RawIOBase) or not isinstance(back, io.RawIOBase):
             raise TypeError("the process has no pipes")
-        self._running[process] = since = time.monotonic()
         clock = threading.Timer(patience, process.kill)  # its own counts processor time: one that hangs has none
         clock.daemon = True
-        clock.start()
         try:
+            self._running[process] = time.monotonic()
+            clock.start()
             if self._stopping:
                 raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
             messages.send(there, question, [memoryview(content)])
@@ -200,11 +234,7 @@ class Workers:
             found = None
         finally:
             clock.cancel()
-            del self._running[process]
-        if found is None and process.wait() < 0:  # by the system, or by a clock
-            if time.monotonic() - since >= patience:
-                raise Refusal("busy", "the request was not read in time: try again in a moment", wait=5)
-            raise too_much()
+            self._running.pop(process, None)
         return found
 
 

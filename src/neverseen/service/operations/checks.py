@@ -24,6 +24,10 @@ _SECONDS = 2.0  # of certificates that are new here, which one request may have 
 _SUMMARIES = 100_000
 
 
+class UndecidedError(CertificateRejectedError):
+    """A check cannot be made now, which says nothing against the certificate."""
+
+
 class Chain:
     """The certificates in a folder, as far as they were checked: a file that did not change is not checked again."""
 
@@ -158,17 +162,17 @@ def weights(opened: Store, wanted: int, after: State) -> str:
     `wanted` is the number of a certificate, and `after` what it says of the model.
     """
     number = opened.published_number
-    if wanted != number:
-        raise CertificateRejectedError(
-            f"the weights of certificate {wanted} are no longer stored: the newest is {number}"
-        )
+    if wanted > number:
+        raise CertificateRejectedError(f"there is no certificate {wanted}: the newest is {number}")
+    if wanted < number:
+        raise UndecidedError(f"the weights of certificate {wanted} are no longer stored: the newest is {number}")
     statistics, version = opened.statistics(), opened.version()
-    if statistics.total and statistics.digest() != after.statistics:
-        raise CertificateRejectedError(
-            f"the sums are not those of certificate {number}: changes are not published yet. Try again in a moment"
-        )
     if version.digest() != after.model:
         raise CertificateRejectedError(f"the weights are not those that certificate {number} states")
+    if statistics.digest() != after.statistics and statistics.total + after.samples:
+        raise UndecidedError(
+            f"the sums are not those of certificate {number}: changes are not published yet. Try again in a moment"
+        )
     version.check(statistics)
     rows, columns = version.weights.shape
     return f"all {rows * columns} weights of version {number} are the exact solution, correctly rounded"
@@ -176,12 +180,14 @@ def weights(opened: Store, wanted: int, after: State) -> str:
 
 def timed(name: str, check: Callable[[], str]) -> dict[str, Any]:
     """Make a check, and return how it ended as JSON values."""
-    started = time.monotonic()
+    started, more = time.monotonic(), dict[str, bool]()
     try:
         words, passed = check(), True
     except NeverseenError as error:
         words, passed = str(error), False
-    return {"name": name, "passed": passed, "message": words, "seconds": round(time.monotonic() - started, 6)}
+        if isinstance(error, UndecidedError):
+            more = {"undecided": True}
+    return {"name": name, "passed": passed, "message": words, "seconds": round(time.monotonic() - started, 6)} | more
 
 
 class Checker:

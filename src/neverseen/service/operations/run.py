@@ -208,8 +208,9 @@ def serve(
         raise ConfigurationError("TLS needs both a certificate and its key")
     if tls_cert is not None and tls_key is not None:
         require_tls(tls_cert, tls_key)
-    chosen = settings or Settings.load(Path(folder))
-    app = create_app(folder, chosen, backbone=backbone, keys=keys, hardware=hardware)
+    app = create_app(folder, settings, backbone=backbone, keys=keys, hardware=hardware)
+    service = app.state.service
+    chosen = service.settings  # fitted to the machine
     tls: dict[str, Any] = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert is not None else {}
     config = uvicorn.Config(
         app.state.front,
@@ -234,17 +235,18 @@ def serve(
     address = f"{'http' if tls_cert is None else 'https'}://{shown}:{sockets[0].getsockname()[1]}/"
     server = Server(config, connections_of(chosen), lambda: None if ready is None else ready(address))
     if threading.current_thread() is threading.main_thread():
-        # The server raises the signal that stopped it once more, when all is done: then it has been heeded.
+        # The server has handlers of its own while it runs. These are for signals that come while the store is opened.
+        # The server raises the signal that stopped it once more, when all is done: then there is nothing left to do.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
-    service = app.state.service
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     try:
         service.start()  # what is wrong with the store is told in a sentence, before there is a server
-        service.readers.prepare()
-        gc.collect()
-        gc.freeze()  # to look for cycles among all that was imported would hold everybody up for 0.2 s, again and again
-        with suppress(KeyboardInterrupt):
-            server.run(sockets)
+        if not server.should_exit:
+            service.readers.prepare()
+            gc.collect()
+            gc.freeze()  # to look for cycles among all that was imported would hold everybody up for 0.2 s, each time
+            with suppress(KeyboardInterrupt):
+                server.run(sockets)
     except OSError as error:
         if not server.started:  # another program began to listen after the port was bound here
             raise _unusable(host, port, error) from None
@@ -254,7 +256,7 @@ def serve(
             each.close()
         if service.started:
             service.stop()
-    if not server.started:
+    if not server.started and not server.should_exit:
         raise ConfigurationError(f"the service did not start on {host}:{port}: see the lines above")
 
 
