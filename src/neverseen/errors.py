@@ -30,9 +30,9 @@ interrupted when the samples are or may be on disk, what it raises has their `re
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
-from contextlib import suppress
 
 
 def warn_of(message: str) -> None:
@@ -43,7 +43,7 @@ def warn_of(message: str) -> None:
     try:
         warnings.warn(message, RuntimeWarning, stacklevel=4)
     except Exception:  # the warning itself, or that of a standard error which is closed
-        with suppress(Exception):
+        with contextlib.suppress(Exception):
             logging.getLogger("neverseen").warning(message)
 
 
