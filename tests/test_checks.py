@@ -159,6 +159,22 @@ def test_what_is_wrong_with_a_database_is_named() -> None:
         check_database("my://database")
 
 
+@pytest.mark.parametrize("samples", [0, 4])
+def test_the_ledger_of_a_store_is_not_checked_as_a_database(tmp_path: Path, url: str, samples: int) -> None:
+    """The checks write to it: rows that no sums are of, and forgets that a certificate would then list."""
+    rows = np.arange(16, dtype=np.float32).reshape(4, 4)
+    with store.create(tmp_path / "s", Precomputed(4), ledger=url) as made:
+        if samples:
+            made.learn(rows[:samples], ["a", "b"] * (samples // 2))
+        number = made.publish(always=True).number
+    for check in yield_checks(url):
+        with pytest.raises(CheckFailedError, match="give an empty database: this one is the ledger of a store"):
+            check()
+    with store.open(tmp_path / "s") as made:
+        assert (made.ledger.total(), made.ledger.pending()) == (samples, [])
+        assert made.publish().number == number
+
+
 # -- other packages' kinds in files ------------------------------------------------------------------
 
 

@@ -30,19 +30,21 @@ interrupted when the samples are or may be on disk, what it raises has their `re
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 
 
 def warn_of(message: str) -> None:
-    """Warn of what failed after a change was made, and raise nothing, under ``-W error`` either.
+    """Warn of what failed after a change was made. It raises nothing, not even under ``-W error``.
 
     The change stands, and whoever made it must hear that it was made.
     """
     try:
         warnings.warn(message, RuntimeWarning, stacklevel=4)
-    except RuntimeWarning:
-        logging.getLogger("neverseen").warning(message)
+    except Exception:  # the warning itself, or that of a standard error which is closed
+        with contextlib.suppress(Exception):
+            logging.getLogger("neverseen").warning(message)
 
 
 class NeverseenError(Exception):

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import shutil
+import signal
 import sqlite3
 import tarfile
 from collections.abc import Callable
@@ -332,6 +333,49 @@ def test_an_archive_has_a_file_twice(with_keys: Path, tmp_path: Path) -> None:
     archive = packed(with_keys, tmp_path / "s.tar", added="store.json")
     with pytest.raises(FileRejectedError, match=r"s\.tar holds 'store.json' twice"):
         read_archive(tmp_path / "again", archive)
+
+
+def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """Return a header of an archive; GNU's can say that a file has fewer than no bytes."""
+    about = tarfile.TarInfo(name)
+    about.type = kind
+    raw = bytearray(about.tobuf(format=tarfile.GNU_FORMAT))
+    raw[124:136] = bytes([255 if size < 0 else 128]) + (size % 2**88).to_bytes(11, "big")
+    raw[482] = kind == tarfile.GNUTYPE_SPARSE  # more of it follows
+    raw[148:156] = b" " * 8
+    raw[148:156] = b"%06o\0 " % sum(raw)
+    return bytes(raw)
+
+
+ENDLESS = {
+    "a size below zero": header("store.json", 0) + header("signing.json", -512),
+    "a size far below zero": header("store.json", -(2**40)),
+    "a long name below zero": header("store.json", -512, tarfile.GNUTYPE_LONGNAME),
+    "a pax header below zero": header("store.json", -512, tarfile.XHDTYPE) + header("keys.json", 0),
+    "a pax header that goes back": header("x", 13, tarfile.XHDTYPE)
+    + b"13 size=-512\n".ljust(512, b"\0")
+    + header("keys.json", 0),
+    "headers for all": header("x", 8, tarfile.XGLTYPE) + b"8 a=bcd\n".ljust(512, b"\0") + header("keys.json", 0),
+    "nothing but long names": header("x", 0, tarfile.GNUTYPE_LONGNAME) * 3000,
+    "half a sparse file": header("store.json", 0, tarfile.GNUTYPE_SPARSE),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_an_archive_that_never_ends_is_refused(tmp_path: Path, kind: str) -> None:
+    def give_up(*_: object) -> None:
+        raise AssertionError("it does not end")
+
+    (tmp_path / "s.tar").write_bytes(ENDLESS[kind] + bytes(1024 if "half" not in kind else 0))
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(20)
+    try:
+        with pytest.raises(FileRejectedError, match=r"s\.tar is not a readable .tar file"):
+            read_archive(tmp_path / "again", tmp_path / "s.tar")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["s.tar"]
 
 
 @pytest.mark.parametrize("name", ["signing.json", "ledger.sqlite"])

@@ -117,6 +117,25 @@ def test_an_older_file_from_before_keys_were_dropped(tmp_path: Path) -> None:
     assert older.receipts[0] not in mine.receipts
 
 
+def test_an_older_file_that_was_rotated_does_not_take_the_newest_key(path: Path) -> None:
+    """The store has the only copy of the key: its receipts could never be opened again."""
+    older = path.read_bytes()
+    with store.open(path.parent, backbone=BACKBONE) as made:
+        made.required_keys().rotate()
+        receipts = made.learn(ROWS[4:5], LABELS[4:5], IDS[4:5])
+        path.write_bytes(older)
+        Keyring.load(path).rotate()  # by somebody who sees the older copy
+        with pytest.raises(ConfigurationError, match="is older than the keys in use"):
+            made.learn(ROWS[5:6], LABELS[5:6], IDS[5:6])
+        assert made.verdicts(receipts)[0].error is None
+        other = Keyring.load(path).receipts[0]
+        made.required_keys().rotate()  # what to do: it puts back what was lost, and drops nothing
+        assert other in Keyring.load(path).receipts
+        made.learn(ROWS[5:6], LABELS[5:6], IDS[5:6])
+    with store.open(path.parent, backbone=BACKBONE) as again:
+        again.forget(receipts)
+
+
 def test_keys_of_another_model_seal_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     model = ForgettingModel(BACKBONE, classifier(), keys=Keyring.create(path))

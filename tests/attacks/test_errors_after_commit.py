@@ -6,7 +6,9 @@ them forgotten. So the receipts must reach whoever learned.
 
 from __future__ import annotations
 
+import logging
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -98,6 +100,22 @@ def test_a_fold_that_fails_is_a_warning(folder: Path, error: Exception, monkeypa
                 receipts = made.learn(ROWS, NAMES)
         made.forget(receipts[:1])
         assert list(made.ledger.journal()) == []  # made up for
+
+
+def test_a_warning_that_nobody_can_be_told_of_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service whose standard error is closed: the samples are held, and whoever learned them needs the receipts."""
+
+    def closed(*_: Any, **__: Any) -> NoReturn:
+        raise ValueError("I/O operation on closed file")
+
+    with store.open(folder) as made:
+        monkeypatch.setattr(module, "FOLD_BYTES", 0)
+        fail(monkeypatch, OSError("disk full"), module, "write_snapshot")
+        monkeypatch.setattr(warnings, "warn", closed)
+        monkeypatch.setattr(logging.Logger, "warning", closed)
+        receipts = made.learn(ROWS, NAMES)
+        made.forget(receipts)
+        assert made.ledger.total() == 0
 
 
 @pytest.mark.parametrize("due", [False, True])

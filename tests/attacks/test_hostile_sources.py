@@ -15,6 +15,7 @@ import sys
 import tarfile
 import time
 import timeit
+import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from neverseen import AnalyticClassifier, InputError, RandomProjection, store
 from neverseen.backbones import Images, OnnxBackbone, Precomputed
 from neverseen.backbones.recipes import FILE
 from neverseen.labels import has_surrogates
-from neverseen.sources import tables
+from neverseen.sources import parquet_files, tables
 from neverseen.sources.samples import read_source
 from neverseen.sources.tables import Columns
 from tests.cli.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
@@ -104,6 +105,50 @@ def test_a_label_that_names_no_class_is_told_with_its_line() -> None:
     run("init", "shop", *INIT)
     words = run("learn", "shop", lines("fraction.jsonl", {}, {"label": 0.5}), code=1)
     assert words.startswith("error: learn: fraction.jsonl, line 2: Unknown label type: 0.5 is a number with a fraction")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("a.tsv", "cat\tmiaow\n"),
+        ("a.txt", "cat\tmiaow\n"),
+        ("a.csv", "cat,miaow\n"),
+        ("a.jsonl", '{"label": "cat", "text": "miaow"}\n'),
+    ],
+)
+def test_a_byte_order_mark_makes_no_second_class(name: str, line: str) -> None:
+    head = "label,text\n" if name.endswith("csv") else ""
+    Path(name).write_text(head + line + line, "utf-8-sig")
+    found = read_source(Path(name), Columns())
+    assert (found.labels, found.samples) == (["cat", "cat"], ["miaow", "miaow"])
+    Path(name).write_text(head + line + "\ufeff" + line, "utf-8-sig")  # files that were joined
+    with pytest.raises(InputError, match=rf"{name}, line {3 if head else 2} begins with a byte order mark"):
+        read_source(Path(name), Columns())
+
+
+def test_names_of_columns_are_counted_while_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "COLUMN_LIMIT", 50)
+    lines = [json.dumps({"text": "a", "label": "b", f"k{row}": 1}) for row in range(49)]
+    Path("names.jsonl").write_text("\n".join([*lines, "no JSON"]), "utf-8")
+    with pytest.raises(InputError, match=r"names\.jsonl has 51 columns; at most 50 are read"):
+        read_source(Path("names.jsonl"), Columns())
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_many_names_of_columns_take_no_time_together(kind: str) -> None:
+    """One pass over all names for each name would take half a minute or more."""
+    count, path = (80_000 if kind == "csv" else 40_000), Path(f"names.{kind}")
+    if kind == "csv":
+        path.write_text("label," + ",".join(f"f{place}" for place in range(count)) + "\n", "utf-8")
+    else:
+        path.write_text("".join(f'{{"text":"a","label":"b","k{row}":1}}\n' for row in range(count)), "utf-8")
+    before = time.process_time()
+    if kind == "csv":
+        with pytest.raises(InputError, match=r"there are no samples in names\.csv"):
+            read_source(path, Columns())
+    else:
+        assert len(read_source(path, Columns())) == count
+    assert time.process_time() - before < 10
 
 
 def test_a_pipe_is_not_waited_for() -> None:
@@ -214,7 +259,8 @@ def test_what_two_owners_share_is_forgotten_with_the_file_it_was_learned_from(op
     unsaid = "\n".join(line.replace(",bob", "").replace(",owner", "") for line in (text[0], text[3], text[2]))
     Path("unsaid.csv").write_text(unsaid, "utf-8")
     words = run("forget", "shop", "unsaid.csv", option, code=1)
-    assert "unsaid.csv, line 3: shop holds several such samples. Identify it by a column of ids (--ids)" in words
+    assert words.startswith("error: forget: unsaid.csv, line 3: ")
+    assert "shop holds several such samples. Identify it by a column of ids (--ids)" in words
     assert answer("forget", "shop", owned("ada.csv", ("p", "ada", 0)), option)["forgotten"] == 1
     assert "ada.csv, line 2: no such" in run("forget", "shop", "ada.csv", option, code=1)
     run("learn", "shop", "ada.csv", "--receipts", "again.jsonl")
@@ -477,6 +523,66 @@ def test_a_repeated_text_costs_as_much_as_one(typed: bool, monkeypatch: pytest.M
     found = read_source(Path("same.parquet"), tables.Columns(), takes=TEXTS)
     assert (len(found), set(found.samples), set(found.labels or ())) == (3 * 4096, {"x" * 2**10}, {"a"})
     assert len(looked) == len({id(text) for text in found.samples}) == 1
+
+
+def listed_zeros(name: str, rows: int, width: int) -> tables.Takes:
+    """Write a small file of many features, in lists, and return the store's words for it."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    lists = arrow.FixedSizeListArray.from_arrays(arrow.array(np.zeros(rows * width, np.float32)), width)
+    parquet.write_table(arrow.table({"label": ["a"] * rows, "row": lists}), name, compression="zstd")
+    assert Path(name).stat().st_size < 2**12
+    return tables.Takes("features", width, "shop", "rows")
+
+
+def test_lists_of_features_take_no_more_memory_than_the_features() -> None:
+    takes = listed_zeros("rows.parquet", 2000, 384)
+    tracemalloc.start()
+    try:
+        found = read_source(Path("rows.parquet"), Columns(), takes=takes)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.samples.shape == (2000, 384)
+    assert most < 2.5 * found.samples.nbytes
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_small_file_does_not_become_large_features(monkeypatch: pytest.MonkeyPatch, lists: bool) -> None:
+    monkeypatch.setattr(parquet_files, "_FREE_BYTES", 2**18, raising=False)
+    monkeypatch.setattr(parquet_files, "_TIMES", 10, raising=False)
+    takes = listed_zeros("large.parquet", 3000, 16)
+    if not lists:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        zeros = {f"f{place}": np.zeros(3000, np.float32) for place in range(16)}
+        parquet.write_table(arrow.table({"label": ["a"] * 3000, **zeros}), "large.parquet")
+    with pytest.raises(InputError, match=r"large\.parquet holds too much to be read at once"):
+        read_source(Path("large.parquet"), Columns(), takes=takes)
+
+
+@pytest.mark.parametrize("name", ["label", "id", "owner", "text"])
+@pytest.mark.parametrize("kind", ["lists", "long lists", "structs", "times"])
+def test_labels_ids_owners_and_texts_are_no_lists(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    zeros = arrow.array(np.zeros(3 * 10**5, np.int8))
+    cells = {
+        "lists": [["x", "y"]] * 3,
+        "long lists": arrow.FixedSizeListArray.from_arrays(zeros, 10**5),
+        "structs": [{"a": 1}] * 3,
+        "times": arrow.array([0, 1, 2], arrow.timestamp("s")),
+    }
+    good = {"label": ["a", "b", "c"], "id": [1, 2, 3], "owner": ["x", "y", "z"], "text": ["a", "b", "c"]}
+    parquet.write_table(arrow.table(good | {name: cells[kind]}), "odd.parquet")
+
+    def never(*_: Any, **__: Any) -> NoReturn:
+        raise AssertionError("it was read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet.ParquetFile, "iter_batches", never)
+        with pytest.raises(InputError, match=rf"odd\.parquet: the column '{name}' holds .*, not texts or numbers"):
+            read_source(Path("odd.parquet"), Columns(), takes=TEXTS)
+    if name == "id":  # to predict, ids are only names
+        found = read_source(Path("odd.parquet"), Columns(told_apart=False), takes=TEXTS)
+        assert found.names == ["row 1", "row 2", "row 3"]
 
 
 def test_a_parquet_file_is_read_in_a_new_process() -> None:

@@ -91,29 +91,53 @@ def test_two_that_look_at_once_add_up_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("kind", ["forget", "learn", "class"])
-def test_a_change_whose_class_sums_are_damaged_is_not_certified(tmp_path: Path, kind: str) -> None:
+def test_a_change_whose_class_sums_are_damaged_is_refused_before_it_is_recorded(tmp_path: Path, kind: str) -> None:
     settings = AnalyticClassifier(RandomProjection(16), 2**12, track_classes=True, hardware="numpy")
     with store.create(tmp_path / "s", Precomputed(6), settings) as made:
         receipts = made.learn(ROWS[:30], LABELS[:30])
         made.seal()
+    other = next(row for row in range(30) if LABELS[row] != LABELS[0])
     with store.open(tmp_path / "s", backbone=Precomputed(6)) as made:
         grams = made.statistics().class_grams
         assert grams is not None
-        for array in grams._packed.values():
-            raw = bytearray(array.path.read_bytes())  # type: ignore[union-attr]
-            raw[4096 + 3] ^= 1
-            array.path.write_bytes(raw)  # type: ignore[union-attr]
+        path = grams._packed[str(LABELS[0])].path  # type: ignore[union-attr]
+        whole = path.read_bytes()
+        path.write_bytes(whole[:4099] + bytes([whole[4099] ^ 1]) + whole[4100:])
         changes: dict[str, Callable[[], object]] = {
             "forget": lambda: made.forget(receipts[:1]),
             "learn": lambda: made.learn(ROWS[30:31], LABELS[:1]),
             "class": lambda: made.forget_class(LABELS[0]),
         }
-        with pytest.raises(StoreDamagedError) as refusal:
+        before = made.digest(), made.ledger.meta("sequence"), made.ledger.total()
+        with pytest.raises(StoreDamagedError, match="block 0 .* is not as it was written") as refusal:
             changes[kind]()
-        assert refusal.value.uncertain  # type: ignore[attr-defined]
-        with pytest.raises(HardwareError, match="cut off half-way"):
-            made.publish()
-        assert made.published_number == 1
+        assert not hasattr(refusal.value, "uncertain")
+        assert not hasattr(refusal.value, "receipts")
+        assert (made.digest(), made.ledger.meta("sequence"), made.ledger.total()) == before
+        assert made.publish().number == 1
+        made.forget(receipts[other : other + 1])  # the other classes are whole
+        path.write_bytes(whole)
+        changes[kind]()
+        digest = made.digest()
+    with store.open(tmp_path / "s", backbone=Precomputed(6)) as made:
+        assert made.digest() == digest
+        made.check()
+
+
+def test_a_class_is_not_forgotten_if_what_waits_cannot_be_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = classifier(track_classes=True)
+    learner.partial_fit(ROWS[:30], LABELS[:30])
+    before = learner.digest()
+
+    def fails(_: Statistics) -> None:
+        raise HardwareError("a check failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Statistics, "settle", fails)
+        with pytest.raises(HardwareError, match="a check failed"):
+            learner.forget_class(LABELS[0])
+    assert learner.digest() == before
+    learner.forget_class(LABELS[0])
 
 
 def test_threads_that_start_a_model_lose_nothing() -> None:

@@ -93,6 +93,10 @@ WRONG = {
     "forget shop --receipts absent": "there is no absent: give a file of receipts",
     "forget shop --receipts dir": "dir is a folder, a pipe or a device: give a file of receipts",
     "forget shop --receipts pipe": "pipe is a folder, a pipe or a device: give a file of receipts",
+    "learn shop all.csv --receipts shop": "--receipts shop is in the folder of the store. What is written there stays",
+    "learn shop all.csv --receipts shop/sums/mine.jsonl": "is in the folder of the store. What is written there stays",
+    "export shop shop/out.tar": "the file shop/out.tar is in the folder of the store. What is written there stays",
+    "export shop shop/out.onnx": "the file shop/out.onnx is in the folder of the store. What is written there stays",
     # keys
     "learn shop all.csv --keys absent": "there is no absent: give the key file that the store was made with",
     "learn shop all.csv --keys pipe": "pipe is a folder, a pipe or a device: give the key file",
@@ -109,15 +113,32 @@ WRONG = {
     "verify chain absent": "there is no absent: give a store's folder, or files of certificates",
     "verify chain pipe": "pipe is a folder, a pipe or a device: give a store's folder, or files of certificates",
     "verify chain 1.json shop": "shop is a folder, a pipe or a device: give a store's folder",
-    "verify chain empty": "nothing is published in empty yet: run neverseen publish empty",
+    "verify chain empty": "/empty yet: run neverseen publish /",
     "verify mine absent --receipt all.jsonl": "there is no absent: give a store's folder",
-    "verify mine empty --receipt all.jsonl": "nothing is published in empty yet: run neverseen publish empty",
+    "verify mine empty --receipt all.jsonl": "/empty yet: run neverseen publish /",
     "verify weights shop --exported absent": "there is no absent: give a .safetensors file that export wrote",
     "verify weights shop --exported pipe": "pipe is a folder, a pipe or a device: give a .safetensors file that export wrote",
     "import new absent.tar": "there is no absent.tar: give a .tar file that export wrote",
     "import new pipe": "pipe is a folder, a pipe or a device: give a .tar file that export wrote",
     "import nowhere/new 1.json": "the folder nowhere for new does not exist: make it first",
 }
+
+
+def test_a_working_folder_is_no_place_for_a_store_or_its_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare()
+    files = sorted(Path("shop").rglob("*"))
+    source = str(Path("all.csv").absolute())
+    with monkeypatch.context() as patch:
+        patch.chdir("shop")  # where receipts go by default
+        assert "--receipts . is in the folder of the store" in run("learn", ".", source, code=1)
+    assert sorted(Path("shop").rglob("*")) == files
+    Path("new").mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir("new")
+        words = run("init", ".", "--backbone", "features:8", code=1)
+        assert "new is the working folder, which stays as it is: name a new folder in it" in words
+        assert not any(Path().iterdir())
+        run("init", "shop", "--backbone", "features:8")
 
 
 def test_what_is_wrong_is_said_in_words_of_the_command_line() -> None:

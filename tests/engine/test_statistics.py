@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +73,34 @@ def test_a_class_goes_by_its_own_sums(tmp_path: Path) -> None:
         assert total == of([row for row in range(30) if LABELS[row] != "b"])
         with pytest.raises(NotLearnedError, match='class "b" is not held'):
             total.remove_class('"b"')
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from neverseen.engine.statistics import Statistics
+
+codes, labels = np.arange(12, dtype=np.int8).reshape(4, 3), ["a", "b", "a", "b"]
+total, never = Statistics(3, track_classes=True, class_folder=sys.argv[1]), Statistics(3)
+total.add(codes, labels)
+child = os.fork()
+if child == 0:
+    total.remove(codes[:1], labels[:1])
+    total.remove_class('"b"')
+    never.add(codes[2:3], labels[2:3])
+else:
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(os.listdir(sys.argv[1])) == 1
+    total.remove(codes[1:2], labels[1:2])
+    total.remove_class('"a"')
+    never.add(codes[3:], labels[3:])
+assert total == never
+"""
+
+
+def test_class_sums_are_not_changed_or_removed_by_a_forked_process(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], check=True)
+    assert not any(tmp_path.iterdir())
 
 
 def test_class_sums_are_spilled_to_a_private_folder_and_removed_with_the_object(tmp_path: Path) -> None:

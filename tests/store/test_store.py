@@ -155,6 +155,41 @@ def test_readers_see_what_is_published(tmp_path: Path) -> None:
         assert writer.score(ROWS, LABELS) == model.score(ROWS, LABELS)
 
 
+def test_the_status_passes_over_files_that_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process writes, and removes what it has replaced, while a reader counts bytes."""
+    new(tmp_path / "s").close()
+    replaced, look = tmp_path / "s" / "sums" / "replaced", Path.stat
+
+    def removed_after_a_look(self: Path, **options: bool) -> os.stat_result:
+        about = look(self, **options)
+        if self == replaced:
+            self.unlink()
+        return about
+
+    with opened(tmp_path / "s", write=False) as reader:
+        before = reader.status()
+        replaced.write_bytes(bytes(100))
+        listed = [*(tmp_path / "s").rglob("*"), replaced]
+        monkeypatch.setattr(Path, "rglob", lambda *_: iter(listed))
+        monkeypatch.setattr(Path, "stat", removed_after_a_look)
+        assert reader.status() == before | {"bytes": before["bytes"] + 100}
+        assert reader.status() == before
+
+
+def test_the_score_tells_labels_apart_as_the_model_does(tmp_path: Path) -> None:
+    names = [1, "1", True, "a"]
+    rows = np.eye(4, 6, dtype=np.float32)
+    with new(tmp_path / "s") as made:
+        made.learn(rows, names)
+        made.publish()
+        assert list(made.predict(rows)) == names
+        assert made.score(rows, names) == 1.0
+        assert made.score(rows, ["1", 1, 1, "never learned"]) == 0.0
+        for labels in (["a"], names[:2], [*names, "a"]):
+            with pytest.raises(InputError, match=f"inconsistent numbers of samples and labels: 4 and {len(labels)}"):
+                made.score(rows, labels)
+
+
 def test_certificates_tell_what_was_forgotten(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:30], LABELS[:30])

@@ -39,7 +39,7 @@ def cache_folder(name: str) -> Path:
     It is inside ``NEVERSEEN_CACHE`` if that is set, else inside ``~/.cache/neverseen``.
     """
     root = os.environ.get("NEVERSEEN_CACHE")
-    folder = (Path(root) if root else Path.home() / ".cache" / "neverseen") / name
+    folder = (Path(root) if root else Path.home() / ".cache" / "neverseen").absolute() / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
@@ -83,7 +83,8 @@ class Cached:
         self._digest = backbone.digest()
         if not re.fullmatch("[0-9a-f]{64}", self._digest):
             raise ConfigurationError(f"a backbone's digest must be a SHA-256 in hex; got {self._digest!r}")
-        place = cache_folder("features") if folder is None else Path(folder)
+        # Absolute: what is forgotten must be found when the working folder is another.
+        place = cache_folder("features") if folder is None else Path(folder).absolute()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = place / f"{self._digest}.sqlite"
 

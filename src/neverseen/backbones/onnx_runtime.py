@@ -101,7 +101,7 @@ class OnnxBackbone(Network):
         model = path if isinstance(path, bytes) else _read(place)
         _require_whole(model, place)
         self._session = _session(runtime, place, model, threads, device)
-        self.path = place
+        self.path = place.absolute()  # it is read again when a store is made
         self.file_digest = hashlib.sha256(model).hexdigest()
         self.device = "cpu" if self._session.get_providers()[0] == _PROVIDERS["cpu"] else "cuda"
         self._input_nodes = {node.name: node for node in self._session.get_inputs()}

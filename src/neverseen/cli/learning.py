@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neverseen.cli import options
-from neverseen.cli.opening import keys_of, opened, require_place, taken_by
+from neverseen.cli.opening import keys_of, opened, require_outside, require_place, taken_by
 from neverseen.cli.printing import (
     about,
     counted,
@@ -131,6 +131,7 @@ def learn(
     from neverseen.backbones.reading import Prepared
 
     takes, made = taken_by(folder, backbone)
+    require_outside(folder, receipts, "--receipts")
     found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
     tell_skipped(found)
     for name, place in zip(found.labels or (), found.places, strict=False):

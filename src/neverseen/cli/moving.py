@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from neverseen.cli import options
-from neverseen.cli.opening import keys_asked_for, keys_of, opened, require_place, require_published, require_writable
+from neverseen.cli.opening import (
+    keys_asked_for,
+    keys_of,
+    opened,
+    require_outside,
+    require_place,
+    require_published,
+    require_writable,
+)
 from neverseen.cli.printing import shown, tell, tell_leftovers
 from neverseen.errors import InputError
 from neverseen.io.files import replace_file, require_file
@@ -41,6 +49,7 @@ def export(
     tell_leftovers(file)
     if file.exists():
         raise FileExistsError(f"{file} already exists: choose another name")
+    require_outside(folder, file, "the file")
     ending = file.suffix.lower()
     if ending == ".tar":
         require_writable(folder)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neverseen.errors import ConfigurationError, KeyMissingError, NotPublishedError
+from neverseen.errors import ConfigurationError, InputError, KeyMissingError, NotPublishedError
 from neverseen.io.files import require_file
 from neverseen.proof.keys import Keyring
 from neverseen.sources.tables import Takes
@@ -34,6 +34,16 @@ def require_place(folder: Path) -> None:
         raise FileNotFoundError(f"the folder {folder.parent} for {folder.name} does not exist: make it first")
     if not os.access(folder.parent, os.W_OK | os.X_OK):
         raise PermissionError(f"{folder} cannot be made: {folder.parent} is not writable. Choose another place")
+
+
+def require_outside(folder: Path, place: Path, option: str) -> None:
+    """Raise if a file that tells of samples would be in a store's folder: a seal would leave it there."""
+    found = Path(os.path.realpath(place))
+    if Path(os.path.realpath(folder)) in (found, *found.parents):
+        raise InputError(
+            f"{option} {place} is in the folder of the store. What is written there stays when samples are forgotten: "
+            "give another place"
+        )
 
 
 def keys_of(folder: Path, given: Path | None) -> Keyring:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +85,10 @@ class ClassGrams:
 
     def __init__(self, size: int, folder: str | os.PathLike[str] | None = None) -> None:
         self.size = size
-        self.folder = folder
+        self.folder = None if folder is None else Path(folder).absolute()
         self._packed: dict[str, np.ndarray | Path] = {}
         self._spill: Path | None = None
+        self._process = 0  # that made it
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._packed)
@@ -101,27 +101,34 @@ class ClassGrams:
         kept = self._packed[name]
         return np.load(kept, mmap_mode="r", allow_pickle=False) if isinstance(kept, Path) else kept
 
+    def require(self, names: Iterable[str]) -> None:
+        """Raise if what is kept of one of these classes cannot be read; those that are not kept are passed over."""
+        for name in names:
+            if name in self:
+                self.packed(name)
+
     def put(self, name: str, packed: np.ndarray | None) -> None:
         """Set the packed triangle of a class, narrowed; None drops the class."""
-        kept = self._packed.pop(name, None)
+        kept = self._packed.get(name)
         if packed is None:
-            if isinstance(kept, Path):
-                kept.unlink(missing_ok=True)
-            return
-        narrow = narrowed(packed)
-        self._packed[name] = narrow if self.folder is None else self._write(Path(self.folder), name, narrow)
+            self._packed.pop(name, None)
+        else:
+            narrow = narrowed(packed)
+            self._packed[name] = narrow if self.folder is None else self._write(self.folder, narrow)
+        if isinstance(kept, Path) and kept.parent == self._spill and self._process == os.getpid():
+            kept.unlink(missing_ok=True)
 
-    def _write(self, folder: Path, name: str, packed: np.ndarray) -> Path:
-        if self._spill is None:
+    def _write(self, folder: Path, packed: np.ndarray) -> Path:
+        """Write a new file. None is written twice: a process that was forked from this one may still read it."""
+        if self._spill is None or self._process != os.getpid():
             folder.mkdir(parents=True, exist_ok=True)
             self._spill = Path(tempfile.mkdtemp(prefix="class-sums-", dir=folder))  # mode 700
-            weakref.finalize(self, shutil.rmtree, str(self._spill), ignore_errors=True)
-        path = self._spill / f"{hashlib.sha256(name.encode()).hexdigest()}.npy"
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
+            self._process = os.getpid()
+            weakref.finalize(self, _remove, self._spill, self._process)
+        handle, path = tempfile.mkstemp(suffix=".npy", dir=self._spill)
+        with os.fdopen(handle, "wb") as file:
             np.save(file, packed, allow_pickle=False)
-        partial.replace(path)
-        return path
+        return Path(path)
 
     def change(self, other: ClassGrams, sign: int) -> None:
         """Add or take away the sums of another. If some to be taken away are not there, nothing is changed."""
@@ -146,3 +153,9 @@ class ClassGrams:
         self.__init__(state["size"], state["folder"])  # type: ignore[misc]
         for name, packed in state["packed"].items():
             self.put(name, packed)
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Remove a folder, unless it is that of the process which this one was forked from."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -34,6 +34,11 @@ def in_file(path: Path) -> str:
     return f"{_PREFIX}{path}"
 
 
+def absolute_url(url: str) -> str:
+    """Return the URL of a ledger that means the same whatever the working folder is."""
+    return in_file(Path(url.removeprefix(_PREFIX)).absolute()) if url.startswith(_PREFIX) else url
+
+
 class SQLite(Database):
     """A file of SQLite, with a write-ahead log: readers and the writer do not wait for each other.
 

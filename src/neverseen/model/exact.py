@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -167,6 +167,8 @@ class ExactModel:
                 decision = self.check(decision.change).decision
             change = decision.change
             if change.kind == FORGET_CLASS:
+                self._require_readable([change.name])
+                self.statistics.settle()
                 self._record(decision)
                 with self._following():
                     self.statistics.remove_class(change.name)
@@ -177,6 +179,7 @@ class ExactModel:
             batch, codes = self.batch(change.quantised, change.labels)
             learning = change.kind == LEARN
             (self.statistics.require_room if learning else self.statistics.require_part)(batch)
+            self._require_readable(batch.counts)
             self._record(decision)
             with self._following():
                 (self.statistics.merge if learning else self.statistics.subtract)(batch)
@@ -253,6 +256,8 @@ class ExactModel:
                 raise ConfigurationError(f"the models have {self.n_features} and {other.n_features} features")
             ours.require_mergeable(theirs)
             self.statistics.require_room(other.statistics)
+            self._require_readable(other.statistics.counts)
+            other._require_readable(other.statistics.counts)
             self._torn, self._state = True, object()
             with self._following():
                 self.statistics.merge(other.statistics)
@@ -340,6 +345,11 @@ class ExactModel:
                 "an earlier change of this model was cut off half-way; load it again from its last saved file, or open "
                 "its store again"
             )
+
+    def _require_readable(self, classes: Iterable[str]) -> None:
+        """Raise if the sums of some classes, which may be in files, cannot be read: nothing is on record yet."""
+        if self.statistics.class_grams is not None:
+            self.statistics.class_grams.require(classes)
 
     def _record(self, decision: Decision) -> None:
         """Put a change on record, all of it or nothing. From here on the model is torn until its sums have followed.

@@ -94,10 +94,16 @@ def probabilities(scores: np.ndarray, grid_bits: int) -> np.ndarray:
 
 def share_right(scores: np.ndarray, names: Iterable[str], labels: Any, sample_weight: Any = None) -> float:
     """Return the share of samples whose class is predicted right; `names` are the canonical texts of the columns."""
-    from sklearn.utils import check_consistent_length  # takes a second, and a store does without
-
     index = LabelIndex(label_list(labels, any_label=True))
-    check_consistent_length(scores, index.positions, sample_weight)
+    if len(scores) != len(index.positions):
+        raise InputError(
+            f"inconsistent numbers of samples and labels: {len(scores)} and {len(index.positions)}. Give each sample "
+            "its label"
+        )
+    if sample_weight is not None:
+        from sklearn.utils import check_consistent_length  # takes a second, and a store does without
+
+        check_consistent_length(scores, sample_weight)
     held = {name: position for position, name in enumerate(names)}
     truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
     return float(np.average(scores.argmax(axis=1) == truth, weights=sample_weight))

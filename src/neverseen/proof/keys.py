@@ -119,7 +119,7 @@ class Keyring:
                 except (OSError, FileRejectedError) as error:
                     why = str(error).replace(str(self._path), self._path.name)  # a service's clients are told this
                     raise ConfigurationError(f"the key file cannot be used, and no receipt is sealed: {why}") from error
-                if self._receipts[0] in receipts or receipts[0].check() not in self._seen:
+                if not self._is_older(receipts):
                     self._receipts, self._stamp = receipts, now
                     self._seen.update(key.check() for key in receipts)
                 else:
@@ -128,6 +128,15 @@ class Keyring:
                         "Receipts are sealed only under keys that are on disk. Put the newest file back"
                     )
             return self._receipts
+
+    def _is_older(self, there: tuple[Key, ...]) -> bool:
+        """Return whether the keys in the file come from an older copy of it, which may have been rotated since.
+
+        A rotation drops the oldest keys first: if a newer one is gone and an older one is there, that one came back.
+        """
+        held = [key in there for key in self._receipts]
+        back = not held[0] and any(key.check() in self._seen for key in there)
+        return back or held != sorted(held, reverse=True)
 
     def _there(self) -> tuple[Key, ...]:
         """Return the receipt keys that are in the file now."""
@@ -219,9 +228,9 @@ class Keyring:
             older = self._receipts
             if self._path is not None:
                 there = self._there()
-                # If nobody has rotated since, a key that is not there was lost with an older copy of the file.
+                # If nobody has rotated since, or an older copy, a key that is not there was lost with that copy.
                 unknown = [key for key in there if key.check() not in self._seen]
-                older = there if there[0] in unknown else (*older, *unknown)
+                older = there if there[0] in unknown and not self._is_older(there) else (*older, *unknown)
             receipts = (Key.generate(), *older[:keep])
             if self._path is not None:
                 replace_file(self._path, [self._as_bytes(receipts)])

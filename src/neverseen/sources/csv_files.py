@@ -24,8 +24,9 @@ def read_csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
             if not names:
                 raise InputError(f"there are no samples in {source}: its first line has no column names")
             heads = tables.Heads(source, names, columns, takes)
-            places = {what: names.index(name) for what, name in columns.read(heads.special).items()}
-            positions = [names.index(name) for name in heads.features]
+            place_of = {name: place for place, name in enumerate(names)}
+            places = {what: place_of[name] for what, name in columns.read(heads.special).items()}
+            positions = [place_of[name] for name in heads.features]
             lists: dict[str, list[Any]] = {what: [] for what in places}
             numbers, lines = array("d"), array("Q")
             for row in rows:

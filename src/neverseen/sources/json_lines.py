@@ -31,11 +31,13 @@ def read_json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samp
                     f"{source} is a file of receipts, not of samples: neverseen forget takes it with --receipts"
                 )
             entries[number] = entry
-            heads = dict.fromkeys(entry, number) | heads
+            for name in entry:
+                heads.setdefault(name, number)
             tables.require_few(source, len(entries))
+            tables.require_narrow(source, len(heads))
     if not entries:
         raise InputError(f"there are no samples in {source}")
-    found = tables.Heads(source, sorted(heads, key=lambda name: heads[name]), columns, takes, heads)
+    found = tables.Heads(source, list(heads), columns, takes, heads)
     read = columns.read(found.special)
     lists: dict[str, list[Any]] = {what: [] for what in read}
     rows: list[Any] = []

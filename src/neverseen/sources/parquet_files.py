@@ -14,6 +14,9 @@ from neverseen.sources.tables import Columns, Samples, Takes
 
 _BATCH = 4096  # rows that are read at a time
 _WHOLE_ROWS = 64  # or so many, of lists: each may be long
+_ROW_BYTES = 256  # of memory, for the label, the id and the place of a row
+_FREE_BYTES = 2**30  # of memory, whatever the file has
+_TIMES = 1000  # as many bytes of memory as the file has, or fewer
 
 
 def read_parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples:
@@ -29,56 +32,42 @@ def read_parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples
             heads = tables.Heads(source, list(schema.names), columns, takes)
             whole_rows = _require_numbers(source, schema, heads, takes, arrow.types)
             size = sum(about.row_group(group).total_byte_size for group in range(file.num_row_groups))
-            cells = about.num_rows * len(heads.features)
-            if (
-                max(size, 8 * cells) > tables.BYTE_LIMIT
-                or about.num_rows > tables.ROW_LIMIT
-                or about.num_columns > tables.COLUMN_LIMIT
-            ):
+            if size > tables.BYTE_LIMIT or about.num_rows > tables.ROW_LIMIT or about.num_columns > tables.COLUMN_LIMIT:
                 raise _too_much(source)
-            read = columns.read(heads.special)
+            _require_room(source, about.num_rows, len(heads.features))
+            read = _readable(source, schema, columns.read(heads.special), columns, arrow.types)
         beside: dict[str, list[Any]] = {name: [] for name in read.values()}
         # A text that is repeated is in the file once, and so it is in memory.
         with parquet.ParquetFile(source, read_dictionary=list(beside)) as file:
-            rows = _WHOLE_ROWS if whole_rows else _BATCH
-            batches = []
-            for batch in _batches(source, file, rows, beside, heads.features, arrow):
+            features, row = np.empty((0, 0)), 0
+            for batch in _batches(source, file, _WHOLE_ROWS if whole_rows else _BATCH, beside, heads.features, arrow):
+                if not batch.num_rows:
+                    continue
                 if whole_rows:
-                    _require_short(source, batch.column(0), takes, arrow)
-                batches.append(batch)
-            table = arrow.Table.from_batches(batches) if batches else schema.empty_table()
-    except InputError:
+                    part = _rows_of_lists(source, batch.column(0), heads.features[0], takes, arrow)
+                else:
+                    part = _rows_of_columns(source, batch, row)
+                if not row:
+                    _require_room(source, about.num_rows, part.shape[1])
+                    features = np.empty((about.num_rows, part.shape[1]))
+                if part.shape[1] != features.shape[1]:
+                    raise _unequal(source, heads.features[0])
+                if row + len(part) > about.num_rows:
+                    raise FileRejectedError(f"{source} is not a readable Parquet file: it has more rows than it says")
+                features[row : row + len(part)] = part
+                row += len(part)
+    except (InputError, FileRejectedError):
         raise
     except (arrow.ArrowException, OSError) as error:
         raise FileRejectedError(f"{source} is not a readable Parquet file: {error}") from error
     lists = {what: tables.cells(what, beside[name], source, name, columns) for what, name in read.items()}
-    count = len(lists["texts"]) if heads.has_texts else table.num_rows
+    count = len(lists["texts"]) if heads.has_texts else row
     where = [f"row {row}" for row in range(1, count + 1)]
     if heads.has_texts:
         return tables.samples_of(lists["texts"], lists, where)
-    if whole_rows:
-        if not table.num_rows:
-            raise InputError(f"there are no samples in {source}")
-        try:
-            features = np.array(table.column(heads.features[0]).to_pylist(), np.float64)
-        except (TypeError, ValueError):
-            features = np.empty(0)
-        if features.ndim != 2 or not features.shape[1]:
-            raise InputError(
-                f"{source}: the cells of the column {heads.features[0]!r} are empty, differ in length, or are not "
-                "lists of numbers: each must list all features of its row"
-            )
-        if takes is not None and features.shape[1] != takes.n_features:
-            raise InputError(f"{source} has rows of {features.shape[1]} features, and {takes}")
-        return tables.features_of(source, features, lists, None, where)
-    features = np.empty((table.num_rows, len(heads.features)))
-    for position, name in enumerate(heads.features):
-        column = table.column(name)
-        if column.null_count:
-            row = 1 + column.is_null().to_pylist().index(True)
-            raise tables.empty_cell(f"{source}, row {row}", name)
-        features[:, position] = column.to_numpy()
-    return tables.features_of(source, features, lists, heads.features, where)
+    if not row:
+        raise InputError(f"there are no samples in {source}")
+    return tables.features_of(source, features[:row], lists, None if whole_rows else heads.features, where)
 
 
 def _require_numbers(source: Path, schema: Any, heads: tables.Heads, takes: Takes | None, types: Any) -> bool:
@@ -86,14 +75,41 @@ def _require_numbers(source: Path, schema: Any, heads: tables.Heads, takes: Take
 
     Returns whether there is one column of them that holds whole rows.
     """
+
+    def is_number(kind: Any) -> bool:
+        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
     kinds = {name: schema.field(name).type for name in heads.features}
     if len(kinds) == 1 and any(types.is_list(kind) or types.is_fixed_size_list(kind) for kind in kinds.values()):
+        ((name, kind),) = kinds.items()
+        if not is_number(kind.value_type):
+            raise _unequal(source, name)
         return True
     for name, kind in kinds.items():
-        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        if not is_number(kind):
             raise tables.not_a_feature(str(source), name, str(kind), takes)
     heads.require_width(source, takes)
     return False
+
+
+def _readable(source: Path, schema: Any, read: dict[str, str], columns: Columns, types: Any) -> dict[str, str]:
+    """Return the columns to read beside features; raise if one holds neither texts nor numbers, such as lists."""
+
+    def is_plain(kind: Any) -> bool:
+        if types.is_dictionary(kind):
+            return is_plain(kind.value_type)
+        texts = types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind)
+        raw = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+        return bool(texts or raw or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+    kept = {}
+    for what, name in read.items():
+        kind = schema.field(name).type
+        if is_plain(kind):
+            kept[what] = name
+        elif what != "ids" or columns.told_apart:  # or the row is its name
+            raise InputError(f"{source}: the column {name!r} holds {kind}, not texts or numbers")
+    return kept
 
 
 def _batches(
@@ -120,12 +136,44 @@ def _batches(
             yield arrow.RecordBatch.from_arrays(whole, names=features)
 
 
-def _require_short(source: Path, lists: Any, takes: Takes | None, arrow: Any) -> None:
-    """Raise if a list has more features than are taken: it need not be long in the file."""
+def _rows_of_columns(source: Path, batch: Any, start: int) -> np.ndarray:
+    """Return the features in some rows, after `start` others, of a column for each feature."""
+    part = np.empty((batch.num_rows, batch.num_columns))
+    for position, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
+        if column.null_count:
+            row = start + 1 + column.is_null().to_pylist().index(True)
+            raise tables.empty_cell(f"{source}, row {row}", name)
+        part[:, position] = column.to_numpy(zero_copy_only=False)
+    return part
+
+
+def _rows_of_lists(source: Path, lists: Any, name: str, takes: Takes | None, arrow: Any) -> np.ndarray:
+    """Return the features in lists of numbers; raise unless each has as many as are taken: they may be long."""
     longest = arrow.compute.max(arrow.compute.list_value_length(lists)).as_py() or 0
     if longest > (tables.COLUMN_LIMIT if takes is None else takes.n_features):
         most = f"; at most {tables.COLUMN_LIMIT:,} are read" if takes is None else f", and {takes}"
         raise InputError(f"{source} has rows of {longest} features{most}")
+    values = lists.flatten()
+    if not longest or lists.null_count or values.null_count or len(values) != len(lists) * longest:
+        raise _unequal(source, name)
+    if takes is not None and longest != takes.n_features:
+        raise InputError(f"{source} has rows of {longest} features, and {takes}")
+    numbers: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return numbers.reshape(len(lists), longest)
+
+
+def _unequal(source: Path, name: str) -> InputError:
+    return InputError(
+        f"{source}: the cells of the column {name!r} are empty, differ in length, or are not lists of numbers: each "
+        "must list all features of its row"
+    )
+
+
+def _require_room(source: Path, rows: int, features: int) -> None:
+    """Raise if rows take too much memory, or a lot for such a small file: what is repeated is there once."""
+    size = rows * (_ROW_BYTES + 8 * features)
+    if size > min(tables.BYTE_LIMIT, max(_FREE_BYTES, _TIMES * source.stat().st_size)):
+        raise _too_much(source)
 
 
 def _size(source: Path, column: Any, start: int, name: str, arrow: Any) -> int:

@@ -143,7 +143,7 @@ def _texts(source: Path, columns: Columns, labelled: bool, takes: Takes | None) 
     _require_kind(source, "a file of texts", "texts", takes)
     split = labelled and columns.label is None
     samples, labels, lines = [], [], []
-    with source.open("r", encoding="utf-8", newline="\n") as file:
+    with source.open("r", encoding="utf-8-sig", newline="\n") as file:
         for number, line in enumerate(lines_of(source, file), 1):
             words = line.rstrip("\r\n")
             if not words:

@@ -18,8 +18,8 @@ from neverseen.proof.receipts import TEXT_LIMIT
 
 ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
-BYTE_LIMIT = 2**36
-"""Bytes of a decompressed file."""
+BYTE_LIMIT = 2**34
+"""Bytes of a decompressed file, and of what it comes to in memory."""
 TEXTS_LIMIT = 2**30
 """Bytes of all texts, labels, ids and owners of a Parquet file, counted as often as they come."""
 LINE_LIMIT = 2**24
@@ -113,10 +113,9 @@ class Heads:
         takes: Takes | None,
         lines: Mapping[str, int] | None = None,
     ) -> None:
+        require_narrow(source, len(heads))
         if len(set(heads)) != len(heads):
             raise InputError(f"{source} has two columns of the same name, or no header line")
-        if len(heads) > COLUMN_LIMIT:
-            raise InputError(f"{source} has {len(heads):,} columns; at most {COLUMN_LIMIT:,} are read")
         if takes is not None and takes.kind == "images":
             raise InputError(f"{source} is a table, and {takes}: give a folder of images, or one image")
         self.special = special_columns(source, heads, columns, ("label", "id", "owner", "text"), lines)
@@ -249,14 +248,25 @@ def require_few(source: Path, rows: int) -> None:
         raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: use fewer at a time")
 
 
+def require_narrow(source: Path, columns: int) -> None:
+    """Raise if there are more columns than are read."""
+    if columns > COLUMN_LIMIT:
+        raise InputError(f"{source} has {columns:,} columns; at most {COLUMN_LIMIT:,} are read")
+
+
 def lines_of(source: Path, file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file; raise for a line above the limit."""
+    """Yield the lines of a file that was opened as ``utf-8-sig``; raise for a line above the limit.
+
+    A byte order mark that is not at the start of the file is refused: it would become part of a label, an id or a text.
+    """
     number = 0
     try:
         while line := file.readline(LINE_LIMIT):
             number += 1
             if len(line) >= LINE_LIMIT:
                 raise InputError(f"{source}, line {number} is longer than {LINE_LIMIT:,} letters")
+            if line.startswith("\ufeff"):
+                raise InputError(f"{source}, line {number} begins with a byte order mark, as if files had been joined")
             yield line
     except UnicodeDecodeError:
         raise InputError(f"{source} is not text in UTF-8") from None

@@ -12,15 +12,17 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import IO
 
-from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError
+from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError, NeverseenError, StoreDamagedError
 from neverseen.io.files import sync_folder
 from neverseen.proof.keys import Keyring
 from neverseen.store.description import NAME, Description
-from neverseen.store.store import open_store
+from neverseen.store.snapshots import files_of
+from neverseen.store.store import Store, open_store
 
 LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")
@@ -61,12 +63,11 @@ def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], 
         try:
             with os.fdopen(handle, "wb") as raw:
                 _copy_ledger(folder / LEDGER, copied)
-                with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                    for path in sorted(folder.rglob("*")):
-                        name = path.relative_to(folder).as_posix()
-                        if path.is_file() and name != LEDGER and _NAME.fullmatch(name):
-                            archive.add(path, name, recursive=False, filter=_anonymous)
-                    archive.add(copied, LEDGER, recursive=False, filter=_anonymous)
+                # Links are followed: what is imported elsewhere must not point to this machine.
+                with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as archive:
+                    for name in _files(model):
+                        source = copied if name == LEDGER else folder / name
+                        archive.add(source, name, recursive=False, filter=_anonymous)
                 raw.flush()
                 os.fsync(raw.fileno())
             Path(partial).rename(file)
@@ -75,6 +76,22 @@ def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], 
             Path(copied).unlink(missing_ok=True)
             Path(partial).unlink(missing_ok=True)
     return digest
+
+
+def _files(model: Store) -> list[str]:
+    """Return the files of a store by their names in its folder; raise unless all that it needs are there."""
+    folder = model.folder
+    places = [folder, *(folder / name for name in FOLDERS if (folder / name).is_dir())]
+    listed = {path.relative_to(folder).as_posix(): path for place in places for path in place.iterdir()}
+    found = [name for name, path in listed.items() if _NAME.fullmatch(name) and (path.is_file() or path.is_symlink())]
+    snapshot, published = model.ledger.meta("snapshot") or "", model.published_number
+    needed = [NAME, *REQUIRED, *(f"sums/{name}" for name in files_of(folder / "sums", snapshot))]
+    needed += [f"certificates/{number:08}.json" for number in range(1, published + 1)]
+    needed += [f"versions/{published:08}.safetensors"] if published else []
+    missing = [name for name in {*found, *needed} if not (folder / name).is_file()]
+    if missing:
+        raise StoreDamagedError(f"{folder / min(missing)} is missing, or is a link to nothing: restore it from a copy")
+    return sorted(found)
 
 
 def _copy_ledger(source: Path, target: str) -> None:
@@ -115,7 +132,9 @@ def read_archive(
         try:
             with tarfile.open(file, mode="r:") as archive:
                 _unpack(archive, partial, file, skipped)
-        except tarfile.TarError as error:
+        except (OSError, MemoryError, NeverseenError):
+            raise
+        except Exception as error:  # what is raised about a damaged header may be almost anything
             raise FileRejectedError(f"{file} is not a readable .tar file: {error}") from error
         if not (partial / NAME).is_file():
             raise FileRejectedError(f"{file} is not a store: there is no {NAME} in it")
@@ -137,28 +156,45 @@ def read_archive(
 
 def _unpack(archive: tarfile.TarFile, folder: Path, source: Path, skipped: Callable[[str], None] | None) -> None:
     """Write the files of an archive; only names that a store's files have are allowed."""
-    members = archive.getmembers()
-    others = [member.name for member in members if member.isreg() and not _NAME.fullmatch(member.name)]
-    if others and skipped is None:
-        few = ", ".join(repr(name[:80]) for name in others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
+    others: list[str] = []
+    for member, content in _members(
+        archive, source
+    ):  # neither compressed nor sparse: the output is no larger than the archive
+        if _NAME.fullmatch(member):
+            if (folder / member).exists():
+                raise FileRejectedError(f"{source} holds {member!r} twice")
+            handle = os.open(folder / member, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as target:
+                shutil.copyfileobj(content, target, 2**20)
+                target.flush()
+                os.fsync(target.fileno())
+        elif skipped is not None:
+            skipped(member)
+        elif len(others) <= SHOWN:
+            others.append(repr(member[:80]))
+    if others:
+        few = ", ".join(others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
         raise FileRejectedError(
             f"{source} holds {few}, which {'is no file' if len(others) == 1 else 'are no files'} of a store. Version "
             "0.1.0 archived every file in the folder: to leave such files out, use --skip-others"
         )
-    for member in members:  # neither compressed nor sparse: the output is no larger than the archive
+
+
+def _members(archive: tarfile.TarFile, source: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield name and content of each file in an archive, which is untrusted."""
+    last = -1
+    while (member := archive.next()) is not None:
+        archive.members.clear()  # type: ignore[attr-defined]  # or one would be kept for every 512 bytes
+        if member.size < 0 or member.offset <= last:
+            raise tarfile.ReadError("its parts overlap")  # reading it would never end
+        if archive.pax_headers:
+            raise tarfile.ReadError("it has headers for all files")  # each file would get a copy of them
+        last = member.offset
         content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
         if content is None:
             raise FileRejectedError(f"{source} holds {member.name[:80]!r}, which is no file of a store")
-        if skipped is not None and not _NAME.fullmatch(member.name):
-            skipped(member.name)
-            continue
-        if (folder / member.name).exists():
-            raise FileRejectedError(f"{source} holds {member.name!r} twice")
-        handle = os.open(folder / member.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with content, os.fdopen(handle, "wb") as target:
-            shutil.copyfileobj(content, target, 2**20)
-            target.flush()
-            os.fsync(target.fileno())
+        with content:
+            yield member.name, content
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from neverseen.backbones import Backbone
 from neverseen.backbones.recipes import recipe_of, require_recipe
 from neverseen.engine.statistics import Statistics
+from neverseen.errors import ConfigurationError
 from neverseen.hardware import Hardware, choose
 from neverseen.io.files import sync_folder
 from neverseen.ledger import Ledger, in_file
+from neverseen.ledger.sqlite import absolute_url
 from neverseen.proof.keys import Keyring
 from neverseen.proof.signing import SigningKey
 from neverseen.store.description import Description
@@ -59,9 +61,13 @@ def create(
 
     if recipe is not None:
         require_recipe(recipe)
-    place = Path(folder)
+    place = Path(folder).absolute()  # the process may change its working folder while the store is open
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise FileExistsError(f"{place} already exists: open it with store.open, or choose another folder")
+    if place.exists() and place.samefile(Path()):
+        raise ConfigurationError(f"{place} is the working folder, which stays as it is: name a new folder in it")
+    if ledger is not None:
+        ledger = absolute_url(ledger)
     settings = AnalyticClassifier() if classifier is None else classifier
     known = Keyring.generate(settings.key) if keys is None else keys
     # The facade checks backbone, classifier and keys, and binds the backbone's digest.

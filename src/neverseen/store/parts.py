@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,10 +75,9 @@ class Parts(NamedTuple):
     def status(self) -> dict[str, Any]:
         """Return how the store stands, as JSON values."""
         counts = self.ledger.counts()
-        files = [path for path in self.folder.rglob("*") if path.is_file()]
         return {
             "backbone": self.description.backbone["name"],
-            "bytes": sum(path.stat().st_size for path in files),
+            "bytes": sum(map(_size, self.folder.rglob("*"))),
             "classes": len(counts),
             "configuration": self.configuration,
             "folder": str(self.folder),
@@ -87,3 +87,12 @@ class Parts(NamedTuple):
             "samples_by_class": counts,
             "sealed": self.ledger.meta("unsealed") is None,
         }
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file; 0 for a folder, and for what another process has just removed."""
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return 0
+    return about.st_size if stat.S_ISREG(about.st_mode) else 0

@@ -28,6 +28,7 @@ from neverseen.holdings import Change
 from neverseen.labels import LabelIndex, normalise, text
 from neverseen.ledger import Ledger
 from neverseen.model.exact import ExactModel
+from neverseen.model.frozen import share_right
 from neverseen.model.intake import Intake, Shown, Verdict
 from neverseen.model.versions import Version
 from neverseen.proof.certificates import AuditHead, Certificate
@@ -67,7 +68,7 @@ def open_store(
     write : bool
         Whether to open it for changes. Only one process at a time can. Readers see the published version.
     """
-    return Store(Path(folder), backbone, keys, write, choose(hardware), clock)
+    return Store(Path(folder).absolute(), backbone, keys, write, choose(hardware), clock)
 
 
 class Store(Asking):
@@ -359,7 +360,8 @@ class Store(Asking):
 
     def score(self, samples: Any, labels: Any) -> float:
         """Return the fraction of samples whose class the published version predicts correctly."""
-        return float(np.mean(self.predict(samples) == np.asarray(labels)))
+        version = self.version()
+        return share_right(version.scores(quantise(features_of(self.backbone, samples))), version.classes, labels)
 
     def digest(self) -> str:
         """Return the digest of the model, published or not; for readers, of the published version."""

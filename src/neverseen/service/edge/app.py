@@ -48,7 +48,7 @@ def create_app(
     keys : Keyring, optional
         Where they are not in the folder.
     """
-    place = Path(folder)
+    place = Path(folder).absolute()
     service = Service(place, settings or Settings.load(place), backbone, keys, clock, hardware)
 
     @asynccontextmanager
