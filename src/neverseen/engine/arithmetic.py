@@ -29,9 +29,6 @@ from neverseen.hardware import INT8_PRODUCT, INT32_ROWS, Array, Hardware
 MAX_SAMPLES = 2**48
 """No sum overflows below this many samples: 2**48 * 127**2 < 2**62."""
 
-INTEGER_COLUMNS = 64
-"""Where integer products are quick (`Hardware.integers`), those of more columns are still as quick in float64."""
-
 assert MAX_SAMPLES * INT8_PRODUCT < 2**62
 
 
@@ -219,7 +216,7 @@ class IntegerSystem:
             largest = float(hardware.row_sums(self._cut()[0] if self._shares else gram).max()) + gamma
             # d conversions and additions, each right to 2**-53 relative, and a few more operations.
             self.largest = min(self.largest, largest * (1 + (self.size + 8) * 2.0**-52))
-            self._reach = math.frexp(self.largest)[1]
+            self._reach = min(self._reach, math.frexp(self.largest)[1])
         if measure and self.size and hardware.integers:
             sums, squares = hardware.row_moments(gram)
             means = sums / self.size
@@ -236,16 +233,12 @@ class IntegerSystem:
     def width(self, columns: int) -> int:
         """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude.
 
-        Then ``|A @ block| < 2**(reach + w) <= 2**62``: no int64 wraps. Blocks of many columns are multiplied
-        in float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb
+        Then ``|A @ block| < 2**(reach + w) <= 2**62``: no int64 wraps. Blocks of more than two columns are
+        multiplied in float64, by A cut into limbs of ``bits / limbs`` bits: partial sums are at most ``2**(limb
         bits + spread + w) <= 2**53``, and so exact. At most 40 bits, for `FixedPoint`.
         """
         integer = min(40, 62 - self._reach)
-        return integer if columns <= self._integer_columns() else min(integer, self._float_width(self._limb_count))
-
-    def _integer_columns(self) -> int:
-        """Return the columns up to which products are made in integers; beyond, float64 ones are faster."""
-        return INTEGER_COLUMNS if self.hardware.integers else 2
+        return integer if columns <= 2 else min(integer, self._float_width(self._limb_count))
 
     def product(self, block: Array) -> Array:
         """Return ``A @ block`` exactly for an int64 block of shape (d, c) with entries up to ``2**width(c)``.
@@ -256,7 +249,7 @@ class IntegerSystem:
         values = hardware.float64(block)
         if hardware.max_abs(values) > 2.0 ** self.width(columns):
             raise LimitError(f"a block exceeds {self.width(columns)} bits")
-        if columns <= self._integer_columns():
+        if columns <= 2:
             return self.wrapping_product(block)
         shift = -(-self._bits // self._limb_count)
         result = self.gamma * block
