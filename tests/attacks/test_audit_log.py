@@ -411,8 +411,7 @@ def test_of_what_waits_together_nothing_is_done_once_the_log_fails(
     with running(tmp_path / "s", STILL) as service:
         writer = service.service.writer
         receipts = service.learn(range(10))
-        held = Event()
-        writer.ask(lambda opened: held.wait(60))
+        held = hold(writer)
         with monkeypatch.context() as patched, ThreadPoolExecutor(5) as pool:
             asked = []
             for row, kind in enumerate(("forget", "learn", "forget", "learn", "forget"), 1):
@@ -634,12 +633,25 @@ def test_a_line_that_is_missing_between_others_is_made_up_for(tmp_path: Path) ->
     checked(tmp_path / "s")
 
 
+def hold(writer: Any) -> Event:
+    """Keep the writer from its queue until the event that is returned is set."""
+    begun, held = Event(), Event()
+
+    def wait(_: Any) -> None:
+        begun.set()
+        held.wait(60)
+
+    writer.ask(wait)
+    assert begun.wait(60)  # it no longer waits itself
+    return held
+
+
 def cut_turn(folder: Path) -> int:
     """Cut off the lines of the last changes, which came together; return how many there were."""
     with running(folder, STILL) as service:
-        writer, held = service.service.writer, Event()
+        writer = service.service.writer
         service.learn(range(5))
-        writer.ask(lambda opened: held.wait(60))
+        held = hold(writer)
         with ThreadPoolExecutor(3) as pool:
             asked = [pool.submit(partial(learned, service, row)) for row in range(3)]
             until(partial(waits, writer, 3))

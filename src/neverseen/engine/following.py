@@ -246,7 +246,7 @@ class Following:
 
         Both sides are multiplied by a random vector of signs, so an error in one entry shows. `reach` bounds the moves
         of each column. With k columns in `left` and C in `right` the sides differ by less than ``(k + C + 8) 2**-51``
-        times the sum of `reach`, and 2**-50 for each rest.
+        times the sum of `reach`, and by less than ``C**2 2**-50`` in the sums of rests.
         """
         hardware, columns = self.hardware, len(reach)
         drawn = np.frombuffer(os.urandom(columns), np.int8) < 0
@@ -256,7 +256,7 @@ class Following:
         whole = hardware.float64(change)[:, None]
         rest = hardware.matmul(rests, vector) - hardware.matmul(self.rests, vector)
         wrong = (whole + rest) - hardware.matmul(left, hardware.matmul(right, vector))
-        tolerance = (len(right) + columns + 8) * 2.0**-51 * float(reach.sum()) + columns * 2.0**-48
+        tolerance = (len(right) + columns + 8) * 2.0**-51 * float(reach.sum()) + (columns + 16) ** 2 * 2.0**-50
         if not hardware.max_abs(wrong) <= tolerance:  # also refuses NaN
             raise HardwareError(
                 "a float64 product computed on this machine is wrong beyond rounding; nothing was changed"
