@@ -120,6 +120,16 @@ def _no_process(about: dict[str, Any]) -> subprocess.Popen[bytes]:
     raise OSError("no more processes")
 
 
+def test_all_processes_can_be_started_ahead() -> None:
+    bounds = Bounds("features", 2, 100, 1000, 1000, 1000, 1000)
+    workers = Workers({"memory": 2**28, "seconds": LONG, "bounds": bounds.as_json()}, 2, 8)
+    try:
+        workers.prepare_all()
+        eventually(lambda: workers._idle.qsize() == 2)
+    finally:
+        workers.stop()
+
+
 def test_a_process_that_does_not_start_is_told(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     async def asked() -> None:
         with monkeypatch.context() as patched:

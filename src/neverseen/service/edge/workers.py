@@ -67,12 +67,17 @@ class Workers:
         self._failures, self._failed = 0, -math.inf  # starts that failed, and when the last one did
         self._stopping = False
 
-    def prepare(self) -> None:
+    def prepare_all(self) -> None:
+        """Start all processes in the background."""
+        for _ in range(self._most):
+            self.prepare(self._most)
+
+    def prepare(self, ahead: int = 1) -> None:
         """Start a process in the background, unless there are enough, or one has just failed to start."""
         with self._lock:
             if self._stopping or self._count >= self._most or time.monotonic() < self._failed + _PAUSE:
                 return
-            if len(self._starters) >= max(1, self._wanted):  # all who wait for one will get one
+            if len(self._starters) >= max(ahead, self._wanted):  # all who wait for one will get one
                 return
             starter = threading.Thread(target=self._start, name="worker-start", daemon=True)
             try:

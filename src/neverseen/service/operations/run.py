@@ -242,7 +242,7 @@ def serve(
     try:
         service.start()  # what is wrong with the store is told in a sentence, before there is a server
         if not server.should_exit:
-            service.readers.prepare()
+            service.readers.prepare_all()
             gc.collect()
             gc.freeze()  # to look for cycles among all that was imported would hold everybody up for 0.2 s, each time
             with suppress(KeyboardInterrupt):
