@@ -120,8 +120,10 @@ def load(folder: Path, log: Path, seed: int) -> None:
             elif step == "forget_class":
                 made.forget_class(label)
                 held -= chosen
+            elif step == "fold":
+                sums_module.fold(made._open_parts(), made._exact())
             else:
-                getattr(made, "_fold" if step == "fold" else step)()
+                getattr(made, step)()
             note("end")
 
 

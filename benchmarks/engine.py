@@ -5,371 +5,153 @@ One run, one machine, the same samples for all. The model learns class-clustered
 
 exact
     this library: membership check, exact sums, certified solve, correctly rounded weights;
+label
+    the same, but until the label of one sample is proved, before there are new weights;
 recursion
-    the paper's update of (T, W) in float64, its products associated in the cheapest order;
+    the paper's update of (T, W) in float64, its products in the cheapest order, in NumPy and in PyTorch: the faster
+    one counts;
 recursion, as written
     the same formulas multiplied out from left to right;
 refit
     scikit-learn's `RidgeClassifier`, fitted again on what is left (which needs the retained data).
 
-and the full solve from the sums is set beside SciPy's float64 Cholesky solve. Times are medians, ratios are medians
-of the ratios of neighbouring measurements. Memory is the peak above the samples themselves, in units of d x d
-float64 matrices: sums, factors and all temporaries. Errors are the largest against the exact solution, relative to
-the largest weight; "differ" counts weights that are not, bit for bit, those of the same method trained anew without
-the forgotten samples.
+and the full solve from the sums is set beside SciPy's float64 Cholesky solve. Each method runs hot in a process of its
+own, and the processes take turns for several rounds. Times are medians of all rounds. A ratio is the median, over the
+rounds, of the ratio of the medians in a round. The mean of singles is over many requests of one sample, with all that
+has to be renewed now and then.
+
+With ``--features FILE`` samples are real features, such as those that ``python -m benchmarks.cifar`` stores, and go
+through the public classifier: reading, quantising, projecting and hashing are part of its time, and not of the
+recursion's.
+
+Memory is the peak above the samples themselves, in units of d x d float64 matrices: sums, factors and all temporaries.
+Errors are the largest against the exact solution, relative to the largest weight; "differ" counts weights that are not,
+bit for bit, those of the same method trained anew without the forgotten samples.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
+import importlib.util
+import json
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy.linalg
-from sklearn.linear_model import RidgeClassifier
-
+from benchmarks.engine_methods import GAMMA
 from benchmarks.provenance import provenance, write_json
-from neverseen.encoding import Identity
-from neverseen.engine.solver import Solution, solve
-from neverseen.hardware import Hardware, choose
-from neverseen.holdings import FORGET, LEARN, Change
-from neverseen.labels import LabelIndex
-from neverseen.model.configuration import Configuration
-from neverseen.model.exact import ExactModel
-from neverseen.proof.keys import Key
+from neverseen.hardware import choose
 
-REQUESTS = {1: 9, 20: 7, 400: 3}  # samples a request -> requests measured
-GAMMA = 2**16
-REST = 0.05
-"""Seconds before each call that is timed. Threads of OpenBLAS go on spinning for 2**26 cycles when their work is done,
-and who uses PyTorch next would be charged for it. A longer rest would be charged to those that allocate much."""
-
-Array = Any  # of the others: NumPy's or PyTorch's
-Pair = tuple[Array, Array]
+REQUESTS = {1: 9, 20: 9, 400: 4}  # samples a request -> requests measured
+MEMORY = ("exact", "recursion", "recursion, as written", "refit")
 
 
-def class_clustered_codes(samples: int, size: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return int8 codes like those of a random projection of real features, and labels."""
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, classes, samples)
-    hidden = 0.5 * rng.normal(size=(classes, 256))[labels] + rng.normal(size=(samples, 256))
-    projected = hidden @ rng.choice([-1.0, 1.0], size=(256, size))
-    return np.clip(np.maximum(projected, 0) * (18 / np.sqrt(256 * 1.25)), 0, 127).astype(np.int8), labels
+class Rounds:
+    """Measurements of one size: by method, by what was measured, a list for each round."""
+
+    def __init__(self, options: argparse.Namespace, size: int) -> None:
+        self._options, self._size = options, size
+        self.found: dict[str, dict[str, list[list[float]]]] = {}
+
+    def process(self, of: str) -> dict[str, Any]:
+        """Return what a process of its own measures."""
+        options = self._options
+        command = [sys.executable, "-m", "benchmarks.engine_methods", "--of", of, "--size", str(self._size)]
+        for name in ("samples", "classes", "seed", "hardware", "singles"):
+            command += [f"--{name}", str(getattr(options, name))]
+        command += ["--repeats", json.dumps(options.requests)]
+        if options.features is not None:
+            command += ["--features", str(options.features)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def measure(self, of: str) -> None:
+        """Add a round of one method."""
+        for what, spent in self.process(of).items():
+            self.found.setdefault(of, {}).setdefault(what, []).append(spent)
+
+    def median(self, of: str, what: str, turn: int | None = None) -> float:
+        """Return a median, over one round or all."""
+        rounds = self.found[of][what]
+        return statistics.median([second for spent in (rounds if turn is None else [rounds[turn]]) for second in spent])
+
+    def times(self, exact: tuple[str, str], others: dict[str, list[tuple[str, str]]]) -> dict[str, Any]:
+        """Return medians in milliseconds, and ratios to others; of several settings of another, the fastest counts."""
+        ms, ratios = {"exact": 1e3 * self.median(*exact)}, {}
+        for name, settings in others.items():
+            there = [setting for setting in settings if setting[1] in self.found.get(setting[0], {})]
+            if not there:
+                continue
+            ms[name] = 1e3 * min(self.median(*setting) for setting in there)
+            turns = range(min(len(self.found[of][what]) for of, what in (exact, *there)))
+            ratios[name] = statistics.median(
+                self.median(*exact, turn) / min(self.median(*setting, turn) for setting in there) for turn in turns
+            )
+        return {"ms": ms, "exact / other": ratios}
 
 
-def recursion(T: Array, W: Array, F: Array, Y: Array) -> Pair:
-    """Algorithm 1 of the paper in the cheapest order: no product larger than (d, d) by (d, k)."""
-    TF = T @ F.T  # (d, k)
-    inner = _eye(len(F), T) - F @ TF  # (k, k)
-    T = T + TF @ _linalg(T).solve(inner, TF.T)  # (d, d)
-    return T, W + (T @ F.T) @ (F @ W - Y)  # (d, C)
-
-
-def recursion_as_written(T: Array, W: Array, F: Array, Y: Array) -> Pair:
-    """Algorithm 1 of the paper, multiplied out from left to right."""
-    T = T + T @ F.T @ _linalg(T).inv(_eye(len(F), T) - F @ T @ F.T) @ F @ T
-    return T, (_eye(len(T), T) + T @ F.T @ F) @ W - T @ F.T @ Y
-
-
-def _linalg(array: Array) -> Any:
-    if isinstance(array, np.ndarray):
-        return np.linalg
-    import torch
-
-    return torch.linalg
-
-
-def _eye(size: int, like: Array) -> Array:
-    if isinstance(like, np.ndarray):
-        return np.eye(size)
-    import torch
-
-    return torch.eye(size, dtype=like.dtype, device=like.device)
-
-
-class Clock:
-    """Wall time of calls on CPU or GPU."""
-
-    def __init__(self, hardware: Hardware) -> None:
-        self._wait: Callable[[], None] = _synchronize if hardware.name == "cuda" else lambda: None
-
-    def seconds(self, call: Callable[[], Any]) -> float:
-        """Return how long a call takes."""
-        self._wait()
-        time.sleep(REST)
-        began = time.perf_counter()
-        call()
-        self._wait()
-        return time.perf_counter() - began
-
-
-def _synchronize() -> None:
-    import torch
-
-    torch.cuda.synchronize()
-
-
-class Bench:
-    """The same samples in an exact model and in plain float64 arrays."""
-
-    def __init__(self, samples: int, size: int, classes: int, seed: int, hardware: Hardware) -> None:
-        self.hardware, self.clock = hardware, Clock(hardware)
-        self.codes, self.labels = class_clustered_codes(samples, size, classes, seed)
-        self.size, self.classes = size, classes
-        self.features: Array = hardware.float64(hardware.array(self.codes))  # (n, d)
-        self.targets: Array = hardware.array(np.eye(classes)[self.labels])  # (n, C)
-        self.model = self.exact_model(slice(None))
-        self.gone = 0
-
-    def exact_model(self, rows: slice) -> ExactModel:
-        """Return a model that has learned some rows."""
-        configuration = Configuration(Identity(), GAMMA, 40)
-        model = ExactModel.in_memory(configuration, self.size, Key(bytes(32)), self.hardware)
-        model.apply(Change(LEARN, self.codes[rows], LabelIndex(self.labels[rows].tolist())))
-        return model
-
-    def float_system(self, rows: slice) -> Pair:
-        """Return ``F'F + gamma I`` and ``F'Y`` in float64."""
-        features = self.features[rows]
-        return features.T @ features + GAMMA * _eye(self.size, features), features.T @ self.targets[rows]
-
-    def float_model(self, rows: slice) -> Pair:
-        """Return T and W in closed form."""
-        matrix, cross = self.float_system(rows)
-        T = _linalg(matrix).inv(matrix)
-        return (T + T.T) / 2, _linalg(matrix).solve(matrix, cross)
-
-    def next_request(self, count: int) -> slice:
-        """Return the next samples to forget."""
-        request = slice(self.gone, self.gone + count)
-        self.gone += count
-        return request
-
-    def exact_forget(self, request: slice) -> np.ndarray:
-        """Forget, and have the new weights."""
-        self.model.apply(Change(FORGET, self.codes[request], LabelIndex(self.labels[request].tolist())))
-        return self.model.weights()
-
-    def full_solve(self) -> Solution:
-        """Solve from the sums, with no hint."""
-        sums = self.model.statistics
-        return solve(sums.gram, sums.cross_here(), GAMMA, hardware=self.hardware)
-
-    def refit(self) -> np.ndarray:
-        """Return the coefficients of scikit-learn's classifier fitted on what is left."""
-        features = self.hardware.numpy(self.features)[self.gone :]
-        ridge = RidgeClassifier(alpha=GAMMA, fit_intercept=False).fit(features, self.labels[self.gone :])
-        return np.asarray(ridge.coef_.T)
-
-
-def cholesky_solve(matrix: Array, cross: Array, hardware: Hardware) -> Array:
-    """SciPy's (on a GPU: PyTorch's) float64 Cholesky solve."""
-    if hardware.name == "cuda":
-        import torch
-
-        return torch.cholesky_solve(cross, torch.linalg.cholesky(matrix))
-    return scipy.linalg.cho_solve(
-        scipy.linalg.cho_factor(matrix, lower=True, check_finite=False), cross, check_finite=False
-    )
-
-
-def measure_times(bench: Bench, repeats: dict[int, int]) -> dict[str, Any]:
-    """Return medians in milliseconds and ratios of neighbouring measurements."""
-    clock, rest = bench.clock, slice(None)
-    matrix, cross = bench.float_system(rest)
-    bench.full_solve()
-    cholesky_solve(matrix, cross, bench.hardware)
-    floats = partial(cholesky_solve, matrix, cross, bench.hardware)
-    pairs = [(clock.seconds(bench.full_solve), clock.seconds(floats)) for _ in range(5)]
-    times: dict[str, Any] = {
-        "full solve": _summary({"exact": [p[0] for p in pairs], "Cholesky": [p[1] for p in pairs]})
-    }
-    del matrix, cross, floats
-    T, W = written = bench.float_model(rest)
-    bench.model.weights()
-    refits = []
-    for count, number in repeats.items():
-        spent: dict[str, list[float]] = {"exact": [], "recursion": [], "recursion, as written": []}
-        for turn in range(number + 1):
-            request = bench.next_request(count)
-            F, Y = bench.features[request], bench.targets[request]
-            exact = clock.seconds(partial(bench.exact_forget, request))
-            fast = clock.seconds(partial(recursion, T, W, F, Y))
-            literal = clock.seconds(partial(recursion_as_written, *written, F, Y))
-            (T, W), written = recursion(T, W, F, Y), recursion_as_written(*written, F, Y)
-            if turn:  # the first is a warm-up
-                for name, value in zip(spent, (exact, fast, literal), strict=True):
-                    spent[name].append(value)
-        refits.append(clock.seconds(bench.refit))
-        times[f"forget {count}"] = _summary(spent)
-    times["refit"] = {"ms": {"refit": statistics.median(refits) * 1e3}}
-    times["errors"] = measure_errors(bench, {"recursion": W, "recursion, as written": written[1]})
-    return times
-
-
-def _summary(spent: dict[str, list[float]]) -> dict[str, Any]:
-    first = next(iter(spent.values()))
-    ratios = {
-        name: statistics.median(a / b for a, b in zip(first, values, strict=True))
-        for name, values in list(spent.items())[1:]
-    }
-    return {"ms": {name: statistics.median(values) * 1e3 for name, values in spent.items()}, "exact / other": ratios}
-
-
-def measure_errors(bench: Bench, recursive: dict[str, Array]) -> dict[str, Any]:
-    """Return each method's largest relative error after all requests, and how many weights differ from retraining."""
-    hardware, rest = bench.hardware, slice(bench.gone, None)
-    sums = bench.model.statistics
-    exact = bench.full_solve()
-    wanted = _nearest_floats(exact)
-    scratch = bench.exact_model(rest).weights()
-    refitted = _nearest_floats(
-        solve(
-            sums.gram,
-            hardware.array(2 * sums.cross() - sums.cross().sum(axis=1, keepdims=True)),  # its targets are +1 and -1
-            GAMMA,
-            hardware=hardware,
-        )
-    )
-    refit = bench.refit()
-    again = hardware.numpy(bench.float_model(rest)[1])
-    return {
-        "exact": {
-            "error": _relative(np.ldexp(bench.model.weights().astype(np.float64), -40), wanted),
-            "differ": int((bench.model.weights() != scratch).sum()),
-        },
-        **{
-            name: {"error": _relative(found, wanted), "differ": int((found != again).sum())}
-            for name, found in ((name, hardware.numpy(W)) for name, W in recursive.items())
-        },
-        "refit": {"error": _relative(refit, refitted), "differ": None},
-        "weights": int(wanted.size),
-    }
-
-
-def _nearest_floats(solution: Solution) -> np.ndarray:
-    """Return the exact weights to float64 precision: the approximation behind the rounding is good to 2**-66."""
-    total = np.zeros(solution.weights.shape)
-    for k, limb in reversed(list(enumerate(solution.values.limbs))):
-        total += np.ldexp(solution.values.hardware.numpy(limb).astype(np.float64), -22 * k)
-    return total
-
-
-def _relative(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
-
-
-def measure_memory(options: argparse.Namespace, size: int) -> dict[str, float]:
-    """Return peaks above the samples, in d x d float64 matrices, each method in a process of its own."""
-    peaks = {}
-    for method in ("exact", "recursion", "recursion, as written", "refit"):
-        command = [sys.executable, "-m", "benchmarks.engine", "--memory-of", method, "--sizes", str(size)]
-        command += [
-            "--samples",
-            str(options.samples),
-            "--classes",
-            str(options.classes),
-            "--hardware",
-            options.hardware,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks[method] = float(done.stdout)
-    return peaks
-
-
-def peak_memory(bench: Bench, method: str) -> float:
-    """Return the peak of one method for learning all sums, a full solve and a request of 400."""
-    rest = slice(bench.gone, None)
-    request = slice(bench.gone, bench.gone + 400)
-    F, Y = bench.features[request], bench.targets[request]
-
-    def exact() -> None:
-        bench.model = bench.exact_model(rest)
-        bench.model.weights()
-        bench.exact_forget(request)
-
-    def floats() -> None:
-        recursion(*bench.float_model(rest), F, Y)
-
-    def written() -> None:
-        recursion_as_written(*bench.float_model(rest), F, Y)
-
-    bench.model.discard_hints()
-    del bench.model
-    calls = {"exact": exact, "recursion": floats, "recursion, as written": written, "refit": bench.refit}
-    return round(_peak(calls[method], bench.hardware) / (8 * bench.size**2), 2)
-
-
-def _peak(call: Callable[[], Any], hardware: Hardware) -> int:
-    """Return by how many bytes memory peaks above its level before a call."""
-    gc.collect()
-    if hardware.name == "cuda":
-        import torch
-
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        return int(torch.cuda.max_memory_allocated() - before)
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: start the high-water mark anew
-    before = _status("VmRSS")
-    call()
-    return _status("VmHWM") - before
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+def measured(options: argparse.Namespace, size: int) -> dict[str, Any]:
+    """Return all about one size, as JSON values."""
+    rounds = Rounds(options, size)
+    recursions = ["recursion"] if options.hardware != "cuda" else []
+    if importlib.util.find_spec("torch") is not None:
+        recursions.append("recursion in PyTorch")
+    written = "recursion in PyTorch, as written" if options.hardware == "cuda" else "recursion, as written"
+    for turn in range(options.rounds):
+        for of in ("exact", *recursions, "solve", *([written, "refit"] if turn == 0 else [])):
+            print(f"\rd = {size}, round {turn + 1} of {options.rounds}: {of:30}", end="", file=sys.stderr, flush=True)
+            rounds.measure(of)
+    print(file=sys.stderr)
+    times: dict[str, Any] = {"full solve": rounds.times(("solve", "full solve"), {"Cholesky": [("solve", "Cholesky")]})}
+    for count in options.requests:
+        name = f"forget {count}"
+        others = {
+            "recursion": [(of, name) for of in recursions],
+            "recursion, as written": [(written, name)],
+            "refit": [("refit", "refit")],
+        }
+        times[name] = rounds.times(("exact", name), others)
+        times[f"label {count}"] = rounds.times(("exact", f"label {count}"), {"recursion": others["recursion"]})
+    if options.singles:
+        name = "mean of singles"
+        times[name] = rounds.times(("exact", name), {"recursion": [(of, name) for of in recursions]})
+    found: dict[str, Any] = {"times": times}
+    if options.features is None and not options.short:
+        found["errors"] = rounds.process("differences")
+        found["memory"] = {method: rounds.process(f"memory of {method}")["memory"] for method in MEMORY}
+    return found
 
 
 def report(results: dict[str, Any]) -> str:
     """Return the results as tables for a terminal."""
-    lines = []
+    lines, settings = [], results["settings"]
     for size, found in results["sizes"].items():
-        settings = results["settings"]
         lines.append(
             f"d = {size}, {settings['classes']} classes, {settings['samples']} samples, {settings['hardware']}"
+            + (f", {settings['features']}" if settings["features"] else "")
         )
-        heads = {
-            "exact": 10,
-            "recursion": 12,
-            "ratio": 7,
-            "as written": 13,
-            "ratio ": 7,
-            "Cholesky": 11,
-            " ratio": 7,
-            "refit": 10,
-        }
-        lines.append(" " * 16 + "".join(f"{head.strip():>{wide}}" for head, wide in heads.items()))
+        others = ("recursion", "recursion, as written", "Cholesky", "refit")
+        lines.append(" " * 18 + f"{'exact':>12}" + "".join(f"{name.partition(', ')[2] or name:>20}" for name in others))
         for name, row in found["times"].items():
-            if name in ("refit", "errors"):
-                continue
-            ms, ratio = row["ms"], row["exact / other"]
-            line = f"  {name:14}{ms['exact']:>7.1f} ms"
-            for other in ("recursion", "recursion, as written", "Cholesky"):
-                wide = {"recursion": 9, "recursion, as written": 10, "Cholesky": 8}[other]
-                line += f"{ms[other]:>{wide}.1f} ms{ratio[other]:>7.2f}" if other in ms else " " * (wide + 10)
-            line += f"{found['times']['refit']['ms']['refit']:>7.0f} ms" if name.startswith("forget") else ""
-            lines.append(line)
-        memory, errors = found["memory"], found["times"]["errors"]
-        lines.append("  memory, d x d matrices: " + ", ".join(f"{name} {value:.1f}" for name, value in memory.items()))
-        lines.append(
-            "  largest relative error: "
-            + ", ".join(
-                f"{name} {errors[name]['error']:.0e}"
-                for name in ("exact", "recursion", "recursion, as written", "refit")
+            cells = [
+                f"{row['ms'][other]:>9.1f} ms {row['exact / other'][other]:>7.2f}" if other in row["ms"] else " " * 20
+                for other in others
+            ]
+            lines.append(f"  {name:16}{row['ms']['exact']:>9.2f} ms" + "".join(cells))
+        if "memory" in found:
+            memory = ", ".join(f"{name} {value:.1f}" for name, value in found["memory"].items())
+            lines.append(f"  memory, d x d matrices: {memory}")
+        if "errors" in found:
+            errors = found["errors"]
+            lines.append(
+                "  largest relative error: "
+                + ", ".join(f"{name} {errors[name]['error']:.0e}" for name in MEMORY)
+                + f"; weights that differ from retraining: exact {errors['exact']['differ']}, "
+                f"recursion {errors['recursion']['differ']} of {errors['weights']}"
             )
-            + f"; weights that differ from retraining: exact {errors['exact']['differ']}, "
-            f"recursion {errors['recursion']['differ']} of {errors['weights']}"
-        )
     return "\n".join(lines)
 
 
@@ -381,26 +163,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hardware", default="auto")
-    parser.add_argument(
-        "--repeats", type=int, nargs=3, default=list(REQUESTS.values()), help="requests of 1, 20 and 400"
-    )
-    parser.add_argument("--memory-of", metavar="METHOD", help=argparse.SUPPRESS)
+    parser.add_argument("--features", type=Path, metavar="FILE", help="an .npz file with train and train_labels")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each method (%(default)s)")
+    parser.add_argument("--singles", type=int, default=300, help="requests of one sample to average (%(default)s)")
+    parser.add_argument("--requests", type=json.loads, default=REQUESTS, help='as {"1": 9, "20": 9, "400": 4}')
+    parser.add_argument("--short", action="store_true", help="leave out errors and memory")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     options = parser.parse_args(arguments)
-    hardware = choose(options.hardware)
-    if options.memory_of:
-        print(peak_memory(Bench(options.samples, options.sizes[0], options.classes, 0, hardware), options.memory_of))
-        return
-    repeats = dict(zip(REQUESTS, options.repeats, strict=True))
-    results = provenance(
-        "engine", options.seed, classes=options.classes, samples=options.samples, gamma=GAMMA, hardware=hardware.name
-    )
-    results["sizes"] = {}
-    for size in options.sizes:
-        bench = Bench(options.samples, size, options.classes, options.seed, hardware)
-        times = measure_times(bench, repeats)
-        del bench
-        results["sizes"][size] = {"times": times, "memory": measure_memory(options, size)}
+    options.hardware = choose(options.hardware).name
+    features = None if options.features is None else options.features.name
+    settings = {name: getattr(options, name) for name in ("classes", "samples", "hardware", "rounds", "singles")}
+    results = provenance("engine", options.seed, gamma=GAMMA, features=features, **settings)
+    results["sizes"] = {size: measured(options, size) for size in options.sizes}
     print(report(results))
     if options.json:
         write_json(options.json, results)

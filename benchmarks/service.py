@@ -5,6 +5,9 @@ A real service, ``neverseen serve`` in a process of its own on loopback, and cli
 predictions
     predictions a second and their latency, by the number of connections and the samples of a request: while nothing
     else happens, and while others forget one sample after the other.
+bare
+    predictions a second on one connection, beside a bare FastAPI route around a float32 product of the same size
+    (`benchmarks.service_bare`), in turn. The ratio is the median of the ratios: above 1, the service is faster.
 forgets
     requests of one receipt each, acknowledged durable, a second.
 fragments
@@ -26,15 +29,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 
+from benchmarks import service_bare
 from benchmarks.provenance import provenance, write_json
 from benchmarks.service_http import load, prepare, request_bytes, until_published
 from benchmarks.service_process import Samples, Served
@@ -47,8 +53,15 @@ _SENT_APART = 500  # samples in one request, where what is measured is something
 class Bench:
     """A service that holds some samples, a client that prepares things, and processes that send what is measured."""
 
-    def __init__(self, served: Served, samples: Samples, client: Client, senders: ProcessPoolExecutor) -> None:
-        self.served, self.samples, self.client, self.senders = served, samples, client, senders
+    def __init__(
+        self,
+        served: Served,
+        samples: Samples,
+        client: Client,
+        senders: ProcessPoolExecutor,
+        barrier: Callable[[], Barrier],
+    ) -> None:
+        self.served, self.samples, self.client, self.senders, self.barrier = served, samples, client, senders, barrier
         self._made = 0
 
     def learn(self, count: int) -> list[bytes]:
@@ -95,8 +108,9 @@ def predictions(bench: Bench, options: argparse.Namespace) -> Iterator[dict[str,
         alone = bench.senders.submit(load, port, questions, connections, seconds, True).result()
         forgets = bench.forgets(bench.learn(options.forgets))
         before = bench.client.model().version
-        asking = bench.senders.submit(load, port, questions, connections, seconds, True)
-        changing = bench.senders.submit(load, port, forgets, options.forget_connections, seconds)
+        together = bench.barrier()
+        asking = bench.senders.submit(load, port, questions, connections, seconds, True, together)
+        changing = bench.senders.submit(load, port, forgets, options.forget_connections, seconds, False, together)
         asked, changed = asking.result(), changing.result()
         # Only while both were at it: the forgets may have run out.
         begin, end = max(asked["began"][0], changed["began"][0]), min(asked["ended"][-1], changed["ended"][-1])
@@ -108,6 +122,19 @@ def predictions(bench: Bench, options: argparse.Namespace) -> Iterator[dict[str,
             "forgets_a_second": _rates(changed, 1, begin, end)["a_second"],
             "versions_published": bench.client.model().version - before,
         }
+
+
+def bare(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    """Return predictions a second of the service and of a bare route, in turn."""
+    found: dict[str, list[float]] = {"service": [], "bare": []}
+    questions = bench.questions(32, 1)
+    with service_bare.served(options.features, options.size, options.classes) as port:
+        for _ in range(options.repeats):
+            for name, where in (("service", bench.served.port), ("bare", port)):
+                spent = bench.senders.submit(load, where, questions, 1, options.seconds, True).result()
+                found[name].append(_rates(spent, 1)["a_second"])
+    ratio = statistics.median(ours / theirs for ours, theirs in zip(*found.values(), strict=True))
+    return {name: statistics.median(rates) for name, rates in found.items()} | {"ratio": ratio}
 
 
 def forgets(bench: Bench, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -207,6 +234,10 @@ def report(results: dict[str, Any]) -> Iterator[str]:
             f"{_ms(alone['p50'])}{_ms(alone['p99'])}{busy['a_second']:21,.0f}{_ms(busy['p50'])}{_ms(busy['p99'])}"
             f"{row['forgets_a_second']:12,.0f}"
         )
+    if "bare" in results:
+        row = results["bare"]
+        rates = f"{row['service']:,.0f} a second, a bare route {row['bare']:,.0f}"
+        yield f"predictions on one connection: {rates}, ratio {row['ratio']:.2f}"
     if "forgets" in results:
         yield "forgets, acknowledged durable   a second      p50      p99"
     for row in results.get("forgets", ()):
@@ -237,19 +268,20 @@ def _bench(folder: Path, samples: Samples, options: argparse.Namespace) -> Itera
     spawn = multiprocessing.get_context("spawn")  # what sends holds nothing that it does not need
     with (
         ProcessPoolExecutor(2, mp_context=spawn) as senders,
+        spawn.Manager() as shared,
         Served(folder, options.size, samples, **_policy(options)) as served,
         Client(served.url, served.token, timeout=120) as client,
     ):
         for started in [senders.submit(prepare) for _ in range(2)]:
             started.result()
-        bench = Bench(served, samples, client, senders)
+        bench = Bench(served, samples, client, senders, partial(shared.Barrier, 2, timeout=60))
         bench.learn(options.samples)
         yield bench
 
 
 def _measure(options: argparse.Namespace, results: dict[str, Any]) -> None:
     samples = Samples(options.features, options.classes, options.seed)
-    parts = {"predictions": predictions, "forgets": forgets, "fragments": fragments}
+    parts = {"predictions": predictions, "bare": bare, "forgets": forgets, "fragments": fragments}
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="neverseen-benchmark-") as place:
         folder = Path(place)
         chosen = [name for name in parts if name in options.parts]
@@ -274,7 +306,7 @@ def _load(words: str) -> tuple[int, int]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write the JSON file if asked to."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="*", default=["predictions", "forgets", "fragments"])
+    parser.add_argument("--parts", nargs="*", default=["predictions", "bare", "forgets", "fragments"])
     parser.add_argument("--size", type=int, default=2048, help="codes of the random projection (d)")
     parser.add_argument("--features", type=int, default=512)
     parser.add_argument("--classes", type=int, default=100)

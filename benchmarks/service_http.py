@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Barrier
 from typing import Any
 
 _END = b"\r\n\r\n"
@@ -126,16 +127,23 @@ async def exchange(
 
 
 def load(
-    port: int, requests: Sequence[bytes], connections: int, seconds: float, repeat: bool = False
+    port: int,
+    requests: Sequence[bytes],
+    connections: int,
+    seconds: float,
+    repeat: bool = False,
+    together: Barrier | None = None,
 ) -> dict[str, list[float]]:
     """Send requests for some seconds, or until there are no more; return when each began and ended.
 
-    An answer that is an error ends it: the figures would mean nothing.
+    Loads with one barrier begin together. An answer that is an error ends it: the figures would mean nothing.
     """
 
     async def run() -> list[Answer]:
         opened = await connect(port, connections)
         await exchange(opened[:1], requests[:1] if repeat else [])  # the first call prepares
+        if together is not None:
+            together.wait()
         found = await exchange(opened, _again(requests) if repeat else requests, seconds)
         for connection in opened:
             connection.close()

@@ -19,8 +19,8 @@ import numpy as np
 
 from neverseen import AnalyticClassifier, ForgettingModel, RandomProjection, store
 from neverseen.backbones import Precomputed
-from neverseen.service.edge.access import KeyFile
 from neverseen.service.operations.settings import NAME, service_folder
+from neverseen.service.reception.access import KeyFile
 
 GAMMA = 2**13
 _UNLIMITED = {  # the benchmark asks for more than one client may
@@ -60,6 +60,13 @@ class Samples:
         return {"features": self.row(name), "label": self.label(name), "id": name}
 
 
+def free_port() -> int:
+    """Return a port on loopback that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
 class Served:
     """A store in a folder, and the service before it, which can be killed and started again; a context manager.
 
@@ -84,8 +91,7 @@ class Served:
         self.settings = _UNLIMITED | settings
         lines = [f"{name} = {value!r}" for name, value in self.settings.items()]
         (place / NAME).write_text("\n".join(lines) + "\n", "utf-8")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = folder / "service.log"
         self._process: subprocess.Popen[bytes] | None = None

@@ -41,8 +41,8 @@ from benchmarks import siege_service
 from benchmarks.provenance import provenance, write_json
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Precomputed
-from neverseen.service.edge.access import KeyFile
 from neverseen.service.operations.settings import NAME, service_folder
+from neverseen.service.reception.access import KeyFile
 
 SPAWNING = multiprocessing.get_context("spawn")
 PERIOD = 0.02

@@ -66,7 +66,7 @@ def operations(folder: Path, size: int, options: argparse.Namespace) -> dict[str
                 if verb == "forget":  # it comes back, under new receipts, so that the store fills
                     engine.learn(rows[part], labels[part])
                     made.learn(rows[part], labels[part])
-        made._fold()
+        made.scrub()
         result = {"size": size, "samples": place, "classes": options.classes, "features": width, "verbs": {}}
         for verb, found in times.items():
             middle = {name: statistics.median(values) for name, values in found.items()}

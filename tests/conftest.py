@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # not all of the tests need what databases need
     from tests.postgresql import Server
     from tests.service.test_console import Running
 
+collect_ignore_glob = [
+    "*/sitecustomize.py"
+]  # of the processes that tests start; two of one name cannot be imported here
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # for tests that import ONNX Runtime themselves
 settings.register_profile(
     "neverseen", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

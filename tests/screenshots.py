@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from neverseen.backbones import Precomputed
 from neverseen.service.operations.settings import service_folder
 from tests import chromium
 from tests.service.test_console import Running, call, go, opened, running
+from tests.waiting import pause
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -52,7 +52,7 @@ def used(service: Running, features: np.ndarray, labels: np.ndarray) -> list[str
         ]
         receipts += call(service, "POST", "/v1/samples", {"samples": samples})["receipts"]
         call(service, "POST", "/v1/publish")
-        time.sleep(1.2)  # so that the points of the charts lie apart
+        pause(1.2)  # so that the points of the charts lie apart
         for sample in features[-5:]:
             call(service, "POST", "/v1/predict", {"samples": [{"features": sample.tolist()}]})
         if start % 180 == 120:
@@ -98,7 +98,7 @@ def pictures(service: Running, browser: Browser, sample: np.ndarray, receipts: l
 
 def shot(page: Page, name: str, whole: bool = False) -> None:
     """Take one picture."""
-    page.wait_for_timeout(300)
+    pause(0.3)  # until it has stopped moving
     picture = Image.open(io.BytesIO(page.screenshot(full_page=whole))).convert("RGB")
     few = picture.quantize(128, dither=Image.Dither.NONE)  # a quarter of the bytes, and no difference to see
     few.save(PLACE / f"console-{name}.png", optimize=True)

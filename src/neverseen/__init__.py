@@ -1,7 +1,7 @@
 """Exact forgetting for classifiers on pre-trained features.
 
-Learn a stream of samples; forget any of them, or a whole class, on request. The model left is bit for bit the one that
-never saw them.
+Learn a stream of samples; forget any of them, or a whole class, on request. Afterwards the model is bit for bit the one
+that never saw them.
 """
 
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from neverseen.errors import (
     NeverseenError,
     NotLearnedError,
     NotPublishedError,
+    NotTrackedError,
     ReceiptRejectedError,
     StoreDamagedError,
     StoreLockedError,
@@ -62,6 +63,7 @@ __all__ = [
     "NeverseenError",
     "NotLearnedError",
     "NotPublishedError",
+    "NotTrackedError",
     "RandomProjection",
     "ReceiptRejectedError",
     "StoreDamagedError",
@@ -70,8 +72,8 @@ __all__ = [
     "__version__",
 ]
 
-# What needs SciPy or scikit-learn is imported when it is first asked for: they take a second, and errors, the client
-# and a command's help do without. Type checkers see plain imports, and so know every name, and no others.
+# Importing SciPy and scikit-learn takes a second. Errors, the client and a command's help do not need them, so names
+# that do are imported on first use. Type checkers see plain imports: they know every name, and no others.
 _LATE = {
     "AnalyticClassifier": "model.classifier",
     "Encoder": "encoding",
@@ -89,7 +91,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Return a name that is not here yet, and keep it."""
+        """Import a name on its first use, and keep it."""
         from importlib import import_module
 
         if name in _ROOMS:
@@ -100,5 +102,5 @@ else:
         return found
 
     def __dir__() -> list[str]:
-        """Return all names, those that are not here yet too."""
+        """Return all names, including those that are not imported yet."""
         return sorted({*globals(), *_LATE, *_ROOMS})

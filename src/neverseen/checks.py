@@ -4,7 +4,7 @@ Each check has a name. It stops at the first fault, with a `CheckFailedError` th
 
     from neverseen.checks import check_encoder, yield_checks
 
-    check_encoder(MyEncoder())                                   # all of them, one after the other
+    check_encoder(MyEncoder())                                   # all checks, one after the other
 
     @pytest.mark.parametrize("check", yield_checks(MyEncoder()), ids=str)
     def test_my_encoder(check):                                  # or each as a test of its own
@@ -47,13 +47,13 @@ Run = Callable[..., None]
 
 @dataclass(frozen=True)
 class Check:
-    """One check of one thing: call it to run it."""
+    """One check of one thing. Call it to run it."""
 
     run: Run
     given: tuple[Any, ...]
 
     def __call__(self) -> None:
-        """Run the check; raise `CheckFailedError` if the thing does not pass."""
+        """Run the check; raise `CheckFailedError` if it fails."""
         try:
             self.run(*self.given)
         except CheckFailedError as error:
@@ -177,7 +177,7 @@ def _saved_and_made_again(encoder: Encoder) -> None:
     again = encoder_of(json.loads(canonical_json(encoder.configuration())), encoder.array())
     quantised, hardware = _numbers(5, _width(encoder)).astype(np.int8), choose("numpy")
     _demand(again.digest() == encoder.digest(), "from_configuration must make an encoder of the same digest")
-    _same(again.expand(quantised, hardware), encoder.expand(quantised, hardware), "made again, its codes differ")
+    _same(again.expand(quantised, hardware), encoder.expand(quantised, hardware), "from_configuration changes codes")
 
 
 def _an_altered_array_is_noticed(encoder: Encoder) -> None:
@@ -210,7 +210,7 @@ def _samples_of(backbone: Backbone) -> list[Any]:
             return list(_numbers(4, backbone.n_features).astype(np.float32))
         case "texts":
             return ["a text", "another, which is longer", "Ελληνικά", ""]
-    raise CheckFailedError("give samples: which ones the backbone takes is not known")
+    raise CheckFailedError("give samples: the backbone does not say which kind it takes")
 
 
 def _features_are_finite_rows(backbone: Backbone, samples: list[Any]) -> None:
@@ -233,7 +233,7 @@ def _the_digest_is_stable(backbone: Backbone, samples: list[Any]) -> None:
     before = backbone.digest()
     _demand(re.fullmatch("[0-9a-f]{64}", before), f"digest must be a SHA-256 in hex; got {before!r}")
     extracted(backbone, samples)
-    _demand(backbone.digest() == before, "digest must not change when features are extracted")
+    _demand(backbone.digest() == before, "extract must not change the digest")
 
 
 def _optional_attributes_are_usable(backbone: Backbone, samples: list[Any]) -> None:
@@ -247,12 +247,12 @@ def _optional_attributes_are_usable(backbone: Backbone, samples: list[Any]) -> N
 
 def _a_cache_loses_what_it_must(backbone: Backbone, samples: list[Any]) -> None:
     if isinstance(backbone, FeatureCache):
-        wanted, prints = extracted(backbone, samples), [fingerprint(sample) for sample in samples]
+        wanted, fingerprints = extracted(backbone, samples), [fingerprint(sample) for sample in samples]
         false = np.where(wanted == 0, 1, 0).astype(np.float32)  # tells what is remembered from what is extracted
         _demand(getattr(backbone, "__len__", int)() == 0, "give an empty cache; remember=False must keep nothing")
-        backbone.remember(prints, false)
+        backbone.remember(fingerprints, false)
         _same(extracted(backbone, samples), false, "it must give the features that it was told to remember")
-        backbone.discard(prints[:1])
+        backbone.discard(fingerprints[:1])
         false[0] = wanted[0]
         _same(extracted(backbone, samples), false, "discard must drop the features of these samples alone")
         backbone.clear()
@@ -299,7 +299,7 @@ def _conversions(hardware: Hardware) -> None:
     halves = np.array([[-2.5, -1.5, 0.5, 1.5, 2.4]])
     _same(hardware.numpy(hardware.rint(hardware.array(halves))), np.rint(halves), "rint must round ties to even")
     _demand(hardware.max_abs(hardware.float64(array)) == float(np.abs(wide).max()), "max_abs is wrong")
-    _demand(np.isnan(hardware.max_abs(hardware.array(np.array([[1.0, np.nan]])))), "max_abs must return a NaN if there")
+    _demand(np.isnan(hardware.max_abs(hardware.array(np.array([[1.0, np.nan]])))), "max_abs must return NaN if there")
     joined = hardware.concatenate([array, array], 1)
     _same(hardware.numpy(joined), np.concatenate([wide, wide], 1), "concatenate is wrong")
     _same(hardware.numpy(hardware.contiguous(array.T)), wide.T, "contiguous is wrong")
@@ -401,12 +401,12 @@ def _what_is_committed_stays(url: str) -> None:
         writing.append("samples", bytes(range(256)) * 300)
     with _ledger(url) as ledger:
         found = sorted(ledger.samples(), key=lambda row: row.learned)
-        _demand(found == rows, "opened again, the rows are not those that were committed")
-        _demand([len(row.payload) for row in ledger.journal()] == [76800], "opened again, the journal is another")
+        _demand(found == rows, "opened again, the rows differ from those committed")
+        _demand([len(row.payload) for row in ledger.journal()] == [76800], "opened again, the journal differs")
         with ledger.writing() as writing:
             writing.remove([row.number for row in rows])
             writing.drop_journal(2**40)
-        _demand(ledger.total() == 0, "rows that were removed are still there")
+        _demand(ledger.total() == 0, "removed rows are still there")
 
 
 def _a_change_that_fails_is_undone(url: str) -> None:
@@ -414,15 +414,15 @@ def _a_change_that_fails_is_undone(url: str) -> None:
         with suppress(InterruptedError), ledger.writing() as writing:
             writing.add([_row(77)])
             raise InterruptedError
-        _demand(ledger.total() == 0, "a transaction that was left by an exception must be undone")
+        _demand(ledger.total() == 0, "an exception inside a transaction must undo it")
 
 
 def _readers_see_what_is_committed_alone(url: str) -> None:
     with _made(url) as ledger, _ledger(url) as reader:
         with ledger.writing() as writing:
             writing.add([_row(78)])
-            _demand(reader.total() == 0, "a reader must not see, nor wait for, what is not committed")
-        _demand(reader.total() == 1, "a reader must see what was committed")
+            _demand(reader.total() == 0, "a reader must neither see uncommitted rows nor wait for them")
+        _demand(reader.total() == 1, "a reader must see committed rows")
         with ledger.writing() as writing:
             writing.remove([_row(78).number])
 
@@ -437,7 +437,7 @@ def _a_ledger_is_not_made_twice(url: str) -> None:
     _made(url).close()
     with suppress(LedgerError):
         _ledger(url, create=True).close()
-        raise CheckFailedError("a database that has a ledger must not be made into a new one")
+        raise CheckFailedError("creating a ledger must fail where there is one already")
 
 
 _DATABASE: tuple[Run, ...] = (

@@ -5,40 +5,42 @@
     │   ├── LabelError                      a label has no canonical form
     │   ├── IdTakenError                    an id belongs to a sample that is held, or is given twice
     │   └── AmbiguousError                  several samples fit: say which by id or owner, or use the receipts
-    ├── NotLearnedError (LookupError)       asked to forget what the model does not hold
+    ├── NotLearnedError (LookupError)       the model does not hold the sample or class to forget
     │   └── FeaturesMovedError              it holds the sample, with other features: use the receipt
     ├── ReceiptRejectedError (ValueError)   a receipt is altered, foreign, used up or cut short
     │   └── AlreadyForgottenError           its sample was forgotten, and a certificate says so
     ├── NotPublishedError (LookupError)     no such version or certificate is published yet
-    ├── CertificateRejectedError (ValueError)   a certificate, or what it vouches for, is not what it should be
+    ├── CertificateRejectedError (ValueError)   a certificate, or the model that it describes, is wrong
     ├── ConfigurationError (ValueError)     settings are invalid, changed after learning, or differ between models
+    │   ├── NotTrackedError                 a class cannot be forgotten without its samples: forget the samples
     │   └── UnknownKindError                no such encoder, hardware and so on: import the package that has it
     ├── KeyMissingError (RuntimeError)      the membership key is needed and was not given
     ├── FileRejectedError (ValueError)      a saved file is damaged, foreign or from another version
     ├── IllConditionedError (ArithmeticError)   no float64 factor of the system contracts: raise gamma
     ├── LimitError (OverflowError)          more than the integers can hold: split the model
     ├── MissingPackageError (ImportError)   an optional package is needed: install what the message names
-    ├── CheckFailedError (AssertionError)   a class of yours does not do what its contract asks (neverseen.checks)
+    ├── CheckFailedError (AssertionError)   a class of yours breaks its contract (neverseen.checks)
     ├── StoreLockedError (RuntimeError)     another process is writing the store
-    ├── StoreDamagedError (RuntimeError)    a file of a store is missing, older or not what was written: restore it
+    ├── StoreDamagedError (RuntimeError)    a file of a store is missing, outdated or altered: restore it
     ├── LedgerError (RuntimeError)          the ledger's database cannot be used
     └── HardwareError (RuntimeError)        an exact product came out wrong: do not trust this machine
 
-If a method of a model raises an error, the model is exactly as it was before. The one exception: if `Store.learn` is
-interrupted when the samples are or may be on disk, what it raises has their `receipts`.
+If a method of a model raises an error, the model is exactly as it was before. There is one exception: if `Store.learn`
+is interrupted when the samples are or may be on disk, its exception has their `receipts`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import typing
 import warnings
 
 
 def warn_of(message: str) -> None:
-    """Warn of what failed after a change was made. It raises nothing, not even under ``-W error``.
+    """Warn of a failure after a change was made. It raises nothing, not even under ``-W error``.
 
-    The change stands, and whoever made it must hear that it was made.
+    The change stands, and the caller must learn that it was made.
     """
     try:
         warnings.warn(message, RuntimeWarning, stacklevel=4)
@@ -54,19 +56,26 @@ class NeverseenError(Exception):
     ----------
     code : str
         What happened, for programs. The service and its client use the same code for the same failure.
+    arguments : tuple of str
+        Names of the arguments that are wrong, or that help. The command line adds the options of these names.
     """
 
     code: str = "error"
+    arguments: tuple[str, ...] = ()
+
+    def __init__(self, *message: object, arguments: tuple[str, ...] = (), **more: typing.Any) -> None:
+        super().__init__(*message, **more)
+        self.arguments = arguments
 
 
 class InputError(NeverseenError, ValueError):
-    """The samples or labels handed in cannot be used."""
+    """The given samples or labels cannot be used."""
 
     code = "invalid_request"
 
 
 class LabelError(InputError, TypeError):
-    """A label is of a kind that has no canonical form."""
+    """A label has no canonical form."""
 
 
 class _RowError(InputError):
@@ -106,7 +115,7 @@ class AmbiguousError(_RowError):
 
 
 class NotLearnedError(NeverseenError, LookupError):
-    """The model does not hold what it was asked to forget.
+    """The model does not hold the sample or class to forget.
 
     Never learned and already forgotten are the same state, so they give the same error.
 
@@ -140,14 +149,19 @@ class ReceiptRejectedError(NeverseenError, ValueError):
         ``"foreign"``: not a receipt; ``"truncated"``; ``"altered"``; ``"key"``: sealed under a key the model does not
         have; ``"model"``: given by another model; ``"used"``: no sample is held under it any more; ``"repeated"``:
         listed twice in one request; ``"owner"``: another owner's, where only one owner's were asked for.
+    fault : str
+        The reason in words, as the rest of a sentence that begins with the receipt: ``"was altered: its seal is
+        broken"``. Empty in errors of the client.
     """
 
     code = "receipt_rejected"
+    fault = ""
 
-    def __init__(self, message: str, row: int, reason: str) -> None:
-        super().__init__(message)
+    def __init__(self, fault: str, row: int, reason: str, receipt: str | None = None) -> None:
+        super().__init__(f"{receipt or f'receipt {row}'} {fault}. Nothing was changed")
         self.row = row
         self.reason = reason
+        self.fault = fault
 
 
 class AlreadyForgottenError(ReceiptRejectedError):
@@ -161,8 +175,8 @@ class AlreadyForgottenError(ReceiptRejectedError):
 
     code = "already_forgotten"
 
-    def __init__(self, message: str, row: int, certificate: int) -> None:
-        super().__init__(message, row, "used")
+    def __init__(self, fault: str, row: int, certificate: int) -> None:
+        super().__init__(fault, row, "used")
         self.certificate = certificate
 
 
@@ -173,19 +187,22 @@ class NotPublishedError(NeverseenError, LookupError):
 
 
 class CertificateRejectedError(NeverseenError, ValueError):
-    """A certificate, or what it vouches for, is not what it should be.
+    """A certificate, or the model that it describes, is wrong.
 
     Attributes
     ----------
     number : int or None
         Number of the certificate, if it is known.
+    undecided : bool
+        Whether the check could not be made now, which says nothing against the certificate.
     """
 
     code = "certificate_rejected"
 
-    def __init__(self, message: str, number: int | None = None) -> None:
+    def __init__(self, message: str, number: int | None = None, *, undecided: bool = False) -> None:
         super().__init__(message)
         self.number = number
+        self.undecided = undecided
 
 
 class CheckFailedError(NeverseenError, AssertionError):
@@ -201,7 +218,7 @@ class StoreLockedError(NeverseenError, RuntimeError):
 
 
 class StoreDamagedError(NeverseenError, RuntimeError):
-    """A file of a store is missing, older than the others, or not what was written."""
+    """A file of a store is missing, older than the others, or altered."""
 
     code = "store_damaged"
 
@@ -231,20 +248,26 @@ class ConfigurationError(NeverseenError, ValueError):
     code = "invalid_configuration"
 
 
+class NotTrackedError(ConfigurationError):
+    """The model does not keep sums for each class, so it cannot forget a class without its samples."""
+
+    code = "not_tracked"
+
+
 class UnknownKindError(ConfigurationError):
-    """An encoder, a backbone, a hardware or a database is of a kind that nobody registered."""
+    """An encoder, a backbone, a hardware or a database has a kind that nobody registered."""
 
     code = "unknown_kind"
 
 
 class KeyMissingError(NeverseenError, RuntimeError):
-    """The membership key is needed for this and the model was loaded without it."""
+    """The membership key is needed, but the model was loaded without it."""
 
     code = "key_missing"
 
 
 class FileRejectedError(NeverseenError, ValueError):
-    """A saved file is damaged, foreign, or of a version this package does not read."""
+    """A saved file is damaged, foreign, or of a version that this package cannot read."""
 
     code = "file_rejected"
 
@@ -262,7 +285,7 @@ class LimitError(NeverseenError, OverflowError):
 
 
 class MissingPackageError(NeverseenError, ImportError):
-    """An optional package is needed for this and is not installed, or does not import."""
+    """An optional package is needed, but is not installed or cannot be imported."""
 
     code = "missing_package"
 

@@ -1,6 +1,6 @@
 """Labels: one canonical text and one order for every kind of label.
 
-Classes are told apart and sorted by value, never by when they first appeared, so the order of the
+Classes are distinguished and sorted by value, never by their first appearance, so the order of the
 columns holds no trace of history. The rules are section 3 of ``docs/specification.md``.
 """
 
@@ -28,12 +28,12 @@ _KINDS = "None, bool, int, finite float, str, bytes, or a tuple or frozenset of 
 
 
 def has_surrogates(text: str) -> bool:
-    """Return whether a text has code points that stand for halves of characters, which no encoding takes."""
+    """Return whether a text has surrogate code points, halves of characters, which cannot be encoded."""
     return _SURROGATE.search(text) is not None
 
 
 def _numpy(kind: str) -> Any:
-    """Return a type of NumPy, or none as long as nobody has imported it: then there are no values of it."""
+    """Return a type of NumPy; an empty tuple if nobody has imported NumPy, since then no value has that type."""
     numpy = sys.modules.get("numpy")
     return () if numpy is None else getattr(numpy, kind)
 
@@ -66,7 +66,7 @@ def normalise(label: Any) -> Label:
         plain = "".join(label)  # also of a str enum
         if has_surrogates(plain):
             raise LabelError(
-                f"the label {plain!r} has surrogate code points, which are no characters: decode it properly"
+                f"the label {plain!r} has surrogate code points, which are not characters: decode it properly"
             )
         return plain
     if isinstance(label, bytes):
@@ -82,11 +82,10 @@ def normalise(label: Any) -> Label:
 
 
 def require_classes(labels: Iterable[Any]) -> None:
-    """Raise `LabelError` if one of these cannot name a class to be learned: a float that is not a whole number.
+    """Raise `LabelError` if a label cannot be learned as a class: a float that is not a whole number.
 
-    Such numbers are nearly always what a regression is to predict. The rule looks at each label by itself, so that it
-    does not matter what else is in a batch. Models that hold such a class, from before this rule, are read as ever, and
-    its samples can be forgotten.
+    Such numbers are nearly always the targets of a regression. The rule checks each label by itself, so the rest of the
+    batch does not matter. Older models may hold such a class: they can still be read, and its samples forgotten.
 
     Examples
     --------
@@ -148,9 +147,9 @@ def canonical_json(value: Any) -> str:
 
 
 def parse_json(content: str | bytes | bytearray) -> Any:
-    """Return the value of a JSON text; raise `ValueError` if it is none, or if an object has a name twice.
+    """Return the value of a JSON text; raise `ValueError` if it is not JSON, or if an object has a name twice.
 
-    `json.loads` takes the last value of such a name and drops the others in silence. Somebody else may take the first.
+    `json.loads` would silently keep the last value of such a name. Other readers may keep the first.
     """
     return json.loads(content, object_pairs_hook=_named_once)
 
@@ -174,19 +173,19 @@ def text(label: Label) -> str:
 
 
 def plain(label: Label) -> Any:
-    """Return a label as a JSON value: text, number, true, false or null as they are, others as in the specification."""
+    """Return a label as a JSON value: text, number, true, false and null unchanged, others as in the specification."""
     return json.loads(text(normalise(label)))
 
 
 def from_text(canonical: str) -> Label:
-    """Return the label whose canonical text is given; refuse any other text."""
+    """Return the label with this canonical text; refuse any other text. For classes: it remembers them."""
     if not isinstance(canonical, str):
         raise FileRejectedError(f"a label is given as {type(canonical).__name__}, not as text")
-    return _label_of(canonical)
+    return _class_of(canonical)
 
 
-@lru_cache(maxsize=2**12)
-def _label_of(canonical: str) -> Label:
+def from_private_text(canonical: str) -> Label:
+    """Return the id or owner with this canonical text. It is not cached, so it goes with its sample."""
     try:
         label = normalise(_from_plain(json.loads(canonical)))
         known = text(label) == canonical
@@ -195,6 +194,9 @@ def _label_of(canonical: str) -> Label:
     if not known:
         raise FileRejectedError(f"{canonical[:80]!r} is not the canonical text of a label")
     return label
+
+
+_class_of = lru_cache(maxsize=2**12)(from_private_text)
 
 
 def _from_plain(value: Any) -> Label:
@@ -227,7 +229,7 @@ class LabelIndex:
         import numpy as np
 
         labels = list(labels)
-        # Of these two types equal ones are the same label, and different ones are not.
+        # Labels of these two types are the same exactly if their values are equal.
         if all(type(label) is int or type(label) is str for label in labels):
             distinct = [normalise(raw) for raw in dict.fromkeys(labels)]
             place = {label: position for position, label in enumerate(distinct)}
@@ -261,7 +263,7 @@ class LabelIndex:
 
     @classmethod
     def joined(cls, parts: list[LabelIndex]) -> LabelIndex:
-        """Return the index of all samples of several, in order."""
+        """Return one index of the samples of several, in order."""
         import numpy as np
 
         whole = cls([])
@@ -287,7 +289,7 @@ _flat_text = lru_cache(maxsize=2**12, typed=True)(text)  # True and 1 are not th
 
 
 def in_class_order(texts: Iterable[str]) -> list[str]:
-    """Return canonical texts sorted as their classes are."""
+    """Return canonical texts in class order."""
     return sorted(texts, key=_order_of_text)
 
 
@@ -297,7 +299,7 @@ def _order_of_text(canonical: str) -> tuple[Any, ...]:
 
 
 def as_array(labels: Sequence[Label]) -> np.ndarray:
-    """Return labels as the array that scikit-learn users expect: typed when they share a kind, else objects."""
+    """Return labels as scikit-learn users expect them: a typed array if they share a kind, else objects."""
     import numpy as np
 
     kinds = {order_key(label)[0] for label in labels}

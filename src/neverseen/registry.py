@@ -1,4 +1,4 @@
-"""Registries: the kinds of a thing by name, our own and those that other packages add."""
+"""Registries: the kinds of a thing by name, both our own and kinds from other packages."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ T = TypeVar("T")
 
 
 class _Place(str):
-    """Where a kind of ours is, as ``module:attribute``."""
+    """The place of one of our kinds, as ``module:attribute``."""
 
 
 class Registry(Generic[T]):
     """The kinds of one thing, by name.
 
-    A package adds a kind when it is imported, with `add`. Or it declares an entry point in the group
-    ``neverseen.<plural>``; then the kind is found without an import, also by the command line and the service.
+    A package can add a kind with `add`, when it is imported. Or it can declare an entry point in the group
+    ``neverseen.<plural>``. Then the command line and the service find the kind too, although they do not import it.
 
     Parameters
     ----------
     singular, plural : str
-        What the thing is called in messages, and in the name of its entry points.
+        Its name in messages, and in the group of its entry points.
     own : dict of str to str
-        Our kinds, as ``module:attribute`` inside this package. They are imported when they are asked for.
+        Our kinds, as ``module:attribute`` inside this package. They are imported on first use.
+    type_ : type
+        What an entry point must name.
 
     Examples
     --------
@@ -38,12 +40,12 @@ class Registry(Generic[T]):
     4
     """
 
-    def __init__(self, singular: str, plural: str, own: dict[str, str]) -> None:
-        self.singular, self.plural = singular, plural
+    def __init__(self, singular: str, plural: str, own: dict[str, str], type_: type = object) -> None:
+        self.singular, self.plural, self._type = singular, plural, type_
         self._kinds: dict[str, T | _Place] = {name: _Place(f"neverseen.{place}") for name, place in own.items()}
 
     def add(self, name: str, kind: T) -> None:
-        """Add a kind. A name can be taken once: two kinds of one name would read each other's files."""
+        """Add a kind. A name stands for one kind: two kinds with one name would read each other's files."""
         if self._kinds.get(name, kind) is not kind:
             raise ConfigurationError(f"there is a {self.singular} {name!r} already; choose another name")
         self._kinds[name] = kind
@@ -62,7 +64,13 @@ class Registry(Generic[T]):
                 f"package that registers it, or let it declare an entry point in neverseen.{self.plural}"
             )
         if name not in self._kinds:
-            self._kinds[name] = cast(T, self._entry_points()[name].load())
+            found = self._entry_points()[name].load()
+            if not isinstance(found, self._type):
+                raise ConfigurationError(
+                    f"the entry point {name!r} in neverseen.{self.plural} names {found!r}: it must name a "
+                    f"{self._type.__name__}"
+                )
+            self._kinds[name] = cast(T, found)
         kind = self._kinds[name]
         if isinstance(kind, _Place):
             module, _, attribute = kind.partition(":")
@@ -70,6 +78,6 @@ class Registry(Generic[T]):
         return kind
 
     def _entry_points(self) -> dict[str, EntryPoint]:
-        from importlib.metadata import entry_points  # takes long: only for names that are not known
+        from importlib.metadata import entry_points  # takes long, so only for unknown names
 
         return {each.name: each for each in entry_points(group=f"neverseen.{self.plural}")}

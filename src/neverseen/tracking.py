@@ -1,20 +1,21 @@
-"""The paper's recursion on ``(T, W)``: attach forgetting to an analytic continual learner you already have.
+"""The paper's recursion on ``(T, W)``: add forgetting to an analytic continual learner that you already have.
 
-ACIL, RanPAC, DS-AL, GKEAL and their kin end with the Knowledge Tracking Matrix ``T = (F'F + gamma I)^-1``,
-often called R, and the weights ``W = T F'Y``. These functions take that pair, as NumPy arrays or torch
-tensors on any device, and return the pair that has learned or forgotten a batch. They change no argument.
-Results have the kind, dtype (float32 or float64) and device of T; other arguments are converted to it.
+ACIL, RanPAC, DS-AL, GKEAL and their kin end with the Knowledge Tracking Matrix ``T = (F'F + gamma I)^-1``, often called
+R, and the weights ``W = T F'Y``. For d features and C classes, T has the shape (d, d) and W the shape (d, C); gamma is
+above 0. The functions take this pair, as NumPy arrays or torch tensors on any device, and return the pair after a batch
+was learned or forgotten. They change no argument. Results have the kind, dtype (float32 or float64) and device of T;
+other arguments are converted to it.
 
-The formulas are the paper's. Three things about their evaluation are ours:
+The formulas are the paper's. Their evaluation differs in three ways:
 
 - ``T'F' = TF'(I -+ FTF')^-1``, so W' needs only a k x C residual, never a d x d by d x C product.
 - T is symmetric by definition, and is made so after every step.
-- The matrix to invert must be positive definite: it is if and only if the T' asked for exists. If it is
-  not, or is not finite, the call raises ``ArithmeticError`` instead of returning noise.
+- The matrix to invert is positive definite if and only if T' exists. If it is not, or is not finite, the call raises
+  ``ArithmeticError`` instead of returning noise.
 
-**This is exact on paper only.** Each step rounds, and forgetting magnifies the rounding of every step before
-it, most when fewer samples than features are left. Relative error of W against the exact solution, 6,000
-samples learned, d = 512, gamma = 1, then forgotten 20 at a time (``python -m benchmarks.drift``):
+**This is exact on paper only.** Each step rounds, and forgetting magnifies all earlier rounding, most when fewer
+samples than features are left. Relative error of W against the exact solution, 6,000 samples learned, d = 512, gamma =
+1, then forgotten 20 at a time (``python -m benchmarks.drift``):
 
     samples left                        4,000    1,000      600      512      300      100
     float64, closed form                1e-13    7e-13    5e-12    3e-10    1e-07    3e-06
@@ -24,19 +25,20 @@ samples learned, d = 512, gamma = 1, then forgotten 20 at a time (``python -m be
     float32, recursion                  3e-03    4e-02  refused at 680 left
     float32, recursion, as written      2e-02    2e-01    2e+01    8e+00    2e+07    2e+08
 
-*Closed form*: T and W from the sums over all samples, in float64; *recursion*: by `learn`, 20 at a time. *As
-written*: the formulas multiplied out left to right, without the three things. So work in float64 and start
-from the closed form; what must be exact belongs in statistics form (`to_sums`), where nothing drifts.
+*Closed form*: T and W from the sums over all samples, in float64; *recursion*: by `learn`, 20 at a time. *As written*:
+the formulas multiplied from left to right. So work in float64 and start from the closed form. If you need exact
+results, keep the sums (`to_sums`), which do not drift.
 
 **It measures itself.** Every call checks its own step on one vector. It warns (`DriftWarning`) if two thirds of the
-digits of the dtype are lost: in float32 from an error of 0.5 % on, in float64 from 6e-6. What many steps lose together
-no single step can see. Give the calls a `Probe`: it follows what T should be on four vectors, in float64, and warns
-when T as a whole is that far off. Its residual is close to the relative error of W in the table above, and mostly a few
-times larger.
+digits of the dtype are lost: in float32 from an error of 0.5 % on, in float64 from 6e-6. A single step cannot see the
+loss of many steps together. For that, pass a `Probe` to the calls. It tracks the right T on four vectors, in float64,
+and warns when T as a whole is that far off. Its residual is close to the relative error of W in the table, and mostly a
+few times larger.
 
-**It believes its caller.** T and W do not show which samples are in them. Forgetting what was never learned is refused
-only if it leaves no T'. With a large gamma it is nearly never refused: a sample x with ``x T x'`` below 1 passes, and
-no residual shows it. Keep a list of what was learned, or use `AnalyticClassifier`, which knows.
+**It trusts its caller.** T and W do not show which samples are in them. A request to forget samples that were never
+learned is refused only if T' does not exist. With a large gamma that is rare: a sample x with ``x T x'`` below 1
+passes, and no residual shows it. Keep a list of the learned samples, or use `AnalyticClassifier`, which refuses such
+requests.
 """
 
 import sys
@@ -67,15 +69,15 @@ class DriftWarning(RuntimeWarning):
 
 
 class Probe:
-    """What T should do to four vectors, kept in float64 beside a model: it shows how far rounding has moved T.
+    """Measures how far rounding has moved T. Pass it to every call; each call updates it and then checks T.
 
-    For fixed vectors v of signs, the products ``A v`` with ``A = F'F + gamma I`` are kept up to date with each batch: a
-    few vectors of memory, and ``8 k d`` operations for k samples. If T were exact, ``T A v`` would be v.
+    It keeps the products ``A v`` of ``A = F'F + gamma I`` with four vectors v of signs, in float64: a few vectors of
+    memory, and ``8 k d`` operations for k samples. If T is exact, ``T A v`` is v.
 
     Parameters
     ----------
     T : array of shape (d, d)
-        The model's T, for example from `start`. It is taken to be right. For a model built elsewhere use `of_sums`,
+        The model's T, for example from `start`. It is assumed to be right. For a model built elsewhere, use `of_sums`
         if you have its sums.
 
     Examples
@@ -95,14 +97,14 @@ class Probe:
 
     @classmethod
     def of_sums(cls, G: Array, gamma: float) -> "Probe":
-        """Return the probe of a model with given sums, whatever its T is: ``G = F'F``, of shape (d, d)."""
+        """Return the probe of a model with the sums ``G = F'F``, of shape (d, d), whatever its T is."""
         gram = _float64(G)
         probe = cls(np.eye(len(gram)))
         probe._images = gram @ probe._vectors + _positive(gamma) * probe._vectors
         return probe
 
     def residual(self, T: Array) -> float:
-        """Return ``||T A v - v|| / ||v||``, over all its vectors: 0 for an exact T."""
+        """Return ``||T A v - v|| / ||v||`` over all four vectors: 0 for an exact T."""
         return self._residual(T, self._images)
 
     def _residual(self, T: Array, images: Array) -> float:
@@ -110,7 +112,7 @@ class Probe:
         return float(np.linalg.norm(difference) / np.linalg.norm(self._vectors))
 
     def _follow(self, T: Array, change: Callable[[Any], Any]) -> None:
-        """Take note that A has changed, by what `change` makes of vectors, and warn if T is no more its inverse."""
+        """Update A by `change`, a function of vectors, and warn if T is no longer its inverse."""
         images = self._images + change(self._vectors)
         _warn(self._residual(T, images), T, "T", 4)
         self._images = images  # not before: where warnings are errors, the call fails, and T is still the old one
@@ -119,17 +121,8 @@ class Probe:
 def start(n_features: int, n_classes: int, gamma: float, like: Array | None = None) -> Pair:
     """Return the model that has learned nothing: ``T = I / gamma`` and ``W = 0``.
 
-    Parameters
-    ----------
-    n_features, n_classes : int
-        The shape of W. There may be no classes yet: `learn` adds columns.
-    gamma : float, above 0
-    like : array, optional
-        An array whose kind, dtype and device to use. NumPy float64 without it.
-
-    Returns
-    -------
-    T, W : arrays of shape (n_features, n_features) and (n_features, n_classes)
+    There may be no classes yet: `learn` adds columns. The result has the kind, dtype and device of `like`; without it,
+    NumPy float64.
 
     Examples
     --------
@@ -148,17 +141,10 @@ def learn(T: Array, W: Array, features: Array, targets: Array, *, probe: Probe |
 
     Parameters
     ----------
-    T, W : arrays of shape (d, d) and (d, C)
     features : array of shape (k, d)
-        Cut a batch of more than d samples into smaller ones: the time has a term in k cubed.
+        Split a batch of more than d samples: the time has a term in k cubed.
     targets : array of shape (k, C'), with C' >= C
-        One-hot labels. The columns past the first C are new classes.
-    probe : Probe, optional
-        Brought up to date with the batch, and asked how good T' is.
-
-    Returns
-    -------
-    T, W : arrays of shape (d, d) and (d, C')
+        One-hot labels. Columns beyond the first C are new classes.
 
     Examples
     --------
@@ -189,17 +175,10 @@ def forget_samples(T: Array, W: Array, features: Array, targets: Array, *, probe
 
     Parameters
     ----------
-    T, W : arrays of shape (d, d) and (d, C)
     features : array of shape (k, d)
-        The features as they were learned. Cut a request of more than d samples into smaller ones.
+        The features as they were learned. Split a request of more than d samples.
     targets : array of shape (k, C)
-        Their one-hot labels. A class that loses its last sample keeps its column: zeros, but for rounding.
-    probe : Probe, optional
-        Brought up to date with the request, and asked how good T' is.
-
-    Returns
-    -------
-    T, W : arrays of shape (d, d) and (d, C)
+        Their one-hot labels. A class that loses its last sample keeps its column, which is zero except for rounding.
 
     Examples
     --------
@@ -227,24 +206,17 @@ def forget_samples(T: Array, W: Array, features: Array, targets: Array, *, probe
 def forget_class(
     T: Array, W: Array, class_gram: Array, class_cross: Array | None, column: int, *, probe: Probe | None = None
 ) -> Pair:
-    """Return the model that never learned a class, from sums kept over its samples (Algorithm 2).
+    """Return the model that never learned a class, given sums over its samples (Algorithm 2).
 
     Parameters
     ----------
-    T, W : arrays of shape (d, d) and (d, C)
     class_gram : array of shape (d, d)
         ``F'F`` over the samples of the class.
     class_cross : array of shape (d, C), or None
-        ``F'Y`` over them. It changes only the columns in which they have targets. With one-hot labels that
-        is the column to be dropped, so this sum need not be kept at all: give None.
+        ``F'Y`` over them. It affects only the columns of their targets. With one-hot labels that is the dropped column,
+        so you need not keep this sum: give None.
     column : int
-        The column of W that is the class. It is dropped.
-    probe : Probe, optional
-        Brought up to date with the request, and asked how good T' is.
-
-    Returns
-    -------
-    T, W : arrays of shape (d, d) and (d, C - 1)
+        The column of the class in W. It is dropped.
 
     Examples
     --------
@@ -275,19 +247,9 @@ def forget_class(
 
 
 def to_sums(T: Array, W: Array, gamma: float) -> Pair:
-    """Return the sums behind a model, its state before inversion: ``G = T^-1 - gamma I`` and ``B = T^-1 W``.
+    """Return the sums ``G = F'F`` and ``B = F'Y`` over the held samples: ``T^-1 - gamma I`` and ``T^-1 W``.
 
-    Integer features have integer sums, so rounding G and B gives them back exactly while T is accurate.
-
-    Parameters
-    ----------
-    T, W : arrays of shape (d, d) and (d, C)
-    gamma : float, above 0
-
-    Returns
-    -------
-    G, B : arrays of shape (d, d) and (d, C)
-        ``F'F`` and ``F'Y`` over all samples learned and not forgotten.
+    Integer features have integer sums, so rounding G and B recovers them exactly while T is accurate.
 
     Examples
     --------
@@ -303,17 +265,9 @@ def to_sums(T: Array, W: Array, gamma: float) -> Pair:
 
 
 def from_sums(G: Array, B: Array, gamma: float) -> Pair:
-    """Return the model of given sums, in closed form: ``T = (G + gamma I)^-1`` and ``W = T B`` (Lemma 1).
+    """Return the model of the sums ``G = F'F`` and ``B = F'Y``: ``T = (G + gamma I)^-1`` and ``W = T B`` (Lemma 1).
 
-    Parameters
-    ----------
-    G, B : arrays of shape (d, d) and (d, C)
-        ``F'F`` and ``F'Y`` over the samples. If G holds integers, the result is float64.
-    gamma : float, above 0
-
-    Returns
-    -------
-    T, W : arrays of shape (d, d) and (d, C)
+    If G holds integers, the result is float64.
 
     Examples
     --------
@@ -331,7 +285,7 @@ def from_sums(G: Array, B: Array, gamma: float) -> Pair:
 
 
 def _namespace(array: Array) -> Any:
-    """Return numpy or torch. Whoever holds a tensor has imported torch, so this module need not."""
+    """Return numpy or torch. If there is a tensor, torch is imported already, so this module need not import it."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(array, torch.Tensor) else np
 
@@ -407,12 +361,12 @@ def _float64(array: Array) -> Any:
 
 
 def _signs(n: int, columns: int) -> Any:
-    """Return vectors of signs, the same ones every time: nobody builds a model against them."""
+    """Return fixed vectors of signs. They need not be secret: nobody builds a model against them."""
     return np.random.default_rng(0).choice([-1.0, 1.0], (n, columns))
 
 
 def _measure_step(T: Array, F: Array, gain: Array) -> None:
-    """Warn if T' and T' F', which were computed apart, have come apart: ``T' (F' r) = (T' F') r`` for signs r."""
+    """Warn if T' and T' F', computed separately, do not agree: ``T' (F' r) = (T' F') r`` for signs r."""
     signs = _convert(_signs(len(F), 1), T)  # (k, 1)
     expected = gain.T @ signs  # (d, 1)
     norm = float((expected * expected).sum()) ** 0.5

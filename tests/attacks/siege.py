@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -19,21 +14,19 @@ from typing import Any
 
 import psutil
 
-import neverseen
 from benchmarks import siege_service
-from neverseen.service.edge.access import KeyFile
 from neverseen.service.operations.settings import NAME, service_folder
-from tests.services import ROWS, SCRIPT
-
-ROOT = Path(__file__).parents[2]
+from neverseen.service.reception.access import KeyFile
+from tests.services import ROWS, Process, new_store
+from tests.waiting import pause
 
 
 class Besieged:
     """A service in a process of its own, with keys by name."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, tokens: dict[str, str]) -> None:
-        self.port, self.tokens = port, tokens
-        self._process = psutil.Process(process.pid)
+    def __init__(self, service: Process, tokens: dict[str, str]) -> None:
+        self.port, self.tokens = service.port, tokens
+        self._process = psutil.Process(service.process.pid)
         self._peak = 0
 
     def memory(self) -> int:
@@ -80,46 +73,22 @@ class Watch:
                 self.statuses[error.code] += 1
                 error.close()
             self.peak = max(self.peak, self._besieged.memory())
-            time.sleep(0.02)
+            pause(0.02)
 
 
 @contextmanager
 def besieged(folder: Path, kind: str = "features", **settings: Any) -> Iterator[Besieged]:
     """Start a service for features, as in `tests.services`, or for images, as in `benchmarks.siege_service`."""
-    from tests.services import new_store
-
     (siege_service.create if kind == "images" else new_store)(folder)
     keys = KeyFile(service_folder(folder))
     tokens = {name: keys.add(name, ["admin"]) for name in ("attacker", "other")}
     lines = [f"{name} = {value!r}" for name, value in settings.items()]
     (service_folder(folder) / NAME).write_text("\n".join(lines) + "\n", "utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    if kind == "images":
-        command = [sys.executable, "-m", "benchmarks.siege_service", str(folder), str(port)]
-    else:
-        command = [sys.executable, "-c", SCRIPT, str(folder), str(port), "", "", "None", ""]
-    roots = [str(ROOT), str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(roots), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, cwd=ROOT)
+    process = Process(folder, "None", module="benchmarks.siege_service" if kind == "images" else "")
     try:
-        wait_until_ready(process, port)
-        yield Besieged(process, port, tokens)
+        yield Besieged(process, tokens)
     finally:
-        process.terminate()
-        process.wait(60)
-
-
-def wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        assert process.poll() is None, "the service did not start"
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.05)
-    raise AssertionError("the service did not get ready")
+        process.stop()
 
 
 def call(besieged: Besieged, path: str, body: dict[str, Any], key: str = "other") -> tuple[int, dict[str, Any]]:

@@ -105,7 +105,7 @@ def test_an_empty_store_has_sums(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     new(folder).close()
     alter_sums(folder, lambda sums: setattr(sums, "gram", np.eye(24, dtype=np.int64)))
-    refused(folder, "not those of any samples: there is no class, and the Gram matrix is not zero")
+    refused(folder, "not those of any samples: there is no class, but the Gram matrix is not zero")
 
 
 def shift_between_classes(sums: Statistics) -> None:

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,18 +26,20 @@ from typer.testing import CliRunner
 from neverseen import Key, store
 from neverseen.cli.program import app
 from neverseen.errors import FileRejectedError, LedgerError
+from neverseen.holdings import FORGET
 from neverseen.labels import canonical_json
 from neverseen.ledger.database import Database
 from neverseen.proof.certificates import AuditHead
 from neverseen.service import AuditReport, Settings, audit_key, check_audit
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
 from neverseen.service.operations import audit as audit_module
 from neverseen.service.operations import audit_check as audit_check_module
 from neverseen.service.operations.audit import AuditLog
 from neverseen.service.writer import queue as queue_module
-from neverseen.service.writer.jobs import FORGET, Job
+from neverseen.service.writer.jobs import Job
 from neverseen.service.writer.queue import Writer
-from tests.services import KEYS, Running, never, running, samples
+from tests.services import KEYS, Running, hold, never, running, samples
+from tests.waiting import eventually
 
 KEY = audit_key(KEYS)
 STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)
@@ -417,7 +418,7 @@ def test_of_what_waits_together_nothing_is_done_once_the_log_fails(
             for row, kind in enumerate(("forget", "learn", "forget", "learn", "forget"), 1):
                 work = partial(service.forget, receipts[row : row + 1])
                 asked.append(pool.submit(work if kind == "forget" else partial(learned, service, row)))
-                until(partial(waits, writer, row))
+                eventually(partial(waits, writer, row))
             patched.setattr(os, "pwrite", full)
             held.set()
             answers = [each.result(60) for each in asked]
@@ -447,7 +448,7 @@ def test_a_log_without_memory_is_one_that_cannot_be_written(tmp_path: Path, monk
         patched.setattr(audit_module, "canonical_json", no_memory)
         assert not log.append([{"action": "one"}])
         assert not log.healthy
-    until(lambda: log.healthy)  # its own thread goes on
+    eventually(lambda: log.healthy)  # its own thread goes on
     assert log.append([{"action": "two"}])
     log.close()
     assert check_audit(tmp_path, KEY).last == 2
@@ -497,7 +498,7 @@ def test_a_change_that_outlasts_a_stop_has_its_line_after_the_next_start(
             assert entered.wait(60)
             assert not service.service.stop()
             held.set()
-            until(lambda: not writer._thread.is_alive())
+            eventually(lambda: not writer._thread.is_alive())
         assert jobs[0].future.result(60).row.id == "req_0"
     assert outcomes(tmp_path / "s", "forget") == []
     with running(tmp_path / "s", STILL):
@@ -507,13 +508,6 @@ def test_a_change_that_outlasts_a_stop_has_its_line_after_the_next_start(
 
 
 # -- a writer that fails after a change was made -----------------------------------------------------------
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def uncoded(receipt: str) -> bytes:
@@ -567,7 +561,7 @@ def test_a_change_that_was_made_has_its_line_before_the_next(
             answer = learned(service, 0)
         assert answer.status_code == 503, answer.text
         request = answer.headers["x-request-id"]
-        until(lambda: service.client.get("/readyz").status_code == 200)
+        eventually(lambda: service.client.get("/readyz").status_code == 200)
         assert service.state(request) == "applied"
         service.learn([60])
         service.client.post("/v1/seal", headers=service.admin)
@@ -599,7 +593,7 @@ def test_lines_that_wait_for_the_disk_are_not_made_up_for_as_well(tmp_path: Path
             opened = writer.store
             with pytest.raises(Refusal):
                 writer.ask(fail).result(60)
-            until(lambda: writer.store not in (None, opened))
+            eventually(lambda: writer.store not in (None, opened))
             service.digest()
         service.service.audit.append([])
         assert lines_of(tmp_path / "s", request) == [("applied", False)]
@@ -633,19 +627,6 @@ def test_a_line_that_is_missing_between_others_is_made_up_for(tmp_path: Path) ->
     checked(tmp_path / "s")
 
 
-def hold(writer: Any) -> Event:
-    """Keep the writer from its queue until the event that is returned is set."""
-    begun, held = Event(), Event()
-
-    def wait(_: Any) -> None:
-        begun.set()
-        held.wait(60)
-
-    writer.ask(wait)
-    assert begun.wait(60)  # it no longer waits itself
-    return held
-
-
 def cut_turn(folder: Path) -> int:
     """Cut off the lines of the last changes, which came together; return how many there were."""
     with running(folder, STILL) as service:
@@ -654,7 +635,7 @@ def cut_turn(folder: Path) -> int:
         held = hold(writer)
         with ThreadPoolExecutor(3) as pool:
             asked = [pool.submit(partial(learned, service, row)) for row in range(3)]
-            until(partial(waits, writer, 3))
+            eventually(partial(waits, writer, 3))
             held.set()
             assert [each.result(60).status_code for each in asked] == [201] * 3
     checked(folder)

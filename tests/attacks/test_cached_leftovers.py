@@ -114,7 +114,9 @@ def test_a_recipe_does_not_hide_a_cache(
     store.create(tmp_path / "s", Precomputed(3), classifier(), recipe={"kind": "cached_plugin"}).close()
     with store.open(tmp_path / "s") as opened:
         for act in (lambda: opened.learn(ROWS, ["a", "b", "b"]), lambda: opened.prepare(ROWS)):
-            with pytest.raises(ConfigurationError, match="makes a cache of features, .* give the cache with backbone="):
+            with pytest.raises(
+                ConfigurationError, match="makes a cache of features, .* give the cache yourself as the backbone"
+            ):
                 act()
     assert len(cache) == 0
     with store.open(tmp_path / "s", backbone=cache) as opened:  # what to do

@@ -6,15 +6,18 @@ turn the direction of writing, take no room or break lines are shown by their nu
 
 from __future__ import annotations
 
+import base64
 import json
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from tests.service.test_console import Running, call, centre, drop, go, new_store, running
+from neverseen import store
+from tests.service.test_console import Running, call, centre, drop, go, new_store, opened, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -180,3 +183,62 @@ def test_a_certificate_that_hides_something(page: Page) -> None:
     page.get_by_text("Show it").click()
     page.locator("pre").get_by_text(HOSTILE[TURNED]).wait_for()
     assert hidden_in(page) == set()
+
+
+LARGE = [2**53, 2**60 + 1, 2**60 + 2, -(2**63) - 1, 10**300 + 7]
+"""Whole numbers that a browser's own numbers round. In Python, and in files, they are different labels."""
+
+
+def test_large_numbers_are_told_apart(browser: Browser, tmp_path: Path) -> None:
+    """2**60 + 1 and 2**60 + 2 were one class, by the name of neither."""
+    new_store(tmp_path / "model")
+    labels: list[Any] = [*LARGE, str(2**60 + 1)]
+    with store.open(tmp_path / "model") as model:
+        receipts = model.learn(np.array([centre(f"large {label!r}") for label in labels]), labels)
+        model.publish()
+    shown = {label: json.dumps(label) for label in labels}
+    with running(tmp_path / "model", output="top-k", top_k=2) as service, opened(browser, service) as page:
+        go(page, "/#/")
+        page.locator(".classes li").first.wait_for()
+        rows = [words.split("\n")[0] for words in page.locator(".classes li").all_inner_texts()]
+        assert sorted(rows) == sorted(shown.values())
+        go(page, "/#/predict")
+        for label in labels:
+            page.get_by_label("Features").fill(",".join(map(str, centre(f"large {label!r}"))))
+            page.get_by_role("button", name="Predict").click()
+            page.locator(".answer").get_by_text(shown[label], exact=True).wait_for()
+        go(page, "/#/forget")
+        page.get_by_label("Receipts", exact=True).fill(base64.urlsafe_b64encode(receipts[1]).decode())
+        page.get_by_role("button", name="Show the effect").click()
+        page.get_by_role("dialog").wait_for()
+        assert page.get_by_role("dialog").locator("td").all_inner_texts() == [shown[LARGE[1]], "1"]
+        page.get_by_role("button", name="Cancel").click()
+        page.get_by_label("A whole class").check()
+        page.get_by_label("Label", exact=True).fill(str(LARGE[2]))
+        assert page.get_by_label("Kind").input_value() == "number"
+        page.get_by_role("button", name="Show the effect").click()
+        page.locator("main .notice").get_by_text("use the command line for it").wait_for()
+
+
+def test_no_text_passes_for_a_large_number(page: Page) -> None:
+    hostile = [
+        "\0integer:12345678901234567890",
+        "12345678901234567890",
+        '\\"12345678901234567890',
+        "0.12345678901234567",
+    ]
+    counts = [{"label": label, "samples": 1} for label in [*hostile, 12345678901234567890]]
+    answer = json.dumps(
+        {"samples": 5, "classes": 5, "version": 1, "class_counts": counts, "key": {"scopes": ["audit"]}}
+    )
+    page.route("**/v1/model", lambda route: route.fulfill(body=answer, content_type="application/json"))
+    go(page, "/#/")
+    page.locator(".classes li").first.wait_for()
+    rows = [words.split("\n")[0] for words in page.locator(".classes li").all_inner_texts()]
+    assert rows == [
+        "\\u{0}integer:12345678901234567890",
+        '"12345678901234567890"',
+        '\\"12345678901234567890',
+        '"0.12345678901234567"',
+        "12345678901234567890",
+    ]

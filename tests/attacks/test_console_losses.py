@@ -24,8 +24,8 @@ from tests.service.test_console import (
     new_store,
     opened,
     running,
-    until,
 )
+from tests.waiting import on_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, Route
@@ -176,7 +176,7 @@ def test_a_forget_that_is_closed_while_it_is_sent(page: Page, service: Running) 
     held = holding(page, "**/v1/forget")
     go(page, "/#/forget")
     confirm(page, learned(service))
-    until(page, lambda: bool(held))
+    on_page(page, lambda: bool(held))
     for _ in range(3):
         page.keyboard.press("Escape")  # the first is not heeded; browsers heed the second
     assert_unsure(page)
@@ -218,7 +218,7 @@ def test_other_pages_of_the_console(page: Page) -> None:
     assert page.evaluate("window.loaded")  # all in one page, whose memory has them
     page.get_by_role("link", name="1 receipt to save").click()
     page.locator(".batch").wait_for()
-    assert kept(page) == receipts
+    assert on_page(page, lambda: kept(page) == receipts)
 
 
 def test_reloading_and_closing(browser: Browser, service: Running) -> None:
@@ -235,9 +235,9 @@ def test_reloading_and_closing(browser: Browser, service: Running) -> None:
         page.locator(".batch").wait_for()
         receipts = kept(page)
         page.close(run_before_unload=True)
-        until(page, lambda: bool(asked))
+        on_page(page, lambda: bool(asked))
         assert asked == ["beforeunload"]
-        assert kept(page) == receipts
+        assert on_page(page, lambda: kept(page) == receipts)
         with page.expect_download():
             page.locator(".batch").get_by_role("button", name="Download").click()
         page.locator(".batch").get_by_text("Saved.", exact=True).wait_for()
@@ -285,6 +285,99 @@ def test_signing_out(page: Page) -> None:
     page.get_by_role("heading", name="Sign in").wait_for()
     page.goto("/#/receipts")  # the next person at this tab
     page.locator("main").get_by_text("This tab has received no receipts.").wait_for()
+
+
+def refuse_the_key(page: Page, link: str = "Predict") -> None:
+    """Let the service not know the key any more, as if it had been revoked."""
+    page.route("**/v1/model", lambda route: route.fulfill(**refused(401, "unauthorized")), times=1)
+    page.get_by_role("navigation", name="Console").get_by_role("link", name=link).click()
+    page.get_by_role("heading", name="Sign in").wait_for()
+
+
+def sign_in(page: Page, key: str, link: str = "Learn") -> None:
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("navigation", name="Console").get_by_role("link", name=link).click()
+    page.get_by_role("heading", name=link).wait_for()
+
+
+def test_a_key_that_is_refused_loses_no_receipts(page: Page, service: Running) -> None:
+    """The page that asks for a key offers them: nobody can sign in with a key that was revoked."""
+    go(page, "/#/learn")
+    teach(page, "kept")
+    page.locator(".batch").wait_for()
+    receipts = kept(page)
+    refuse_the_key(page)
+    page.locator("main").get_by_text("1 receipt not saved yet").wait_for()
+    page.get_by_label("API key").fill("nsk_nobody")
+    page.get_by_role("button", name="Sign in").click()
+    page.locator("main").get_by_text("The service does not know this key").wait_for()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download").click()
+    assert json.loads(Path(saved.value.path()).read_text())["receipt"] == receipts[0]
+    assert not leaving_asks(page)
+    sign_in(page, service.admin)
+    assert on_page(page, lambda: kept(page) == receipts)  # the key is known after all
+
+
+def test_the_next_key_does_not_get_the_receipts_of_the_last(page: Page, service: Running) -> None:
+    go(page, "/#/learn")
+    teach(page, "adas secret")
+    page.locator(".batch").wait_for()
+    receipts = kept(page)
+    refuse_the_key(page)
+    sign_in(page, service.learner)
+    assert kept(page) == []
+    assert page.get_by_role("link", name="to save").count() == 0
+    page.evaluate("location.hash = '#/receipts'")
+    page.locator("main").get_by_text("This tab has received no receipts.").wait_for()
+    assert leaving_asks(page)  # they are in this tab all the same
+    page.get_by_role("navigation", name="Console").get_by_role("link", name="Learn").click()
+    teach(page, "bobs")
+    page.locator(".batch").wait_for()
+    [bobs] = kept(page)
+    page.get_by_role("button", name="Sign out").click()
+    dialog = page.get_by_role("dialog")
+    assert "1 receipt not saved yet" in dialog.inner_text()
+    with page.expect_download() as saved:
+        dialog.get_by_role("button", name="Download, then sign out").click()
+    assert [json.loads(line)["receipt"] for line in Path(saved.value.path()).read_text().splitlines()] == [bobs]
+    page.get_by_role("heading", name="Sign in").wait_for()
+    assert page.get_by_role("button", name="Download").count() == 0
+    page.evaluate("location.hash = '#/receipts'")
+    page.locator("main").get_by_text("This tab has received no receipts.").wait_for()
+    page.evaluate("location.hash = '#/learn'")
+    sign_in(page, service.admin)
+    assert on_page(page, lambda: kept(page) == receipts)
+
+
+def test_an_answer_that_comes_to_the_next_key(page: Page, service: Running) -> None:
+    held = holding(page, "**/v1/samples")
+    go(page, "/#/learn")
+    teach(page, "slow")
+    on_page(page, lambda: bool(held))
+    refuse_the_key(page)
+    sign_in(page, service.learner, "Predict")
+    with page.expect_response("**/v1/samples"):
+        held[0].continue_()
+    assert page.get_by_role("link", name="to save").count() == 0
+    refuse_the_key(page, "Learn")
+    sign_in(page, service.admin)
+    page.locator(".batch").wait_for()
+    assert len(kept(page)) == 1
+
+
+def test_receipts_that_were_handed_to_another_page_are_not_handed_to_another_key(page: Page, service: Running) -> None:
+    go(page, "/#/learn")
+    teach(page, "kept")
+    page.locator(".batch").wait_for()
+    page.route("**/v1/model", lambda route: route.fulfill(**refused(401, "unauthorized")), times=1)
+    page.get_by_role("link", name="Forget it again").click()
+    page.get_by_role("heading", name="Sign in").wait_for()
+    page.get_by_label("API key").fill(service.forgetter)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("heading", name="Forget").wait_for()
+    assert page.get_by_label("Receipts", exact=True).input_value() == ""
 
 
 def test_an_answer_that_is_lost(page: Page, service: Running) -> None:
@@ -421,12 +514,12 @@ def test_asking_again_while_the_first_answer_is_on_its_way(page: Page) -> None:
     held = holding(page, "**/v1/samples")
     go(page, "/#/learn")
     teach(page, "twice")
-    until(page, lambda: bool(held))
+    on_page(page, lambda: bool(held))
     for name in ("Predict", "Learn"):
         page.get_by_role("navigation", name="Console").get_by_role("link", name=name).click()
         page.get_by_role("heading", name=name).wait_for()
     page.get_by_role("button", name="Ask again").click()
-    until(page, lambda: len(held) == 2)
+    on_page(page, lambda: len(held) == 2)
     for route in held:
         route.continue_()
     page.get_by_role("heading", name="Learned").wait_for()
@@ -439,7 +532,7 @@ def test_an_answer_that_comes_after_the_page_was_left(page: Page) -> None:
     held = holding(page, "**/v1/samples")
     go(page, "/#/learn")
     teach(page, "slow")
-    until(page, lambda: bool(held))
+    on_page(page, lambda: bool(held))
     page.get_by_role("navigation", name="Console").get_by_role("link", name="Predict").click()
     page.get_by_role("heading", name="Predict").wait_for()
     held[0].continue_()
@@ -470,7 +563,7 @@ class Changing:
 
 def wait_for_answers(page: Page, model: Changing, more: int) -> None:
     wanted = model.answers + more
-    until(page, lambda: model.answers >= wanted)
+    on_page(page, lambda: model.answers >= wanted)
 
 
 def test_the_filter_and_the_focus_stay(page: Page) -> None:
@@ -553,7 +646,7 @@ def test_thousands_of_requests(page: Page) -> None:
     page.evaluate("getSelection().selectAllChildren(document.querySelectorAll('tbody code')[10])")
     chosen = page.evaluate("String(getSelection())")
     wanted = len(asked) + 3
-    until(page, lambda: len(asked) >= wanted)
+    on_page(page, lambda: len(asked) >= wanted)
     assert page.evaluate("document.activeElement === window.link")
     assert page.evaluate("String(getSelection())") == chosen != ""
     first = page.locator("tbody tr").first.get_attribute("data-key")

@@ -33,8 +33,8 @@ from tests.service.test_console import (
     new_store,
     opened,
     running,
-    until,
 )
+from tests.waiting import on_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -279,7 +279,7 @@ def test_a_refusal_and_an_effect_of_what_was_replaced(page: Page, service: Runni
 
     page.route("**/v1/forget?dry_run=true", hold)
     page.get_by_role("button", name="Show the effect").click()
-    until(page, lambda: bool(asked))
+    on_page(page, lambda: bool(asked))
     page.get_by_label("Receipts", exact=True).fill(used)
     asked[0].continue_()
     page.get_by_role("button", name="Show the effect").wait_for()
@@ -533,14 +533,16 @@ def test_what_was_learned_again_is_not_called_forgotten(page: Page, service: Run
     sent: list[Any] = []
     page.on("request", lambda request: sent.append(request.url))
     check(page, "mine").get_by_role("button", name="Ask the service what is held now").click()
-    said = check(page, "mine").locator(".held .chip")
+    said = check(page, "mine").locator(".held li")
     said.wait_for()
-    try:
-        call(service, "POST", "/v1/forget?dry_run=true", {"receipts": [receipt]})
-        held = "held"
-    except AssertionError:
-        held = "not held"
-    assert said.inner_text().strip() == f"the service says: {held}"
+    assert " ".join(said.inner_text().split()) == (
+        "the service says: used up No sample is held under this receipt. "
+        f"If it was learned again, it has a new receipt. See Certificate {number}."
+    )
+    page.locator("#announce").get_by_text("a sample is held under 0 of 1 receipt").wait_for()
+    announced = page.locator("#announce").inner_text()
+    assert "If a sample was learned again, it has a new receipt." in announced
+    assert "not held" not in said.inner_text() + announced
     assert check(page, "mine").locator(".held .good").count() == 0
     assert len(sent) == 1
     assert "dry_run=true" in sent[0]
@@ -576,7 +578,7 @@ def test_a_receipt_is_sent_to_the_service_only_when_asked(page: Page, service: R
     check(page, "mine").get_by_role("button", name="Ask the service what is held now").wait_for()
     assert sent == []
     check(page, "mine").get_by_role("button", name="Ask the service what is held now").click()
-    check(page, "mine").get_by_text("the service says: not held").wait_for()
+    check(page, "mine").get_by_text("the service says: used up").wait_for()
 
 
 def test_the_forget_page_says_what_the_service_knows(page: Page, service: Running) -> None:

@@ -1,23 +1,31 @@
-"""The promise: no receipt is handed out under a key that is not on disk.
+"""The promise: when a sample is learned, the key of its receipt is on disk.
 
 Keys are rotated by another process while a store is open. A receipt under a key that was dropped opens nothing, and its
-owner could not have the sample forgotten by it.
+owner could not have the sample forgotten by it. A rotation that drops keys later is its maker's decision. On systems and
+file systems without locks, it can come while the change is committed.
 """
 
 from __future__ import annotations
 
-import time
+import errno
+import fcntl
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from neverseen import ConfigurationError, ForgettingModel, Keyring, ReceiptRejectedError, store
-from neverseen.service.edge.errors import Refusal
+from neverseen import ConfigurationError, ForgettingModel, Key, Keyring, ReceiptRejectedError, store
+from neverseen.holdings import Decision
+from neverseen.io.files import locked_folder
+from neverseen.proof import keys as module
+from neverseen.service.errors import Refusal
+from neverseen.store.ledger_holdings import LedgerHoldings
 from tests.services import BACKBONE as SERVED
 from tests.services import KEYS, SIZE, new_store, running, samples
 from tests.services import classifier as served_classifier
 from tests.store.test_store import BACKBONE, IDS, LABELS, ROWS, classifier
+from tests.waiting import eventually
 
 RECIPE = {"kind": "features", "n_features": SIZE, "name": "precomputed"}
 
@@ -62,6 +70,59 @@ def test_a_rotation_between_the_seal_and_the_commit(path: Path, keep: int) -> No
         assert again.ledger.total() == 4
 
 
+@pytest.mark.parametrize("whose", ["another process's", "the store's own"])
+def test_a_rotation_during_the_commit_waits_for_its_end(
+    whose: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The samples were learned, and their receipts handed out, under a key that was gone by then."""
+    seen: list[tuple[bool, tuple[Key, ...]]] = []
+    record = LedgerHoldings.record
+
+    def while_keys_are_rotated(self: LedgerHoldings, decision: Decision) -> None:
+        thread.start()
+        thread.join(0.3)
+        record(self, decision)
+        seen.append((thread.is_alive(), Keyring.load(path).receipts))
+
+    with store.open(path.parent, backbone=BACKBONE) as made:
+        keys = made.required_keys() if whose == "the store's own" else Keyring.load(path)
+        before, thread = keys.receipts, threading.Thread(target=keys.rotate, args=[0])
+        with monkeypatch.context() as patched:
+            patched.setattr(LedgerHoldings, "record", while_keys_are_rotated)
+            made.learn(ROWS[4:6], LABELS[4:6], IDS[4:6])
+        thread.join(30)
+        assert not thread.is_alive()
+        assert seen == [(True, before)]
+        assert not {*Keyring.load(path).receipts} & {*before}  # from now on
+        receipts = made.learn(ROWS[6:7], LABELS[6:7], IDS[6:7])
+        made.forget(receipts)
+        assert made.ledger.total() == 6
+
+
+def test_a_folder_that_somebody_does_not_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever. Others who learn do not keep anybody waiting: a key file may be that of many stores."""
+    monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    with store.open(path.parent, backbone=BACKBONE) as made:
+        with locked_folder(path.parent):
+            with pytest.raises(ConfigurationError, match="has the folder of the key file keys.json locked"):
+                made.learn(ROWS[4:6], LABELS[4:6], IDS[4:6])
+            assert made.ledger.total() == 4
+        with locked_folder(path.parent, shared_within=1):
+            made.learn(ROWS[4:6], LABELS[4:6], IDS[4:6])
+        assert made.ledger.total() == 6
+
+
+def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with store.open(path.parent, backbone=BACKBONE) as made:
+        with monkeypatch.context() as patched:
+            patched.setattr(fcntl, "flock", none)
+            receipts = made.learn(ROWS[4:6], LABELS[4:6], IDS[4:6])
+        made.forget(receipts)
+
+
 def test_a_key_file_that_is_gone_or_older(path: Path) -> None:
     """Nothing is learned, and samples can be forgotten all the same."""
     old = path.read_bytes()
@@ -84,6 +145,24 @@ def test_a_key_file_that_is_gone_or_older(path: Path) -> None:
         made.required_keys().rotate()  # puts back what an older copy lost
     with store.open(path.parent, backbone=BACKBONE) as again:
         again.forget(receipts[1:])
+
+
+def test_a_key_file_that_cannot_be_used_is_called_by_its_name(path: Path) -> None:
+    """A service's clients are told what is wrong, and not where its files are."""
+    keys, whole = Keyring.load(path), path.read_bytes()
+    path.write_bytes(b"")
+    with pytest.raises(
+        ConfigurationError, match=r"no receipt is sealed: keys.json is not a usable key file: it is dam"
+    ):
+        keys.current()
+    path.write_bytes(whole)
+    path.chmod(0o644)
+    with pytest.raises(ConfigurationError, match=r"others may read .*chmod 600 keys.json$"):
+        keys.current()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigurationError, match=r"no receipt is sealed: there is no key file keys.json: make one"):
+        keys.current()
 
 
 def test_dropped_keys_do_not_come_back(tmp_path: Path) -> None:
@@ -217,10 +296,7 @@ def test_a_service_whose_key_file_is_not_the_newest(tmp_path: Path, fault: Calla
         assert service.forget(receipts[:1]).status_code == 202
         with pytest.raises(Refusal):
             service.service.writer.ask(lambda _: 1 // 0).result(30)
-        end = time.monotonic() + 60
-        while not service.service.writer.alive:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        eventually(lambda: service.service.writer.alive)
         refused()
         assert f"{failures} 1" in service.service.metrics.text().decode()
         assert service.forget(receipts[1:2]).status_code == 202

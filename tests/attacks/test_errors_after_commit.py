@@ -6,7 +6,12 @@ them forgotten. So the receipts must reach whoever learned.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -28,17 +33,21 @@ from neverseen import (
     store,
 )
 from neverseen.backbones import Cached, Precomputed
-from neverseen.cli import app
+from neverseen.cli import app, forgetting, learning
 from neverseen.engine.statistics import Statistics
 from neverseen.holdings import Change
 from neverseen.ledger import Ledger
 from neverseen.model.exact import ExactModel
 from neverseen.model.intake import Intake
+from neverseen.service import KeyFile
+from neverseen.service.errors import Refusal
+from neverseen.service.sharing.turns import Turns
 from neverseen.sources.receipts import read_receipts
 from neverseen.store import Store
 from neverseen.store import sums as module
 from neverseen.store.ledger_holdings import LedgerHoldings
 from tests.samples import clustered
+from tests.services import running, samples
 
 ROWS, NUMBERS = clustered("after the commit", 6, 4, 2)
 NAMES = [("cat", "dog")[number] for number in NUMBERS]
@@ -287,10 +296,10 @@ def test_a_file_that_stays_does_not_deny_the_publication(
     """The command said that nothing was published; readers saw the new version."""
     with monkeypatch.context() as patched:
         unremovable(patched)
-        with pytest.warns(RuntimeWarning, match="not needed any more could not be removed"):
+        with pytest.warns(RuntimeWarning, match="no longer needed could not be removed"):
             forgot = invoked("forget", folder, "--receipts", learned)
         assert (forgot.exit_code, "not published" in forgot.output) == (0, False)
-        with pytest.warns(RuntimeWarning, match="not needed any more could not be removed"):
+        with pytest.warns(RuntimeWarning, match="no longer needed could not be removed"):
             sealed = invoked("seal", folder)  # which opens the store all the same
         assert sealed.exit_code == 1  # and must not pass for done while the old version is there
         assert f"not sealed yet: run neverseen seal {folder}" in sealed.stderr
@@ -418,3 +427,184 @@ def test_a_model_that_was_cut_off_says_what_to_do(folder: Path, monkeypatch: pyt
                 made.learn(ROWS, NAMES)
         with pytest.raises(HardwareError, match="or open its store again"):
             made.publish()
+
+
+# -- a service ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_a_service_that_is_busy_answers_what_it_has_done(
+    tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the commit on, whoever waits for a turn is refused."""
+    commit = Store.commit
+
+    def commits(*given: Any) -> None:
+        commit(*given)
+        fail(monkeypatch, Refusal("busy", "too many are waiting", wait=1), Turns, "turn")
+
+    with running(tmp_path / "s") as service:
+        body = {"samples": samples([row % 200 for row in range(count)], ids=False)}
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "commit", commits)
+            answer = service.client.post("/v1/samples", json=body, headers=service.admin)
+        assert answer.status_code == 201, answer.text
+        assert len(answer.json()["receipts"]) == count
+
+
+# -- output that cannot be written --------------------------------------------------------------------
+
+
+def printed(*words: object, to: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, whose standard output is a full disk, a closed pipe, or closed."""
+    command = [sys.executable, "-m", "neverseen.cli", *map(str, words)]
+    if to == "closed":
+        command = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command]
+    opened = contextlib.ExitStack()
+    with opened:
+        if to == "full":
+            out = os.open("/dev/full", os.O_WRONLY)
+            opened.callback(os.close, out)
+        elif to == "pipe":
+            read, out = os.pipe()
+            os.close(read)
+            opened.callback(os.close, out)
+        else:
+            out = subprocess.PIPE
+        return subprocess.run(
+            command,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+            env=os.environ | environment,
+        )
+
+
+WHY = {"full": "No space left on device", "pipe": "Broken pipe", "closed": "Bad file descriptor"}
+
+
+@pytest.mark.parametrize("to", WHY)
+def test_a_change_whose_report_is_lost_is_told_as_made(folder: Path, to: str) -> None:
+    mine = folder.parent / "mine.jsonl"
+    start = f"the command was done, but its output could not be written ({WHY[to]}). Do not repeat it: "
+    learned = printed("learn", folder, folder.parent / "one.csv", "--receipts", mine, "--json", to=to)
+    assert learned.returncode == 1
+    assert learned.stderr.startswith(
+        f"error: learn: {start}6 samples learned, with receipts in {mine}; published as version 1, model "
+    )
+    forgot = printed("forget", folder, "--receipts", mine, "--id", "photo 0", "--no-publish", to=to)
+    assert (forgot.returncode, forgot.stderr) == (1, f"error: forget: {start}1 sample forgotten; not published yet\n")
+    with store.open(folder, write=False) as made:
+        assert (made.ledger.total(), made.published_number) == (5, 1)
+
+
+DONE = {
+    "init new --backbone features:4": "Created new. It takes rows of 4 features",
+    "seal s": "sealed; published as version 1, model ",
+    "publish s": "published as version 1, model ",
+    "export s s.onnx": "wrote s.onnx, model ",
+    "certificate s --output 1.json": "wrote 1.json",
+    "keys revoke s app": "revoked app",
+    "verify chain s": "ok: 1 certificate, from the first to 1, signed with",
+    "forget-class s cat": "forgotten; published as version 2, model ",
+}
+
+
+def test_every_command_that_was_done_says_so(folder: Path, learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    assert invoked("keys", "add", folder, "app", "--scope", "learn").exit_code == 0
+    for command, words in DONE.items():
+        ended = printed(*command.split(), to="full")
+        assert ended.returncode == 1
+        assert "the command was done, but its output could not be written (No space left on device)" in ended.stderr
+        assert words in ended.stderr, ended.stderr
+        assert ended.stderr.count("\n") == 1
+
+
+def test_what_changes_nothing_says_what_failed(folder: Path, learned: Path) -> None:
+    for words in (["status", folder], ["forget", folder, "--receipts", learned, "--dry-run"]):
+        for to, why in WHY.items():
+            ended = printed(*words, to=to)
+            line = f"error: {words[0]}: its output could not be written ({why})\n"
+            assert (ended.returncode, ended.stderr) == (1, "" if to == "pipe" else line)
+    for option in ("--help", "--version"):
+        ended = printed(option, to="full")
+        line = "error: neverseen: its output could not be written (No space left on device)\n"
+        assert (ended.returncode, ended.stderr) == (1, line)
+    with store.open(folder, write=False) as made:
+        assert made.ledger.total() == 6
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_no_key_is_left_whose_token_nobody_has(folder: Path, more: tuple[str, ...]) -> None:
+    ended = printed("keys", "add", folder, "app", "--scope", "learn", *more, to="full")
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "error: keys add: its output could not be written (No space left on device): the key app was revoked, since "
+        "nobody has its token. Add one under another name\n",
+    )
+    (key,) = json.loads(invoked("keys", "list", folder, "--json").stdout)
+    assert key["revoked"] is not None
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_what_cannot_be_spelled_is_no_error(folder: Path, encoding: str) -> None:
+    one = folder.parent / "one.csv"
+    one.write_text(one.read_text().replace("cat", "猫"), "utf-8")
+    mine = folder.parent / "猫.jsonl"
+    for words in (["learn", folder, one, "--receipts", mine], ["status", folder]):
+        ended = printed(*words, to="", PYTHONIOENCODING=encoding)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "\\u732b" in ended.stdout or encoding == "ascii"
+
+
+# -- interrupts ---------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_says_what_was_done(folder: Path, learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, more = folder.parent / "one.csv", folder.parent / "more.jsonl"
+
+    def interrupted(place: object, name: str, *words: object) -> str:
+        with monkeypatch.context() as patched:
+            fail(patched, KeyboardInterrupt(), place, name)
+            ended = invoked(*words)
+        assert ended.exit_code == 130
+        assert not isinstance(ended.exception, KeyboardInterrupt)
+        return ended.stderr
+
+    again = ("learn", folder, one, "--random-ids", "--receipts", more)
+    nothing = "interrupted: nothing was changed\n"
+    assert interrupted(Store, "learning", *again) == f"error: learn: {nothing}"
+    assert not more.exists()
+    assert interrupted(Store, "predict", "predict", folder, one) == f"error: predict: {nothing}"
+    assert (
+        interrupted(Statistics, "require_part", "forget", folder, "--receipts", learned) == f"error: forget: {nothing}"
+    )
+    words = interrupted(Store, "publish", *again)
+    assert f"6 samples learned, with receipts in {more}, but not published yet: run neverseen publish" in words
+    assert words.endswith(f"error: learn: interrupted: 6 samples learned, with receipts in {more}\n")
+    words = interrupted(Statistics, "subtract", "forget", folder, "--receipts", more)
+    assert words.endswith("error: forget: interrupted: 6 samples may have been forgotten\n")
+    words = interrupted(forgetting, "_finish", "forget", folder, "--receipts", learned)
+    assert words == "error: forget: interrupted: 6 samples forgotten\n"
+    for command in ("publish", "seal"):
+        words = interrupted(Store, "publish", command, folder)
+        assert words == f"error: {command}: interrupted: neverseen status {folder} says what was done\n"
+    for verb, *rest in (["add", folder, "app", "--scope", "learn"], ["revoke", folder, "app"]):
+        words = interrupted(KeyFile, str(verb), "keys", verb, *rest)
+        assert words == f"error: keys {verb}: interrupted: neverseen keys list {folder} says what was done\n"
+        assert invoked("keys", verb, *rest).exit_code == 0
+    words = interrupted(Store, "scrub", "seal", folder)
+    assert "; not sealed yet: run neverseen seal" in words
+    assert "error: seal: interrupted: published as version" in words
+
+
+def test_an_interrupt_while_it_prints_says_that_it_was_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = folder.parent / "mine.jsonl"
+    fail(monkeypatch, KeyboardInterrupt(), learning, "print_json")
+    ended = invoked("learn", folder, folder.parent / "one.csv", "--receipts", mine, "--json")
+    assert ended.exit_code == 130
+    start = "error: learn: interrupted when it was done. Do not repeat it: 6 samples learned, with receipts in"
+    assert ended.stderr.startswith(f"{start} {mine}; published as version 1")

@@ -352,10 +352,10 @@ def test_a_version_whose_witness_cannot_be(what: str, tmp_path: Path) -> None:
     made = Version.of(model._model)
     if what == "rest too large":
         made.witness = Witness(made.witness.rests, 2)
-        expected = "a rest greater than any can be"
+        expected = "a rest that is too large"
     else:
         made.witness = Witness(made.witness.rests, made.witness.bits, (0,))
-        expected = "rests in columns that it leaves unproved"
+        expected = "rests in columns that it lists as unproved"
     write_version(tmp_path / "version", made)
     with pytest.raises(FileRejectedError, match=expected):
         read_version(tmp_path / "version")

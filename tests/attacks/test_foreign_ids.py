@@ -8,6 +8,7 @@ there by no other way.)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,21 @@ import pytest
 
 from neverseen import AmbiguousError, InputError, NotLearnedError, ReceiptRejectedError, store
 from neverseen.store import Store
-from tests.services import BACKBONE, KEYS, LABELS, ROWS, Running, bearer, classifier, never, running, samples, token
+from tests.services import (
+    BACKBONE,
+    KEYS,
+    LABELS,
+    ROWS,
+    Running,
+    bearer,
+    classifier,
+    hold,
+    never,
+    running,
+    samples,
+    token,
+)
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +107,94 @@ def test_a_key_for_everybody_reaches_a_sample_by_the_id_it_is_kept_under(
     assert forget(service, keys["ada"], named(20, "page")).status_code == 202
     assert forget(service, keys["everybody"], named(20, "ada/page")).status_code == 202
     assert about(forget(service, keys["everybody"], named(20, "ada/page")))[1]["code"] == "not_learned"
+
+
+# -- a key without an owner says whose ---------------------------------------------------------------
+
+
+def asked(service: Running, headers: dict[str, str], way: str, given: dict[str, Any], **extra: Any) -> httpx.Response:
+    path = {"forget": "/v1/forget", "rehearse": "/v1/forget?dry_run=true", "what if": "/v1/what-if"}[way]
+    return service.client.post(path, json={"samples": [given], **extra}, headers=headers)
+
+
+@pytest.mark.parametrize("way", ["rehearse", "what if", "forget"])
+def test_a_sample_is_found_by_its_owner_and_id(tmp_path: Path, way: str) -> None:
+    with running(tmp_path / "s") as service:
+        for owner, row in (("ada", 0), ("bob", 1)):
+            assert learn(service, service.admin, named(row, "page"), owner=owner).status_code == 201
+        for given, extra in (
+            (named(0, "page"), {"owner": "bob"}),  # bob's of this id is another sample
+            (named(0, "other"), {"owner": "ada"}),
+            (named(0, "ada/page"), {"owner": "ada"}),
+            (samples([0], ids=False)[0], {"owner": "bob"}),
+        ):
+            answer = asked(service, service.admin, way, given, **extra)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), answer.text
+        assert service.digest() == never([0, 1])
+        answer = asked(service, service.admin, way, named(0, "page"), owner="ada")
+        assert answer.status_code == (202 if way == "forget" else 200), answer.text
+        assert service.digest() == never([1] if way == "forget" else [0, 1])
+        assert asked(service, service.admin, way, samples([1], ids=False)[0], owner="bob").status_code in (200, 202)
+
+
+@pytest.mark.parametrize("way", ["rehearse", "what if", "forget"])
+def test_a_bare_id_is_not_taken_for_that_of_another_owner(tmp_path: Path, way: str) -> None:
+    with running(tmp_path / "s") as service:
+        assert learn(service, service.admin, named(0, "page"), owner="ada").status_code == 201
+        answer = asked(service, service.admin, way, named(0, "page"))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["row"]) == (404, "not_learned", 0)
+        assert "owner" in error["message"]
+        receipt = learn(service, service.admin, named(0, "page")).json()["receipts"]  # of no owner
+        for owner in (None, "bob"):
+            if owner is not None:
+                assert learn(service, service.admin, named(0, "page"), owner=owner).status_code == 201
+            answer = asked(service, service.admin, way, named(0, "page"))
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["row"]) == (409, "ambiguous", 0)
+            assert "owner" in error["message"]
+            assert "receipt" in error["message"]
+        assert service.digest() == never([0, 0, 0])
+        for owner in ("ada", "bob"):
+            assert asked(service, service.admin, "forget", named(0, "page"), owner=owner).status_code == 202
+        assert asked(service, service.admin, way, named(0, "page")).status_code in (200, 202)  # nobody else has one
+        assert service.forget(receipt).status_code == (409 if way == "forget" else 202)
+
+
+def test_an_owner_that_does_not_fit_is_refused(service: Running, keys: dict[str, dict[str, str]]) -> None:
+    receipts = learn(service, keys["ada"], named(40, "own")).json()["receipts"]
+    before = service.digest()
+    forbidden = asked(service, keys["ada"], "forget", named(40, "own"), owner="bob")
+    assert (forbidden.status_code, forbidden.json()["error"]["code"]) == (403, "forbidden")
+    body = {"receipts": receipts, "owner": "bob"}
+    answer = service.client.post("/v1/forget", json=body, headers=keys["everybody"])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert asked(service, keys["everybody"], "forget", named(40, "own"), owner="a/b").status_code == 422
+    assert service.digest() == before
+    assert asked(service, keys["ada"], "forget", named(40, "own"), owner="ada").status_code == 202
+
+
+def test_requests_of_several_owners_are_told_apart_when_they_wait_together(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service, ThreadPoolExecutor(4) as pool:
+        for owner in ("ada", "bob"):
+            assert learn(service, service.admin, named(0, "page"), owner=owner).status_code == 201
+        ada = bearer(token(service.folder, "ada", "forget", owner="ada"))
+        gate = hold(service.service.writer)
+        waiting = [
+            pool.submit(asked, service, *about)
+            for about in (
+                (service.admin, "forget", named(0, "page")),
+                (ada, "forget", named(1, "page")),
+            )
+        ]
+        waiting.append(pool.submit(asked, service, service.admin, "forget", named(0, "page"), owner="bob"))
+        eventually(lambda: len(service.service.writer.waiting()) == 3)
+        gate.set()
+        assert [each.result().json().get("error", {}).get("code") for each in waiting] in (
+            ["ambiguous", "not_found", None],
+            ["not_learned", "not_found", None],  # bob's was first
+        )
+        assert service.digest() == never([0])
 
 
 # -- a store without a service -----------------------------------------------------------------------

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from neverseen import LedgerError, StoreDamagedError
 from neverseen.ledger import Ledger
+from neverseen.ledger.tables import tables
 from neverseen.store import create
 from neverseen.store.archives import read_archive, write_archive
 from tests.ledgers import add, some
@@ -256,6 +257,62 @@ def test_a_database_with(attack: str, schema: str) -> None:
             Ledger(schema)
     finally:
         run_sql(schema, "DROP PUBLICATION IF EXISTS neverseen_tests")
+
+
+def test_statistics_that_were_kept_once(own_database: str, postgresql: Server, tmp_path: Path) -> None:
+    """They quote ids after their rows are gone, and to keep none from now on does not remove them.
+
+    The remedy removes them: from the catalogue, and from the server's files.
+    """
+
+    def quoted() -> list[str]:
+        engine = sa.create_engine(own_database, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            seen = "SELECT attname FROM pg_stats WHERE schemaname = 'public' AND tablename LIKE 'neverseen%%'"
+            names = [name for (name,) in connection.exec_driver_sql(seen)]
+            connection.exec_driver_sql("CHECKPOINT")
+        engine.dispose()
+        files = () if postgresql.folder is None else (postgresql.folder / "data" / "base").rglob("*")
+        secret = IDS[3].encode() + b'"'
+        return names + ["a file" for path in files if path.is_file() and secret in path.read_bytes()]
+
+    with create(tmp_path / "s", BACKBONE, classifier(), keys=KEYS, ledger=own_database) as made:
+        receipts = made.learn(ROWS[:20], LABELS[:20], IDS[:20], ["ada"] * 20)
+        made.publish()
+        made.forget([receipts[4]])
+        columns = [(table.name, column.name) for table in tables.sorted_tables for column in table.columns]
+        kept = 'ALTER TABLE {} ALTER COLUMN "{}" SET STATISTICS {}'
+        for target, then in ((100, "ANALYZE"), (0, "CHECKPOINT")):
+            run_sql(own_database, *(kept.format(*column, target) for column in columns), then)
+        assert {"id", "name", "owner", "number_key", "key", "value", "payload", "commitment"} <= set(quoted())
+        assert ("a file" in quoted()) == (postgresql.folder is not None)
+        made.forget([receipts[3]])
+        with pytest.raises(
+            LedgerError, match="it has the statistics of the column 'applied' of 'neverseen_migrations'"
+        ):
+            made.seal()  # also where the store was open all the while
+        assert not made.status()["sealed"]
+    for write in (True, False):
+        with pytest.raises(LedgerError, match="They quote values") as refusal:
+            opened(tmp_path / "s", write=write)
+    run_sql(own_database, *str(refusal.value).partition("As the owner of the database: ")[2].split("; "))
+    with opened(tmp_path / "s") as made:
+        assert made.digest() == never([row for row in range(20) if row not in (3, 4)])
+        made.seal()
+        assert made.status()["sealed"]
+        assert quoted() == []
+
+
+def test_what_is_added_while_a_ledger_is_open_is_found_by_a_scrub(url: str) -> None:
+    with Ledger(url, create=True) as ledger:
+        add(ledger, some())
+        ledger.scrub()
+        if url.startswith("sqlite"):
+            tamper(Path(url.removeprefix("sqlite:///")), SQLITE["statistics, which quote values"])
+        else:
+            run_sql(url, POSTGRESQL["a trigger that copies deleted rows"])
+        with pytest.raises(LedgerError, match="is not made of the tables of a ledger"):
+            ledger.scrub()
 
 
 EVENT = (

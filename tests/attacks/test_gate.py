@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from neverseen.service.edge.gate import Gate
-from neverseen.service.edge.limits import stranger
-from neverseen.service.edge.usage import Usage
 from neverseen.service.predicting import _Waiting
+from neverseen.service.sharing.gate import Gate
+from neverseen.service.sharing.limits import stranger
+from neverseen.service.sharing.usage import Usage
 from tests.services import running
 
 

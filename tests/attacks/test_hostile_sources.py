@@ -51,6 +51,35 @@ def tree(folder: str) -> dict[str, bytes]:
 # -- tables ------------------------------------------------------------------------------------------
 
 
+def array(values: Any) -> bytes:
+    """Return an array as a file of NumPy."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.array(values))
+    return file.getvalue()
+
+
+def headed(header: str) -> bytes:
+    """Return a file of NumPy that has a crafted header."""
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header.encode() + b"\n" + bytes(64)
+
+
+def archived(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def damaged(method: int) -> bytes:
+    """Return an archive whose array is compressed, with wrong bytes in it."""
+    content = bytearray(
+        archived({"X.npy": array(np.arange(4096).reshape(512, 8)), "y.npy": array(["x"] * 512)}, method)
+    )
+    content[60:90] = b"\xff" * 30
+    return bytes(content)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -73,6 +102,19 @@ def tree(folder: str) -> dict[str, bytes]:
         ("other.jsonl", b'{"features": [1' + b",1" * 7 + b'], "label": "x"}\n{"text": "a", "label": "x"}\n'),
         ("empty.jsonl", b""),
         ("cut.npz", b"PK\x03\x04"),
+        ("raw.npz", archived({"X": b"no array", "y.npy": array(["x"])})),
+        ("raw-labels.npz", archived({"X.npy": array(ROWS[:1]), "y": b"x"})),
+        ("raw-other.npz", archived({"X.npy": array(ROWS[:1]), "y.npy": array(["x"]), "notes.txt": b"x"})),
+        ("token.npz", archived({"X.npy": headed("{'descr': '<f8', 'shape': ((((1,"), "y.npy": array(["x"])})),
+        ("syntax.npz", archived({"X.npy": headed("{'descr': '<f8' 'shape' 1}"), "y.npy": array(["x"])})),
+        ("type.npz", archived({"X.npy": headed("{'descr': ['<f8'], 'fortran_order': False, 'shape': (1, 8)}")})),
+        (
+            "large.npz",
+            archived({"X.npy": headed("{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999999, 8)}")}),
+        ),
+        ("bz2.npz", damaged(zipfile.ZIP_BZIP2)),
+        ("lzma.npz", damaged(zipfile.ZIP_LZMA)),
+        ("deflated.npz", damaged(zipfile.ZIP_DEFLATED)),
         ("cut.parquet", b"PAR1" + bytes(40) + b"PAR1"),
     ],
 )
@@ -340,7 +382,9 @@ def test_bad_images_are_skipped_by_name_and_hang_nothing() -> None:
     run("init", "album", *STRIPES, "--codes", "16")
     done = answer("learn", "album", "photos", "--skip-bad", *STRIPES)
     assert done["learned"] == 1
-    assert [entry["sample"] for entry in done["skipped"]] == [f"x/{name}" for name in sorted(bad)]
+    assert [entry["sample"] for entry in done["skipped"]] == [
+        f"x/{name}" for name in sorted(["loop.png", "pipe.png", *bad])
+    ]
     assert answer("forget", "album", "photos", "--skip-bad", *STRIPES)["forgotten"] == 1
 
 
@@ -468,7 +512,7 @@ def test_columns_of_what_has_none_are_not_dropped(tmp_path: Path, name: str, opt
     else:
         source.write_text("cat\ta sentence\n", "utf-8")
     named: dict[str, Any] = {option: "owner"}
-    with pytest.raises(InputError, match=f"--{option} names one"):
+    with pytest.raises(InputError, match=f"has no columns, so it has none of {option}"):
         read_source(source, Columns(**named))
 
 

@@ -18,13 +18,14 @@ import pytest
 
 from benchmarks.siege_attacks import BOUNDARY, FORM, form, head, many_receipts, many_samples, post
 from neverseen.service import Settings
-from neverseen.service.edge import contents
-from neverseen.service.edge.contents import Bounds
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.limits import stranger
-from neverseen.service.edge.schemas import ForgetBody, PredictBody
+from neverseen.service.errors import Refusal
+from neverseen.service.reception import contents
+from neverseen.service.reception.contents import Bounds
+from neverseen.service.reception.schemas import ForgetBody, PredictBody
+from neverseen.service.sharing.limits import stranger
 from tests.attacks.siege import Besieged, besieged, call, features
-from tests.services import Running, bearer, never, running, samples, token
+from tests.services import Running, bearer, hold, never, running, samples, token
+from tests.waiting import eventually
 
 PREDICT = {"samples": [{"features": features([0])[0]}]}
 HUGE = 63 * 2**20
@@ -107,7 +108,7 @@ def test_counts_come_before_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     for action, body in many.items():
         with pytest.raises(Refusal, match="at most 100 samples at a time"):
             contents.READERS[action](body.encode(), "application/json", BOUNDS, lambda pixels: None)
-    monkeypatch.setattr("neverseen.service.edge.contents.parse_json", None)
+    monkeypatch.setattr("neverseen.service.reception.contents.parse_json", None)
     with pytest.raises(Refusal, match="too many lines"):
         contents.receipts_in(b'{"receipt":"AA"}\n' * 101, BOUNDS)
 
@@ -127,7 +128,7 @@ def test_a_large_body_is_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def none_here(*_: object) -> None:
             raise AssertionError("a large body was parsed in the service")
 
-        monkeypatch.setattr("neverseen.service.edge.reception.READERS", dict.fromkeys(contents.READERS, none_here))
+        monkeypatch.setattr("neverseen.service.reception.reception.READERS", dict.fromkeys(contents.READERS, none_here))
         rows = range(190)
         padding = " " * 2**16
         body = json.dumps({"samples": samples(rows)}) + padding
@@ -180,7 +181,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture
 def nothing_here(patient: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
     """A service that would make a mistake if it read a body itself."""
-    monkeypatch.setattr("neverseen.service.edge.reception.READERS", {})
+    monkeypatch.setattr("neverseen.service.reception.reception.READERS", {})
     return patient
 
 
@@ -298,14 +299,7 @@ def test_what_waits_for_the_writer_counts(patient: Running, name: str, query: st
     """A body counts against its key, and what it lists against the queue, until it is answered."""
     path, body, count = BODIES[name]
     writer, room = patient.service.writer, patient.service.reception._bodies._room
-    entered, gate = threading.Event(), threading.Event()
-
-    def wait(_: object) -> None:
-        entered.set()
-        gate.wait(120)
-
-    writer.ask(wait)
-    assert entered.wait(60)
+    gate = hold(writer)
     answers: list[int] = []
 
     def send() -> None:
@@ -314,11 +308,8 @@ def test_what_waits_for_the_writer_counts(patient: Running, name: str, query: st
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        end = time.monotonic() + 60
-        while not writer._jobs:
-            assert sender.is_alive(), f"the request does not come: {answers}"
-            assert time.monotonic() < end, "the request does not come"
-            time.sleep(0.01)
+        eventually(lambda: writer._jobs or not sender.is_alive())
+        assert sender.is_alive(), f"the request does not come: {answers}"
         assert (room.held("admin 0"), writer._others[1].held("admin 0")) == (len(json_sent(body)), count)
     finally:
         gate.set()

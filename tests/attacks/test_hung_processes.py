@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,24 +18,18 @@ import httpx
 import pytest
 
 from neverseen.service import Settings, predicting
-from neverseen.service.edge import workers as workers_module
-from neverseen.service.edge.contents import Bounds
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.workers import Workers
+from neverseen.service.errors import Refusal
+from neverseen.service.reception import workers as workers_module
+from neverseen.service.reception.contents import Bounds
+from neverseen.service.reception.workers import Workers
 from neverseen.service.writer import queue
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
 from tests.services import ROWS, Process, Running, bearer, new_store, running, samples, token
+from tests.waiting import eventually, in_loop
 
 QUESTION = {"action": "predict", "content_type": "application/json"}
 LONG = 600.0
-
-
-def eventually(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < end, "it does not come about"
-        time.sleep(0.005)
 
 
 def stopped(workers: Workers) -> subprocess.Popen[bytes]:
@@ -86,8 +79,7 @@ def test_who_asks_does_not_wait_for_a_process_that_starts(monkeypatch: pytest.Mo
             monkeypatch.setattr(workers_module, "_started", late)
             process = stopped(workers)
             both = [asyncio.ensure_future(workers.ask(name, QUESTION, body)) for name in ("ada", "bob")]
-            while not workers._starters:  # one has the process that does nothing, and a second is being started
-                await asyncio.sleep(0.005)
+            await in_loop(lambda: workers._starters)  # one has the process that does nothing, and a second starts
             os.kill(process.pid, signal.SIGCONT)
             await asyncio.wait_for(asyncio.gather(*both), 60)
             assert not may_start.is_set()
@@ -104,6 +96,12 @@ BODY = json.dumps({"samples": [{"features": [1, 2]}]}).encode()
 
 async def works(workers: Workers) -> None:
     await asyncio.wait_for(workers.ask("ada", QUESTION, BODY), 60)
+
+
+def at_rest(workers: Workers) -> bool:
+    """Whether no process is being started, and what became of all that were is noted."""
+    with workers._lock:
+        return not workers._starters
 
 
 @pytest.fixture
@@ -152,8 +150,7 @@ def test_nobody_pays_for_a_process_that_did_not_start_earlier(
         with monkeypatch.context() as patched:
             patched.setattr(workers_module, "_started", _no_process)
             workers.prepare()
-            while workers._starters:
-                await asyncio.sleep(0.005)
+            await in_loop(lambda: at_rest(workers))
         assert not workers.stalled()  # the other process is there
         for _ in range(2):
             await works(workers)
@@ -192,8 +189,7 @@ def test_a_moment_without_threads(workers: Workers, monkeypatch: pytest.MonkeyPa
             patched.setattr(threading.Thread, "start", fails)
             with pytest.raises((Refusal, RuntimeError)):
                 await works(workers)
-        while workers._starters:
-            await asyncio.sleep(0.005)
+        await in_loop(lambda: at_rest(workers))
         assert not workers._running
         await works(workers)
         assert not workers.stalled()
@@ -315,7 +311,7 @@ def test_a_log_that_failed_while_nothing_was_due_takes_no_time_from_later_public
     now = [0.0]
     policy = Policy(Settings(max_delay=5, seal_after=7200), lambda: now[0])
     policy.takes(8.0)  # seconds that a publication takes
-    policy.unsealed()
+    policy.unsealed(0.0)
     policy.failed()  # the audit log cannot be written
     now[0] = 3600.0
     policy.changed(1)
@@ -323,7 +319,7 @@ def test_a_log_that_failed_while_nothing_was_due_takes_no_time_from_later_public
     assert policy.overdue() is None
     policy.failed()
     assert policy.overdue() == 4.0  # what was due has failed
-    policy.found(0)  # but it was on disk: the store was opened again
+    policy.found(0, None)  # but it was on disk: the store was opened again
     now[0] += 3600.0 - 9.0 - 5.0
     policy.changed(1)
     now[0] += 9.0

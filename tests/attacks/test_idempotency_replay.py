@@ -14,7 +14,6 @@ import os
 import signal
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,13 +26,14 @@ import pytest
 
 from neverseen import store
 from neverseen.client import Client, ServiceError
+from neverseen.holdings import FORGET
 from neverseen.ledger import LASTING, RequestRow
 from neverseen.proof.keys import Key, Keyring
 from neverseen.service import Settings
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
 from neverseen.service.writer.applying import apply
 from neverseen.service.writer.idempotency import Repetitions, to_keep, told_apart
-from neverseen.service.writer.jobs import FORGET, Applied, Job
+from neverseen.service.writer.jobs import Applied, Job
 from tests.services import (
     BACKBONE,
     KEYS,
@@ -42,12 +42,14 @@ from tests.services import (
     Process,
     Running,
     bearer,
+    hold,
     never,
     new_store,
     running,
     samples,
     token,
 )
+from tests.waiting import eventually
 
 STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)
 HELD = range(30)
@@ -93,15 +95,8 @@ def brought(service: Running, stage: str) -> None:
 @contextmanager
 def held_up(service: Running) -> Iterator[threading.Event]:
     """The writer waits, and takes nothing more, until the event is set."""
-    entered, gate = threading.Event(), threading.Event()
-
-    def wait(_: Any) -> None:
-        entered.set()
-        gate.wait(120)
-
-    service.service.writer.ask(wait)
+    gate = hold(service.service.writer)
     try:
-        assert entered.wait(60)
         yield gate
     finally:
         gate.set()
@@ -237,8 +232,7 @@ def test_a_key_whose_request_was_refused_is_free_again(tmp_path: Path) -> None:
         path, own, _ = attacked.bodies["forget by receipt"]
         with held_up(service) as gate, ThreadPoolExecutor(2) as pool:
             bad = pool.submit(attacked.send, service, path, {"receipts": ["TlNSMQAB"]})
-            while not service.service.writer.waiting():
-                time.sleep(0.01)
+            eventually(service.service.writer.waiting)
             good = pool.submit(attacked.send, service, path, own)
             gate.set()
             assert bad.result().status_code == 404
@@ -355,8 +349,7 @@ def test_a_stop_that_takes_too_long_acknowledges_nothing(tmp_path: Path) -> None
         path, own, _ = attacked.bodies["forget by receipt"]
         with held_up(service) as gate, ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(attacked.send, service, path, own)
-            while not service.service.writer.waiting():
-                time.sleep(0.01)
+            eventually(service.service.writer.waiting)
             stopping = threading.Thread(target=service.service.writer.stop, args=(0.2,))
             stopping.start()
             answer = waiting.result()
@@ -376,8 +369,7 @@ def test_a_server_that_stops_before_it_has_answered(tmp_path: Path, kind: str) -
         path, own, _ = attacked.bodies[kind]
         with held_up(service), ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(attacked.send, service, path, own, key="once")
-            while not (jobs := service.service.writer.waiting()):
-                time.sleep(0.01)
+            jobs = eventually(service.service.writer.waiting)
             loop = jobs[0].future.get_loop()
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop) if _answers(task)])
             answer = waiting.result()

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from PIL import Image
 
 from neverseen.service import Settings
 from tests.attacks.siege import besieged
+from tests.cli.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
 from tests.services import bearer, never, running, samples
+
+__all__ = ["_here"]
 
 STILL = Settings(quiet=10**6, max_delay=10**6, seal_after=10**6)
 
@@ -84,3 +89,91 @@ def png(value: int) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (8, 8), (value, value, 0)).save(file, "PNG")
     return file.getvalue()
+
+
+# -- commands ----------------------------------------------------------------------------------------
+
+
+def test_what_is_not_to_be_published_is_not() -> None:
+    """A seal publishes. Forgets that somebody gathers to hide them in a batch were published one by one."""
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT, "--track-classes")
+    run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    for words in (
+        ["forget", "shop", "--receipts", "all.jsonl"],
+        ["forget", "shop", "all.csv"],
+        ["forget-class", "shop", "cat"],
+    ):
+        said = " ".join(run(*words, "--no-publish", "--seal", code=2).replace("│", " ").split())
+        assert "--seal publishes, and --no-publish says not to: leave one of them out" in said
+    assert answer("status", "shop")["samples"] == len(ROWS)
+    assert len(answer("history", "shop")) == 1
+
+
+@pytest.mark.parametrize("command", ["learn", "forget", "what-if", "predict --labelled", "verify retrain"])
+def test_one_label_for_all_and_a_column_of_labels(command: str) -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT)
+    run("learn", "shop", "all.csv")
+    verb, *more = command.split(" --")
+    said = run(
+        *verb.split(), "shop", "all.csv", "--label", "x", "--labels", "label", *(f"--{each}" for each in more), code=1
+    )
+    assert "one label is given for all samples, and a column of labels too: give one of the two" in said
+
+
+NAMED = [(7, 1), ("7", "1"), (True, True), ("True", "True"), ("8", "2"), (9.5, 0.5)]
+"""Owners and ids that look alike."""
+
+
+@pytest.fixture
+def shop() -> str:
+    rows = [
+        {"owner": owner, "id": name, "label": "x", "features": row.tolist()}
+        for (owner, name), row in zip(NAMED, ROWS, strict=False)
+    ]
+    Path("some.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    run("init", "shop", *INIT)
+    run("learn", "shop", "some.jsonl", "--receipts", "mine.jsonl")
+    return "shop"
+
+
+@pytest.mark.parametrize("verb", ["forget", "what-if"])
+@pytest.mark.parametrize("option", ["--owner 7", "--id 1", "--owner True", "--id True"])
+def test_a_word_that_fits_several_chooses_none(shop: str, verb: str, option: str) -> None:
+    """`--owner 7` forgot the samples of the owner 7, and those of the owner "7"."""
+    said = run(verb, shop, "--receipts", "mine.jsonl", *option.split(), code=1)
+    word = option.split()[1]
+    other = "true" if word == "True" else word
+    assert f'{option} fits several: {other} and "{word}". Add --kind number or --kind text' in said
+    assert answer("status", shop)["samples"] == len(NAMED)
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        (["--owner", "7", "--kind", "number"], [1]),
+        (["--owner", "7", "--kind", "text"], ["1"]),
+        (["--owner", '"7"'], ["1"]),
+        (["--owner", "true"], [True]),
+        (["--id", "1", "--id", "True", "--kind", "text"], ["1", "True"]),
+        (["--owner", "8"], ["2"]),
+        (["--id", '{"float":"0x1.0000000000000p-1"}'], [0.5]),
+    ],
+)
+def test_a_word_can_say_which_it_means(shop: str, words: list[str], ids: list[Any]) -> None:
+    dry = answer("forget", shop, "--receipts", "mine.jsonl", *words, "--dry-run")
+    assert dry["requested"] == len(ids)
+    run("forget", shop, "--receipts", "mine.jsonl", *words)
+    for place, (_, name) in enumerate(NAMED):
+        Path("one.jsonl").write_text(Path("mine.jsonl").read_text("utf-8").splitlines()[place], "utf-8")
+        gone = any(type(name) is type(each) and name == each for each in ids)
+        run("forget", shop, "--receipts", "one.jsonl", "--dry-run", code=1 if gone else 0)
+
+
+def test_a_word_that_fits_nothing_is_not_passed_over(shop: str) -> None:
+    said = run("forget", shop, "--receipts", "mine.jsonl", "--id", "2", "--id", "3", code=1)
+    assert "none of 6 receipts has that id and owner (--id 3)" in said
+    assert "--kind is text or number" in run("forget", shop, "--receipts", "mine.jsonl", "--kind", "x", code=2)
+    assert "--kind" in run("forget", shop, "some.jsonl", "--kind", "text", code=2)
+    assert answer("status", shop)["samples"] == len(NAMED)

@@ -30,11 +30,11 @@ from neverseen import AnalyticClassifier, ForgettingModel, Identity, InputError,
 from neverseen.backbones import Cached, Images, fingerprint
 from neverseen.backbones.contents import Reduced, decoded
 from neverseen.service import Settings
-from neverseen.service.edge import contents, messages
-from neverseen.service.edge.contents import Bounds
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.reception import bounds_of
-from neverseen.service.edge.shares import Shares
+from neverseen.service.errors import Refusal
+from neverseen.service.reception import contents, messages
+from neverseen.service.reception.contents import Bounds
+from neverseen.service.reception.reception import bounds_of
+from neverseen.service.sharing.shares import Shares
 from tests.attacks.siege import Besieged, besieged, call
 from tests.services import QUICK, Running, running
 

@@ -13,7 +13,9 @@ import pytest
 
 from neverseen import AnalyticClassifier, HardwareError, Identity, Key, RandomProjection, StoreDamagedError, store
 from neverseen.backbones import Precomputed
+from neverseen.engine.arithmetic import ChangedSystem
 from neverseen.engine.statistics import Statistics
+from neverseen.hardware import Array
 from tests.samples import clustered
 
 ROWS, NUMBERS = clustered("interrupted", 60, 6, 3)
@@ -173,3 +175,31 @@ def test_what_is_pickled_beside_a_learning_thread_is_whole() -> None:
     finally:
         end.set()
         thread.join(30)
+
+
+def test_a_look_from_another_thread_while_a_change_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody asks for the digest of the sums, which adds up what waits, while these are being used."""
+    rows, labels = clustered("looks", 1500, 8, 3)
+    names = [str(label) for label in labels]
+    opened = store.create(tmp_path / "s", Precomputed(8), AnalyticClassifier(RandomProjection(32), gamma=16))
+    looks: list[threading.Thread] = []
+
+    def look(self: ChangedSystem, block: Array) -> Array:
+        if not looks:
+            looks.append(threading.Thread(target=lambda: opened.statistics().digest()))
+            looks[0].start()
+            looks[0].join(0.3)  # it waits for us, unless it is let in
+        return product(self, block)
+
+    product = ChangedSystem.product
+    monkeypatch.setattr(ChangedSystem, "product", look)
+    with opened:
+        opened.learn(rows[:1490], names[:1490])
+        opened.digest()
+        for row in range(1490, 1495):
+            opened.learn(rows[row : row + 1], names[row : row + 1])
+            looks.clear()
+            found = opened.digest()
+            looks[0].join()
+            anew = AnalyticClassifier(RandomProjection(32), gamma=16, backbone=opened.backbone.digest())
+            assert found == anew.fit(rows[: row + 1], names[: row + 1]).digest()

@@ -7,8 +7,8 @@ import logging
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -22,14 +22,16 @@ import pytest
 
 from neverseen.service import Settings
 from neverseen.service.core import Service
+from neverseen.service.edge import server
 from neverseen.service.edge.connections import Connections
-from neverseen.service.edge.contents import READERS, Bounds
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.result_memory import ANSWER, ResultMemory
-from neverseen.service.operations import run
+from neverseen.service.edge.server import Server, connections_of
+from neverseen.service.errors import Refusal
 from neverseen.service.operations.history import History
-from neverseen.service.operations.run import Server, connections_of
-from tests.services import QUICK, ROWS, Running, bearer, running, samples, token
+from neverseen.service.reception.contents import READERS, Bounds
+from neverseen.service.sharing.result_memory import ANSWER, ResultMemory
+from neverseen.service.writer.rehearsing import difference
+from tests.services import QUICK, ROWS, Running, bearer, classifier, hold, running, samples, token
+from tests.waiting import eventually
 
 CLASSES = 20
 LONG = ["\U0001f600" * 146 + f"{number:04d}" for number in range(CLASSES)]
@@ -52,25 +54,20 @@ def predict(service: Running, count: int, headers: dict[str, str]) -> httpx.Resp
 
 
 @contextmanager
-def unread(service: Running, count: int, headers: dict[str, str]) -> Iterator[socket.socket]:
-    """A client that asks for predictions, and reads where they begin."""
-    body = json.dumps(asked(count)).encode()
+def unread(
+    service: Running, given: int | dict[str, Any], headers: dict[str, str], path: str = "/v1/predict"
+) -> Iterator[socket.socket]:
+    """A client that asks for so many predictions, or something else, and reads where the answer begins."""
+    body = json.dumps(asked(given) if isinstance(given, int) else given).encode()
     with closing(socket.socket()) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(60)
         client.connect(("127.0.0.1", service.client.base_url.port or 0))
-        head = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nAuthorization: {headers['Authorization']}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {headers['Authorization']}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         client.sendall(head.encode() + body)
         assert client.recv(12) == b"HTTP/1.1 200"
         yield client
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # -- how large an answer is --------------------------------------------------------------------------
@@ -108,14 +105,35 @@ def test_answers_that_are_not_read_count_against_their_key(tmp_path: Path) -> No
     with running(tmp_path / "s", replace(SMALL, max_waiting_bytes=2**23)) as service:
         learn_long(service)
         deaf, other = (bearer(token(service.folder, name, "predict")) for name in ("deaf", "other"))
-        until(lambda: predict(service, 1, deaf).status_code == 200)
+        eventually(lambda: predict(service, 1, deaf).status_code == 200)
         with unread(service, 400, deaf):  # 730 kB, of the 1 MB that a key may hold
             refused = predict(service, 400, deaf)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
             assert "read the answers" in refused.json()["error"]["message"]
             assert predict(service, 400, other).status_code == 200
             assert predict(service, 1, deaf).status_code == 200  # a small one fits
-        until(lambda: predict(service, 400, deaf).status_code == 200)
+        eventually(lambda: predict(service, 400, deaf).status_code == 200)
+
+
+def test_an_answer_of_few_values_counts_by_its_bytes(tmp_path: Path) -> None:
+    """A rehearsal names the classes: 240 long labels have 425 kB."""
+    with running(tmp_path / "s", replace(SMALL, max_waiting_bytes=2**23)) as service:
+        receipts: list[str] = []
+        for first in range(0, 240, 60):
+            numbers = range(first, first + 60)
+            given = [
+                {"features": [number, 1, 0, 0, 0, 1], "label": f"{LONG[0][:-4]}{number:04d}"} for number in numbers
+            ]
+            answer = service.client.post("/v1/samples", json={"samples": given}, headers=service.admin)
+            receipts += answer.json()["receipts"]
+        deaf = bearer(token(service.folder, "deaf", "forget"))
+        rehearsal, results = {"receipts": receipts}, service.service.results
+        with unread(service, rehearsal, deaf, "/v1/forget?dry_run=true"):
+            assert results.held(ANSWER, "deaf") > 400_000
+            with unread(service, rehearsal, deaf, "/v1/forget?dry_run=true"):  # of 1 MiB that a key may hold
+                refused = service.client.post("/v1/forget?dry_run=true", json=rehearsal, headers=deaf)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+        eventually(lambda: results.held(ANSWER, "deaf") == 0)
 
 
 def test_receipts_are_counted_before_anything_is_learned(tmp_path: Path) -> None:
@@ -130,7 +148,7 @@ def test_receipts_are_counted_before_anything_is_learned(tmp_path: Path) -> None
         results.give(scope)
         taken = service.client.post("/v1/samples", json=content, headers=service.admin)
         assert taken.status_code == 201
-        until(lambda: results.held(ANSWER, "admin 0") == 0)
+        eventually(lambda: results.held(ANSWER, "admin 0") == 0)
 
 
 def test_an_answer_larger_than_a_share_is_no_matter_of_time() -> None:
@@ -146,6 +164,19 @@ def test_an_answer_larger_than_a_share_is_no_matter_of_time() -> None:
     results.give(scope)
     results.give(scope)
     assert results.held(ANSWER, "ada") == 0
+
+
+def test_what_if_does_not_hold_the_scores_of_all_samples_for_all_classes() -> None:
+    classes, asked = 3000, np.tile(ROWS, (30, 1))
+    model = classifier().set_params(track_classes=False).fit(np.tile(ROWS, (15, 1)), np.arange(classes))
+    views = model.without(ROWS[:0], []), model.without(ROWS[:1], [0])
+    tracemalloc.start()
+    try:
+        found = difference(views, asked, [0] * len(asked))  # type: ignore[arg-type]
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(asked) * classes
+    finally:
+        tracemalloc.stop()
+    assert found["without"]["samples"] == classes - 1
 
 
 # -- who reads slowly --------------------------------------------------------------------------------
@@ -198,7 +229,7 @@ def test_who_takes_an_answer_too_slowly_on_the_whole_is_cut(
             with pytest.raises(httpx.TransportError):
                 predict(service, count, service.admin)
         results = service.service.results
-        until(lambda: results.held(ANSWER, "admin 0") == results.held(ANSWER, "admin 1") == 0)
+        eventually(lambda: results.held(ANSWER, "admin 0") == results.held(ANSWER, "admin 1") == 0)
     assert not [entry for entry in caplog.records if entry.levelno > logging.INFO]
 
 
@@ -220,10 +251,10 @@ def test_unsent_answers_of_all_connections_are_bounded() -> None:
 
 def test_unsent_answers_are_bounded_by_what_fits_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small, found = Settings(memory=2**30), list[Settings]()
-    monkeypatch.setattr(run, "connections_of", found.append)
+    monkeypatch.setattr(server, "connections_of", found.append)
     monkeypatch.setattr(Service, "start", lambda _: sys.exit("this is enough"))
     with ThreadPoolExecutor(1) as beside, pytest.raises(SystemExit, match="this is enough"):
-        beside.submit(run.serve, tmp_path, small, port=0).result()
+        beside.submit(server.serve, tmp_path, small, port=0).result()
     assert found[0].max_waiting_bytes <= 2**30 // 16 < small.max_waiting_bytes
 
 
@@ -251,7 +282,7 @@ def test_rows_count_as_what_they_become(tmp_path: Path) -> None:
         service.learn(range(10))
         service.client.post("/v1/publish", headers=service.admin)
         keys = [bearer(token(service.folder, name, "predict")) for name in ("ada", "bob")]
-        until(lambda: all(predict(service, 1, key).status_code == 200 for key in keys))
+        eventually(lambda: all(predict(service, 1, key).status_code == 200 for key in keys))
         content = json.dumps(asked(2000), separators=(",", ":"))  # less than is taken of bytes, but 96 kB as rows
         refused = service.client.post(
             "/v1/predict", content=content, headers=keys[0] | {"Content-Type": "application/json"}
@@ -265,7 +296,7 @@ def test_rows_count_as_what_they_become(tmp_path: Path) -> None:
         first = threading.Thread(target=lambda: found.append(predict(service, 500, keys[0]).status_code))
         first.start()
         try:
-            until(lambda: service.service.results.held("rows", "ada") >= 500 * 48)
+            eventually(lambda: service.service.results.held("rows", "ada") >= 500 * 48)
             busy = predict(service, 900, keys[0])
             assert (busy.status_code, busy.json()["error"]["code"]) == (503, "busy")
         finally:
@@ -273,27 +304,27 @@ def test_rows_count_as_what_they_become(tmp_path: Path) -> None:
             first.join()
         assert found == [200]
         assert predict(service, 500, keys[1]).status_code == 200
-        until(lambda: service.service.results.held("rows", "ada") == 0)
+        eventually(lambda: service.service.results.held("rows", "ada") == 0)
 
 
 @pytest.mark.parametrize("path", ["/v1/samples", "/v1/forget"])
 def test_features_that_wait_for_the_writer_are_counted(tmp_path: Path, path: str) -> None:
     with running(tmp_path / "s", SMALL) as service:
         service.learn(range(10))
-        writer, results, gate = service.service.writer, service.service.results, threading.Event()
-        writer.ask(lambda _: gate.wait(60))
+        writer, results = service.service.writer, service.service.results
+        gate = hold(writer)
         content = {"samples": samples(range(10))}
         asking = threading.Thread(
             target=lambda: service.client.post(path, json=content, headers=service.admin, timeout=60)
         )
         asking.start()
         try:
-            until(lambda: bool(writer.waiting()))
+            eventually(lambda: bool(writer.waiting()))
             assert results.held("rows", "admin 0") == 10 * 6 * (8 + 1)  # as they are read, and as they wait
         finally:
             gate.set()
             asking.join()
-        until(lambda: results.held("rows", "admin 0") == 0)
+        eventually(lambda: results.held("rows", "admin 0") == 0)
 
 
 def test_texts_count_as_what_they_become() -> None:

@@ -8,8 +8,6 @@ without the scope `audit` that somebody has just asked.
 from __future__ import annotations
 
 import base64
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +16,9 @@ from neverseen import store
 from neverseen.client import Client, ServiceError
 from neverseen.service import Settings
 from tests.services import BACKBONE, KEYS, ROWS, Running, bearer, never, new_store, running, samples, token
+from tests.waiting import eventually
 
 BATCHED = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0)
-
-
-def eventually(holds: Callable[[], bool], words: str) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end, words
-        time.sleep(0.01)
 
 
 def version(service: Running) -> int:

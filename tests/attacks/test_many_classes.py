@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import resource
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,17 @@ from benchmarks import siege_service
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones.reading import Prepared
 from neverseen.engine.statistics import Statistics
+from neverseen.holdings import LEARN
 from neverseen.ledger import Ledger
 from neverseen.service import Settings
 from neverseen.service.core import Service
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
 from neverseen.service.writer.applying import apply
-from neverseen.service.writer.jobs import LEARN, Job, LearnSamples
+from neverseen.service.writer.jobs import Job, LearnSamples
 from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, memory_left, needed, per_class
+from neverseen.store.sums import fold
 from tests.services import BACKBONE, KEYS, QUICK, ROWS, Process, Running, bearer, new_store, running, samples, token
+from tests.waiting import eventually
 
 GIB = 2**30
 
@@ -43,13 +44,6 @@ def learn(service: Running, start: int, count: int, headers: dict[str, str] | No
 def refused(answer: httpx.Response, status: int, code: str, setting: str) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
     assert setting in answer.json()["error"]["message"]
-
-
-def eventually(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < end, "it does not come about"
-        time.sleep(0.02)
 
 
 # -- counts ------------------------------------------------------------------------------------------
@@ -250,6 +244,7 @@ def test_pixels_take_room_only_where_there_are_images(tmp_path: Path, monkeypatc
 
 WIDE = """
 import neverseen.service.writer.applying
+from neverseen.store.sums import fold
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
 """
 
@@ -298,7 +293,7 @@ def test_a_fold_that_fails_keeps_the_sums_of_classes(tmp_path: Path, monkeypatch
         with monkeypatch.context() as patched:
             patched.setattr(Ledger, "writing", _full)
             with pytest.raises(OSError, match="No space"):
-                opened._fold()
+                fold(opened._open_parts(), opened._exact())
         opened.publish()  # removes files that the ledger does not name
         opened.forget_class("class 3")
         opened.seal()

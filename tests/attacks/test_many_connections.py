@@ -9,7 +9,6 @@ import os
 import select
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -21,9 +20,11 @@ import pytest
 
 from neverseen.errors import ConfigurationError
 from neverseen.service import Settings
-from neverseen.service.edge.connections import KEY, Connections, allowed
+from neverseen.service.edge.connections import Connections, allowed
+from neverseen.service.reception.requests import KEY
 from tests.services import Process, bearer, new_store, running, samples, token
 from tests.tls import certificate
+from tests.waiting import eventually
 
 FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))"
 SEALING = "Settings(max_delay=0, quiet=0, seal_after=0)"
@@ -133,6 +134,7 @@ def test_one_address_at_work_leaves_room_for_others(tmp_path: Path) -> None:
         stack.enter_context(closing(late))
         head, _, body = late.makefile("rb").read().partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nx-request-id: req_" in head
         assert b"retry-after" in head.lower()
         problem = json.loads(body)["error"]
         assert problem["code"] == "busy"
@@ -225,13 +227,11 @@ def test_no_file_left_for_a_publication(tmp_path: Path, monkeypatch: pytest.Monk
         with monkeypatch.context() as patched:
             patched.setattr("neverseen.store.publications.write_version", _none_left)
             service.learn(range(10))
-            while not metrics.publish_failures._value.get():
-                time.sleep(0.01)
+            eventually(metrics.publish_failures._value.get)
             assert service.forget(service.learn([10])).status_code == 202  # the store is open
         now[0] += 10
         service.service.writer.poke()
-        while service.service.writer.published.number == 0:
-            time.sleep(0.01)
+        eventually(lambda: service.service.writer.published.number)
         assert metrics.writer_failures._value.get() == 0
 
 
@@ -262,10 +262,7 @@ def test_who_does_not_read_a_certificate_keeps_no_file_open(tmp_path: Path) -> N
             slow.connect(("127.0.0.1", service.client.base_url.port or 0))
             slow.sendall(b"GET /v1/certificates/1 HTTP/1.1\r\nHost: x\r\n\r\n")
             assert slow.recv(1000).startswith(b"HTTP/1.1 200 ")
-        end = time.monotonic() + 60
-        while held := _open_files(path):
-            assert time.monotonic() < end, f"{held} times open"
-            time.sleep(0.05)
+        eventually(lambda: not _open_files(path), "it stays open")
         assert len(service.client.get("/v1/certificates/1").content) == size
 
 

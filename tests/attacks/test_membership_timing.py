@@ -25,7 +25,7 @@ from neverseen import AnalyticClassifier, Identity, Key, Keyring, NeverseenError
 from neverseen.backbones import Precomputed
 from neverseen.holdings import Found, Member
 from neverseen.proof.receipts import Receipt, seal
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
 from neverseen.service.writer.jobs import SampleList
 from neverseen.service.writer.rehearsing import effect_of_receipts, effect_of_samples
 from neverseen.store import Store
@@ -60,7 +60,7 @@ class Bob:
         configuration = made.description.configuration.digest()
         never = made.prepare(ROWS[NEVER])
         self.receipts = dict(zip(HELD, held, strict=True)) | dict(zip(GONE, gone, strict=True))
-        for row, mark, quantised in zip(NEVER, never.prints, never.quantised, strict=True):
+        for row, mark, quantised in zip(NEVER, never.fingerprints, never.quantised, strict=True):
             about = Receipt(f'"ada/{row:05d}"', '"ada"', f'"{LABELS[row]}"', mark, quantised, os.urandom(16))
             self.receipts[row] = seal(about, KEYS.receipts[0], configuration)
 

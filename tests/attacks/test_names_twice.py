@@ -16,10 +16,10 @@ from neverseen import store
 from neverseen.errors import ConfigurationError, FileRejectedError, StoreDamagedError
 from neverseen.labels import parse_json
 from neverseen.service import Settings
-from neverseen.service.edge.access import NAME, KeyFile
-from neverseen.service.edge.contents import parsed
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.schemas import Body, ClassBody, ForgetBody, LearnBody, PredictBody, VerifyBody
+from neverseen.service.errors import Refusal
+from neverseen.service.reception.access import NAME, KeyFile
+from neverseen.service.reception.contents import parsed
+from neverseen.service.reception.schemas import Body, ClassBody, ForgetBody, LearnBody, PredictBody, VerifyBody
 from neverseen.sources.receipts import read_receipts
 from tests.services import BACKBONE, KEYS, never, new_store, running
 

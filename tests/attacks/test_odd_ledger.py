@@ -18,11 +18,12 @@ from zlib import crc32
 
 import pytest
 
-from neverseen import LedgerError, StoreDamagedError
+from neverseen import Keyring, LedgerError, StoreDamagedError
 from neverseen.ledger import Ledger, RequestRow, in_file
 from neverseen.proof.receipts import commitment
+from neverseen.store import open as open_store
 from tests.ledgers import add, remove, some
-from tests.store.test_store import IDS, LABELS, ROWS, new, opened
+from tests.store.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, new, opened
 
 COUNT, HELD = 20, 5
 MEMORY = 2**24
@@ -64,6 +65,7 @@ ODD: dict[str, tuple[Any, ...]] = {
     "a certificate that was never signed": ("UPDATE neverseen_meta SET value = '999' WHERE key = 'certificate'",),
     "no certificate": ("DELETE FROM neverseen_meta WHERE key = 'certificate'",),
     "a count that is a text": ("UPDATE neverseen_classes SET samples = 'x'",),
+    "a journal that began at no time": ("UPDATE neverseen_meta SET value = 'abc' WHERE key = 'oldest'",),
     "a note that is bytes": ("UPDATE neverseen_meta SET value = x'00' WHERE key = 'snapshot'",),
 }
 ODD_WHEN_CHECKED: dict[str, tuple[Any, ...]] = {
@@ -106,6 +108,18 @@ def test_what_is_odd_is_found(tmp_path: Path, made: tuple[Path, list[bytes]], na
     alter(folder, *ODD_WHEN_CHECKED[name])
     with opened(folder, write=False) as store, pytest.raises(LedgerError, match="damaged"):
         store.check()
+
+
+def test_a_ledger_that_does_not_say_which_keys_it_takes(tmp_path: Path, made: tuple[Path, list[bytes]]) -> None:
+    """Any keys would seem right. Samples learned under others are not found by its own."""
+    folder = tmp_path / "s"
+    shutil.copytree(made[0], folder)
+    alter(folder, "DELETE FROM neverseen_meta WHERE key = 'key_check'")
+    for keys in (KEYS, Keyring.generate()):
+        with pytest.raises(StoreDamagedError, match="which keys it takes: restore it from a copy"):
+            open_store(folder, backbone=BACKBONE, keys=keys)
+        with open_store(folder, write=False, keys=keys) as reader, pytest.raises(StoreDamagedError, match="which keys"):
+            reader.holds(made[1][:1])
 
 
 def test_a_sequence_that_none_follows(tmp_path: Path, made: tuple[Path, list[bytes]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -18,26 +17,20 @@ from starlette.requests import Request
 
 from neverseen import store
 from neverseen.backbones.reading import Prepared
+from neverseen.holdings import LEARN
 from neverseen.ledger import Ledger, RequestRow, in_file
 from neverseen.ledger import ledger as ledgers
 from neverseen.service import Settings, core
-from neverseen.service.edge.connections import KEY
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.requests import ANSWERED
+from neverseen.service.errors import Refusal
+from neverseen.service.reception.requests import ANSWERED, KEY
 from neverseen.service.writer import queue
 from neverseen.service.writer.applying import apply
-from neverseen.service.writer.jobs import LEARN, Job, LearnSamples
+from neverseen.service.writer.jobs import Job, LearnSamples
 from neverseen.store import Store
-from tests.services import BACKBONE, KEYS, ROWS, Running, bearer, new_store, running, samples, token
+from tests.services import BACKBONE, KEYS, ROWS, Running, bearer, hold, new_store, running, samples, token
+from tests.waiting import eventually
 
 QUICK = Settings(quiet=0, max_delay=0)
-
-
-def eventually(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < end, "it does not come about"
-        time.sleep(0.005)
 
 
 def key(service: Running, name: str, *scopes: str) -> dict[str, str]:
@@ -100,7 +93,7 @@ def test_samples_that_are_prepared_in_parts_stay_in_order(tmp_path: Path, monkey
     texts = ["ccc", "a", "bb", "e", "dddddd", "ff", "g"]
     with running(tmp_path / "s", QUICK) as service:
         found = asyncio.run(as_texts(service, monkeypatch, work).prepared(texts))
-    assert found.prints == [text.encode() for text in texts]
+    assert found.fingerprints == [text.encode() for text in texts]
     assert found.quantised[:, 0].tolist() == [len(text) for text in texts]
     assert calls == [2, 2, 2, 1]
 
@@ -164,25 +157,13 @@ def test_the_requests_of_a_client_are_looked_for_among_recent_ones(
 # -- the queues ----------------------------------------------------------------------------------------
 
 
-def busy(service: Running, gate: threading.Event) -> None:
-    """Keep the writer busy until the gate opens."""
-    begun = threading.Event()
-
-    def wait(_: object) -> None:
-        begun.set()
-        assert gate.wait(120)
-
-    service.service.writer.ask(wait)
-    assert begun.wait(60)
-
-
 def test_one_key_has_a_share_of_the_queue_and_learning_leaves_room_to_forget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(QUICK, queue_requests=8, queue_samples=40)
     with running(tmp_path / "s", settings) as service, ThreadPoolExecutor(16) as pool:
         receipts = service.learn(range(5))
-        gate, writer = threading.Event(), service.service.writer
+        writer = service.service.writer
         names = ["eve", "bob", "cleo", "dora", "fay"]
         keys = {name: key(service, name, "learn") for name in names}
         ada = key(service, "ada", "forget")
@@ -193,7 +174,7 @@ def test_one_key_has_a_share_of_the_queue_and_learning_leaves_room_to_forget(
             body = {"samples": samples([next(free) for _ in range(count)])}
             return pool.submit(service.client.post, "/v1/samples", json=body, headers=keys[name], timeout=120)
 
-        busy(service, gate)
+        gate = hold(writer)
         try:
             waiting = [learn("eve", 50)]  # counts as a share: a key that has nothing waiting can always have something
             eventually(lambda: len(writer.waiting()) == 1)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,7 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from neverseen.service import Settings
 from neverseen.service.edge.protocol import HEADERS, WAITING, LimitedProtocol
 from neverseen.service.predicting import Predictor
-from tests.services import Running, running, samples
+from tests.services import Running, hold, running, samples
+from tests.waiting import eventually
 
 ASKED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST /v1/verify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -60,16 +60,14 @@ def test_thousands_of_requests_at_once(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("rubbish", [b"\0\1\2 rubbish\r\n\r\n", ASKED[:-2] + b"a:b\r\n" * 5000, CHUNKED + b"x\r\n"])
 def test_rubbish_behind_a_learn_is_no_answer_to_it(tmp_path: Path, rubbish: bytes) -> None:
     with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
-        writer, gate = service.service.writer, threading.Event()
-        writer.ask(lambda _: gate.wait(60))
+        writer = service.service.writer
+        gate = hold(writer)
         body = json.dumps({"samples": samples([0])}).encode()
         head = f"POST /v1/samples HTTP/1.1\r\nHost: x\r\nAuthorization: {service.admin['Authorization']}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
 
         def until_it_waits() -> None:
-            end = time.monotonic() + 60
-            while not writer.waiting() and time.monotonic() < end:
-                time.sleep(0.01)
+            eventually(writer.waiting)
             gate.set()
 
         opening = threading.Thread(target=until_it_waits)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from neverseen import AnalyticClassifier, Keyring, RandomProjection, store
+from neverseen import AnalyticClassifier, InputError, Keyring, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.cli import app
 from neverseen.client import Client
@@ -86,6 +86,81 @@ def test_an_unpublished_relearning_is_found(tmp_path: Path) -> None:
         model.learn(ROWS[:1], NAMES[:1], ["again"])
         assert model.holds([receipt])[0].held == "sample"
     assert verify(tmp_path / "shop", "--receipt", tmp_path / "mine.jsonl")[0] == 1
+
+
+@pytest.mark.parametrize("label", [NAMES[0], OTHER])
+def test_a_published_copy_that_was_forgotten_since_is_not_passed(label: str, tmp_path: Path) -> None:
+    """The store holds it no more, and readers still see it: nobody can tell what the version has that is not held."""
+    receipt, mine = forgotten(tmp_path / "shop"), tmp_path / "mine.jsonl"
+    relearn(tmp_path / "shop", label, "again")
+    with store.open(tmp_path / "shop", backbone=Precomputed(8)) as model:
+        model.forget(ROWS[:1], [label])
+        assert model.holds([receipt]) == [store.Holding(2, None, sure=False, unpublished=True)]
+    code, words, error = verify(tmp_path / "shop", "--receipt", mine)
+    assert (code, words) == (1, "")
+    assert "neverseen publish FOLDER" in error
+    code, words, _ = verify(tmp_path / "shop", "--receipt", mine, "--json")
+    assert (code, json.loads(words)["held"], json.loads(words)["passed"]) == (1, ["unpublished"], False)
+    assert CliRunner().invoke(app, ["publish", str(tmp_path / "shop")]).exit_code == 0  # what to do
+    assert verify(tmp_path / "shop", "--receipt", mine)[0] == 0
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_change_that_learned_is_not_made_again_once_its_sample_was_forgotten(published: bool, tmp_path: Path) -> None:
+    """Its receipt is used up: a certificate lists it, or will. A store that held it under that did not open again."""
+    with made(tmp_path / "shop") as model:
+        model.learn(ROWS[1:9], NAMES[1:9])
+        change = model.learning(ROWS[[9, 0]], [NAMES[9], NAMES[0]])
+        model.commit(change)
+        model.forget([change.receipts[1]])
+        if published:
+            model.publish()
+        model.forget(ROWS[9:10], NAMES[9:10])
+        before = model.digest(), model.status()
+        for again in (model.rehearse, model.commit):
+            with pytest.raises(InputError, match="row 0 was learned with its receipt before, .* Nothing was learned"):
+                again(change)
+        assert (model.digest(), model.status()) == before
+        held = model.holds(change.receipts)
+        assert [answer.held for answer in held] == [None, None]
+        receipts = model.learn(ROWS[[9, 0]], [NAMES[9], NAMES[0]])  # what to do
+        assert not {*receipts} & {*change.receipts}
+    with store.open(tmp_path / "shop", write=False) as reader:
+        assert [answer.held for answer in reader.holds(receipts)] == ["receipt", "receipt"]
+        reader.check()
+    store.open(tmp_path / "shop").close()
+
+
+def test_a_copy_in_the_version_of_the_certificate_that_lists_the_receipt(tmp_path: Path) -> None:
+    with made(tmp_path / "shop") as model:
+        receipts = model.learn(ROWS[[0, 0, 1]], [NAMES[0], NAMES[0], NAMES[1]])
+        model.forget(receipts[:1])
+        assert model.publish().number == 1
+        model.forget(receipts[1:2])
+        assert model.holds(receipts[:1]) == [store.Holding(1, None, sure=False, unpublished=True)]
+        model.publish()
+        assert model.holds(receipts[:1]) == [store.Holding(1, None, sure=True)]
+
+
+def test_an_empty_store_whose_version_is_not_empty_is_not_passed(tmp_path: Path) -> None:
+    keys = Keyring.create(tmp_path / "keys.json")
+    with made(tmp_path / "shop", keys) as model:
+        receipts = model.learn(ROWS[:2], NAMES[:2])
+        model.publish()
+        model.forget(receipts)
+        for known in (keys, None):
+            with store.open(tmp_path / "shop", write=False, keys=known) as reader:
+                assert reader.version().classes
+                assert reader.holds(receipts) == [store.Holding(None, None, sure=False, unpublished=True)] * 2
+
+
+def test_what_was_never_published_need_not_be_published(tmp_path: Path) -> None:
+    """Forgets are pending, and the published version has nothing that is not held."""
+    receipt = forgotten(tmp_path / "shop")
+    with store.open(tmp_path / "shop", backbone=Precomputed(8)) as model:
+        model.forget(model.learn(ROWS[:1], NAMES[:1]))
+        assert model.ledger.pending()
+        assert model.holds([receipt]) == [store.Holding(2, None, sure=True)]
 
 
 class Moving(Precomputed):

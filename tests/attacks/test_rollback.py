@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import sqlalchemy as sa
@@ -494,6 +494,10 @@ def test_a_ledger_without_the_note_is_given_it(unpublished: Path, tmp_path: Path
 # -- failures that are no crashes --------------------------------------------------------------------
 
 
+def interrupted(_: sa.Connection) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 def test_nothing_changes_between_a_signature_and_its_note(
     unpublished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,6 +515,10 @@ def test_nothing_changes_between_a_signature_and_its_note(
             with pytest.raises(LedgerError, match="certificate 2 is in .* open the store again") as refusal:
                 made.publish()
         assert refusal.value.uncertain
+        with monkeypatch.context() as patch:
+            patch.setattr(sa.Connection, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                made.status()  # to read, and to fail at it, makes nothing right
         for change in (
             lambda: made.learn(ROWS[30:32], LABELS[30:32]),
             lambda: made.forget(ROWS[4:5], LABELS[4:5]),

@@ -34,7 +34,7 @@ from neverseen.holdings import LEARN, Change
 from neverseen.labels import LabelIndex, canonical_json, require_classes
 from neverseen.model.configuration import Configuration
 from neverseen.model.exact import ExactModel
-from neverseen.service.edge.contents import from_base64
+from neverseen.service.reception.contents import from_base64
 from neverseen.sources.receipts import read_receipts
 from neverseen.store import create
 from tests import oracle

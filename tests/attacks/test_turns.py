@@ -10,10 +10,10 @@ import pytest
 
 from neverseen.errors import InputError
 from neverseen.service import KeyFile, Settings
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.limits import is_stranger, stranger
-from neverseen.service.edge.turns import Turns
-from neverseen.service.edge.workers import Workers
+from neverseen.service.errors import Refusal
+from neverseen.service.reception.workers import Workers
+from neverseen.service.sharing.limits import is_stranger, stranger
+from neverseen.service.sharing.turns import Turns
 from tests.services import bearer, running, token
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ import pytest
 
 from benchmarks.siege_attacks import head, long_certificate, odd_certificate, post, together
 from neverseen.service import Settings
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.workers import Workers
-from neverseen.service.operations import checks
+from neverseen.service.errors import Refusal
+from neverseen.service.reception import checks
+from neverseen.service.reception.workers import Workers
 from tests.attacks.siege import Besieged, besieged, call, features
-from tests.services import Running, running, samples
+from tests.services import Running, hold, running, samples
+from tests.waiting import eventually
 
 PREDICT = {"samples": [{"features": features([0])[0]}]}
 SMALL = 700_000_000  # bytes of memory: three processes of Python take less
@@ -179,8 +179,8 @@ def test_a_question_that_does_not_fit_the_memory(tmp_path: Path) -> None:
 def test_checks_of_weights_do_not_pile_up(tmp_path: Path) -> None:
     with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6, verify_waiting=1)) as service:
         publish(service)
-        writer, gate = service.service.writer, threading.Event()
-        writer.ask(lambda _: gate.wait(120))
+        writer = service.service.writer
+        gate = hold(writer)
         asked = {"certificate": 1, "checks": ["weights"]}
         found: list[int] = []
 
@@ -190,10 +190,7 @@ def test_checks_of_weights_do_not_pile_up(tmp_path: Path) -> None:
         first = threading.Thread(target=check)
         first.start()
         try:
-            end = time.monotonic() + 60
-            while len(writer) < 2:
-                assert time.monotonic() < end, "the check does not come"
-                time.sleep(0.01)
+            eventually(lambda: len(writer) >= 2, "the check does not come")
             refused = service.client.post("/v1/verify", json=asked, headers=service.admin)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
         finally:

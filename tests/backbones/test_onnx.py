@@ -74,8 +74,8 @@ def test_a_file_of_somebody_else_needs_its_preprocessing(path: Path) -> None:
     foreign = onnx.load(path)
     (entry,) = foreign.metadata_props
     for notes, error, words in (
-        ("{}", FileRejectedError, "notes of ours that cannot be read"),
-        ("[" * 100_000, FileRejectedError, "notes of ours that cannot be read"),
+        ("{}", FileRejectedError, "notes of neverseen that cannot be read"),
+        ("[" * 100_000, FileRejectedError, "notes of neverseen that cannot be read"),
         ('{"base":null,"name":"x","preprocessing":{"kind":"texts"}}', ConfigurationError, "give preprocess="),
         ('{"base":null,"name":"x","preprocessing":{"kind":"images","size":9}}', FileRejectedError, "cannot be used"),
         ('{"base":{},"name":"x","preprocessing":null}', ConfigurationError, "give preprocess="),
@@ -213,7 +213,7 @@ def test_one_of_several_outputs(tmp_path: Path) -> None:
 
 
 def test_preprocessing_that_does_not_fit_is_refused(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="small does not take what preprocess gives"):
+    with pytest.raises(ConfigurationError, match="small does not accept the output of preprocess"):
         OnnxBackbone(path, Images(20)).extract(images("fit", 1))
     named = OnnxBackbone(
         path, lambda samples: {"other": np.zeros((len(samples), 3, 16, 16), np.float32)}, preprocess_id="x"

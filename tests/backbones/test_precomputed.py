@@ -20,7 +20,7 @@ from neverseen.errors import MissingPackageError
 def test_public_face() -> None:
     assert backbones.__all__ == sorted(backbones.__all__)
     assert set(backbones.__all__) == {
-        "Backbone", "BaseSet", "Cached", "FeatureCache", "FullBackbone", "Images", "OnnxBackbone", "PerSample", "Precomputed", "Texts", "TorchBackbone", "as_list",
+        "Backbone", "BaseSet", "Cached", "FeatureCache", "FullBackbone", "Images", "OnnxBackbone", "PerSample", "Precomputed", "Recipe", "Texts", "TorchBackbone", "as_list",
         "base_train", "decoded", "efficientnet_lite0", "fingerprint", "minilm", "progress_bar", "register",
     }  # fmt: skip
     assert all(hasattr(backbones, name) for name in backbones.__all__)

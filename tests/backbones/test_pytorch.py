@@ -228,7 +228,7 @@ def test_a_transform_of_single_samples() -> None:
     assert repr(small.preprocess) == "PerSample(Halved())"
     with pytest.raises(ConfigurationError, match="nothing tells what PerSample does"):
         backbone(preprocess=PerSample(lambda image: image))
-    with pytest.raises(ConfigurationError, match="n_features must be given: preprocess does not take its example"):
+    with pytest.raises(ConfigurationError, match="n_features must be given: preprocess fails on its own example"):
         backbone(preprocess=PerSample(lambda text: text.split()), preprocess_id="words")
 
 

@@ -12,8 +12,8 @@ import pytest
 from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Cached, Images, OnnxBackbone, PerSample, Precomputed, TorchBackbone, recipes
 from neverseen.errors import ConfigurationError, FileRejectedError
-from neverseen.service.edge.reception import bounds_of
 from neverseen.service.operations.settings import Settings
+from neverseen.service.reception.reception import bounds_of
 from tests.networks_for_stores import Letters, linear_network
 from tests.samples import clustered, uniform_bytes
 

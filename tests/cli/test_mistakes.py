@@ -6,15 +6,19 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
+from neverseen import Keyring, LedgerError, store
 from tests.cli.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
 
 __all__ = ["_here"]
 
-PYTHON = re.compile(r"Errno|Keyring|codec|\w+Error\b|=True|neverseen\.\w|frozenset|put it into a list|store\.create")
+PYTHON = re.compile(
+    r"Errno|Keyring|codec|\w+Error\b|=True|neverseen\.\w|frozenset|put it into a list|store\.(create|open)"
+)
 """Words that say something to programmers alone."""
 
 ROW = ROWS[0].tolist()
@@ -76,7 +80,7 @@ WRONG = {
     # sources
     "learn shop pipe.csv": "pipe.csv is a pipe or a device: give a file",
     "learn shop loop": "there is no loop",
-    "learn shop all.jsonl": "all.jsonl is a file of receipts, not of samples: neverseen forget takes it with --receipts",
+    "learn shop all.jsonl": "all.jsonl is a file of receipts, not of samples: forget takes it as receipts (--receipts)",
     "learn shop nothing.csv": "there are no samples in nothing.csv: its first line has no column names",
     "learn shop junk.csv": "junk.csv is not text in UTF-8",
     "learn shop quote.csv": "quote.csv, line 2: this is not CSV",
@@ -84,7 +88,7 @@ WRONG = {
     "learn shop dates.npz": "dates.npz, row 1: the cell of the column 'y' is not a text or a number",
     "learn shop long.npz": "long.npz: X has shape (1, 8) and dtype float128, and shop takes rows of 8 features",
     "learn shop list.jsonl": "list.jsonl, line 1: the cell of the column 'id' is not a text or a number",
-    "learn shop all.csv --label=": "--label is empty: give the samples a label",
+    "learn shop all.csv --label=": "the label is empty: give the samples one (--label)",
     f"learn mail label.txt {LETTERS}": "label.txt, line 1: there is no label before the TAB",
     f"learn mail text.txt {LETTERS}": "text.txt, line 1: there is no text after the TAB",
     f"learn mail halves.jsonl {LETTERS}": "halves.jsonl, line 2: the cell of the column 'text' has surrogate code points",
@@ -93,10 +97,12 @@ WRONG = {
     "forget shop --receipts absent": "there is no absent: give a file of receipts",
     "forget shop --receipts dir": "dir is a folder, a pipe or a device: give a file of receipts",
     "forget shop --receipts pipe": "pipe is a folder, a pipe or a device: give a file of receipts",
-    "learn shop all.csv --receipts shop": "--receipts shop is in the folder of the store. What is written there stays",
-    "learn shop all.csv --receipts shop/sums/mine.jsonl": "is in the folder of the store. What is written there stays",
-    "export shop shop/out.tar": "the file shop/out.tar is in the folder of the store. What is written there stays",
-    "export shop shop/out.onnx": "the file shop/out.onnx is in the folder of the store. What is written there stays",
+    "learn shop all.csv --receipts shop": "--receipts shop is in the folder of the store. Files there stay",
+    "learn shop all.csv --receipts shop/sums/mine.jsonl": "is in the folder of the store. Files there stay",
+    "export shop shop/out.tar": "the file shop/out.tar is in the folder of the store. Files there stay",
+    "export shop shop/out.onnx": "the file shop/out.onnx is in the folder of the store. Files there stay",
+    "certificate shop --output shop/out.json": "--output shop/out.json is in the folder of the store. Files there stay",
+    "certificate shop --output shop/certificates/2.json": "is in the folder of the store. Files there stay",
     # keys
     "learn shop all.csv --keys absent": "there is no absent: give the key file that the store was made with",
     "learn shop all.csv --keys pipe": "pipe is a folder, a pipe or a device: give the key file",
@@ -106,7 +112,9 @@ WRONG = {
     "init new --backbone features:8 --keys loop": "there is no loop: give the key file",
     # new stores
     "init new --backbone features:0": "--backbone features:0: n_features must be a whole number between 1 and",
-    "init new --backbone features:8:": "--backbone features:8:: a backbone is one of features:NUMBER",
+    "init new --backbone features:8:": "--backbone features:8:: write it as features:NUMBER[:NAME]",
+    "init new --backbone features:8 --keys new/keys.json": "--keys new/keys.json is in the folder of the store",
+    "init dir --backbone features:8 --keys dir/keys.json": "--keys dir/keys.json is in the folder of the store",
     "init nowhere/new --backbone features:8": "the folder nowhere for new does not exist: make it first",
     "init loop --backbone features:8": "loop already exists: choose another folder",
     # certificates and files of versions
@@ -151,6 +159,46 @@ def test_what_is_wrong_is_said_in_words_of_the_command_line() -> None:
     assert answer("status", "shop") | {"bytes": 0} == before
     assert not Path("new").exists()
     assert not list(Path().glob("receipts*"))
+
+
+def test_a_digest_may_be_in_capitals_and_must_be_whole() -> None:
+    """An empty word, such as a variable that was never set, would accept every key."""
+    prepare()
+    key = answer("status", "shop")["public_key"]
+    newest = answer("verify", "chain", "shop", "--public-key", f" {key.upper()}")["newest"]
+    run("verify", "chain", "1.json", "--newest", newest.upper(), "--public-key", key.upper())
+    for option in ("--public-key", "--newest"):
+        for word in ("", "x" * 64, key[:-1]):
+            words = " ".join(run("verify", "chain", "1.json", option, word, code=2).replace("│", " ").split())
+            assert "64 hex digits are needed" in words
+
+
+def test_keys_are_listed_without_a_trace() -> None:
+    run("init", "shop", *INIT)
+    before = sorted(Path("shop").rglob("*"))
+    assert answer("keys", "list", "shop") == []
+    assert "there is no key 'app'" in run("keys", "revoke", "shop", "app", code=1)
+    assert sorted(Path("shop").rglob("*")) == before
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_a_file_name_that_is_no_text_is_no_id(random: bool) -> None:
+    pil = pytest.importorskip("PIL.Image")
+    run("init", "album", *STRIPES.split(), "--codes", "24")
+    folder = Path("photos/cat")
+    folder.mkdir(parents=True)
+    pil.fromarray(np.zeros((16, 16, 3), np.uint8)).save("one.png")
+    os.link("one.png", os.fsencode(folder) + b"/na\xefve.png")
+    if random:
+        assert answer("learn", "album", "photos", "--random-ids", *STRIPES.split())["learned"] == 1
+    else:
+        words = run("learn", "album", "photos", *STRIPES.split(), code=1)
+        assert "photos, cat/na\ufffdve.png: its name is not text in UTF-8, so it cannot be an id" in words
+        assert "Rename it, or use --random-ids" in words
+        assert "label" not in words
+    folder.rename(os.fsdecode(b"photos/ca\xeft"))
+    words = run("learn", "album", "photos", "--random-ids", *STRIPES.split(), code=1)
+    assert "the folder photos/ca\ufffdt is not named in UTF-8, so it names no class. Rename it" in words
 
 
 @pytest.mark.parametrize(
@@ -221,3 +269,50 @@ def test_a_change_whose_publication_fails_is_told(tmp_path: Path, monkeypatch: p
     forgotten = run.invoke(app, ["forget", str(tmp_path / "s"), "--receipts", str(receipts)])
     assert forgotten.exit_code == 1
     assert "2 samples forgotten, but not published yet" in forgotten.output
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), LedgerError("it cannot be reached")], ids=repr)
+def test_a_refused_init_leaves_no_keys(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would know whose they are. Keys that were there stay, and so do those of a store that was made."""
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "create", fails)
+        words = run("init", "new", *INIT, "--keys", "new.json", code=code)
+        assert not Path("new.json").exists()
+        Keyring.create("old.json")
+        run("init", "new", *INIT, "--keys", "old.json", code=code)
+        assert Path("old.json").exists()
+    if isinstance(error, MemoryError):
+        assert words == "error: init: there is not enough memory for this: use fewer codes (--codes)\n"
+    real = store.create
+
+    def fails_late(*args: Any, **ways: Any) -> NoReturn:
+        real(*args, **ways).close()
+        raise error
+
+    monkeypatch.setattr(store, "create", fails_late)
+    run("init", "new", *INIT, "--keys", "new.json", code=code)
+    assert Path("new.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"), [("predict shop all.csv", ": use fewer samples at a time"), ("status shop", "")]
+)
+def test_a_lack_of_memory_has_the_remedy_of_its_command(
+    command: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT)
+    run("publish", "shop")
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(store.Store, "predict", fails)
+    monkeypatch.setattr(store.Store, "status", fails)
+    words = run(*command.split(), code=1)
+    assert words == f"error: {command.split(maxsplit=1)[0]}: there is not enough memory for this{remedy}\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -13,13 +12,12 @@ import httpx
 import pytest
 
 from neverseen import AnalyticClassifier, RandomProjection, store
-from neverseen.service.operations.run import bound
+from neverseen.service.edge.server import bound
 from tests.cli.test_cli import INIT, _here, run
 from tests.networks_for_stores import Letters
-from tests.services import WITHOUT_TORCH
+from tests.services import environment
 
 __all__ = ["_here"]
-ROOT = Path(__file__).parents[2]
 
 
 def custom() -> None:
@@ -52,14 +50,14 @@ def test_a_backbone_that_cannot_be_made_is_told_at_the_start() -> None:
 
 BAD_BACKBONES = {
     "tests.networks_for_stores:Other": "the store was made with another backbone than other",
-    "tests.networks_for_stores:nonsense": "gave a str: a backbone has a name",
+    "tests.networks_for_stores:nonsense": "a backbone has a name, n_features, extract and digest; str has not",
     "tests.networks_for_stores:absent": "there is no 'absent' in ",
     "tests.networks_for_stores:Silent": "the backbone silent does not say which samples it takes",
     "tests.networks_for_stores:failing": "by zero, in networks_for_stores.py",
     "no.such.module:thing": "it cannot be imported (ModuleNotFoundError: No module named 'no')",
     "broken:thing": "it cannot be imported (SyntaxError: ",
     "..os:thing": "it cannot be imported",
-    "os": "a backbone is one of features:NUMBER",
+    "os": "a backbone is one of efficientnet_lite0[:RESOLUTION], features:NUMBER[:NAME], minilm, onnx:FILE",
     "features:8": "the store was made with another backbone than precomputed",
 }
 
@@ -121,12 +119,11 @@ def test_a_store_takes_the_words_it_was_made_with() -> None:
 
 def served(*words: str) -> tuple[subprocess.Popen[str], str]:
     """Start a service; return it and the address that it tells, with all that it said before."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([WITHOUT_TORCH, str(ROOT), str(ROOT / "src")])}
     process = subprocess.Popen(
         [sys.executable, "-m", "neverseen.cli", "serve", *words, "--port", "0"],
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=environment(),
     )
     said = ""
     assert process.stderr is not None

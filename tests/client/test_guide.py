@@ -9,11 +9,8 @@ import os
 import re
 import shlex
 import shutil
-import socket
-import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -21,8 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import neverseen
 
 httpx = pytest.importorskip("httpx")
 
@@ -35,7 +30,7 @@ from neverseen.client import (  # noqa: E402
     ServiceError,
     UnreachableError,
 )
-from tests.services import WITHOUT_TORCH  # noqa: E402
+from tests.services import environment, free_port, require_ready  # noqa: E402
 from tests.tls import certificate  # noqa: E402
 
 GUIDE = Path(__file__).parents[2] / "docs/service.md"
@@ -51,12 +46,8 @@ class Shell:
         (tools / "pip").write_text("#!/bin/sh\n", "utf-8")
         (tools / "pip").chmod(0o700)
         self.folder = folder
-        self.env = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "NO_COLOR": "1"}
-        self.env["PYTHONPATH"] = os.pathsep.join(
-            [WITHOUT_TORCH, str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        )
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = str(free.getsockname()[1])
+        self.env = environment() | {"PATH": f"{tools}:{os.environ['PATH']}", "NO_COLOR": "1"}
+        self.port = str(free_port())
         self.url = f"http://127.0.0.1:{self.port}"
         self.service: subprocess.Popen[bytes] | None = None
         self._bash = subprocess.Popen(
@@ -105,17 +96,11 @@ class Shell:
     def serve(self, words: list[str], scheme: str) -> None:
         with (self.folder / "service.log").open("ab") as log:
             self.service = subprocess.Popen(words, cwd=self.folder, env=self.env, stdout=log, stderr=log)
-        trusted = {"verify": ssl.create_default_context(cafile=self.folder / "chain.pem")} if scheme == "https" else {}
         self.url = f"{scheme}://127.0.0.1:{self.port}"
-        for _ in range(600):
-            try:
-                if httpx.get(f"{self.url}/readyz", trust_env=False, **trusted).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            assert self.service.poll() is None, (self.folder / "service.log").read_text()
-            time.sleep(0.1)
-        raise AssertionError((self.folder / "service.log").read_text())
+        try:
+            require_ready(self.service, self.url)
+        except AssertionError as error:
+            raise AssertionError((self.folder / "service.log").read_text()) from error
 
     def stop(self) -> None:
         if self.service is not None and self.service.poll() is None:
@@ -215,8 +200,7 @@ def test_against_a_service_that_is_killed(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("neverseen.service", exc_type=ImportError)
     from benchmarks.service_process import Samples, Served
 
-    places = [WITHOUT_TORCH, str(Path(neverseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     rows = np.round(np.random.default_rng(0).normal(size=(6, 8)) * 16) / 16
     labels: list[int | str] = [0, 1, 2, "a", "b", "c"]
     with Served(tmp_path, 32, Samples(8, 3, seed=0)) as served, Client(served.url, served.token) as client:
@@ -256,7 +240,7 @@ def test_against_a_service_that_is_killed(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_guide_has_everything() -> None:
     service = pytest.importorskip("neverseen.service", exc_type=ImportError)
-    from neverseen.service.edge.errors import CODES
+    from neverseen.service.errors import CODES
     from neverseen.service.operations.metrics import Metrics
 
     guide = GUIDE.read_text("utf-8")

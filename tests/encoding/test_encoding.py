@@ -170,5 +170,5 @@ def test_settings_as_scikit_learn_reads_them() -> None:
 
 
 def test_kernel_refuses_samples_of_another_width() -> None:
-    with pytest.raises(InputError, match="samples have 2 features and the centres 3"):
+    with pytest.raises(InputError, match="samples have 2 features, but the centres have 3"):
         GaussianKernel(np.eye(3)).encode([[1.0, 2.0]])

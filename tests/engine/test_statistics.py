@@ -123,9 +123,9 @@ def test_class_sums_are_spilled_to_a_private_folder_and_removed_with_the_object(
 def test_refusals_change_nothing() -> None:
     total = of([0, 1, 2, 3], track_classes=True)
     before = total.digest()
-    with pytest.raises(NotLearnedError, match="samples of class .* are held; .* were to be taken away"):
+    with pytest.raises(NotLearnedError, match="samples of class .* are held; .* were to be removed"):
         total.remove(CODES[[0, 0, 0, 0, 0]], [LABELS[0]] * 5)
-    with pytest.raises(NotLearnedError, match="are not those that are held"):
+    with pytest.raises(NotLearnedError, match="are not among those held"):
         total.remove(CODES[[9, 8, 7, 6]][: total.counts['"a"']], ["a"] * total.counts['"a"'])
     with pytest.raises(ConfigurationError, match="over 6 and 2 codes"):
         total.merge(Statistics(2, track_classes=True))
@@ -213,7 +213,7 @@ def test_small_changes_wait_and_are_added_up_when_looked_at(hardware: Hardware) 
 
 
 def test_what_waits_is_added_up_before_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics_module, "_MANY_ROWS", 5)
+    monkeypatch.setattr(statistics_module, "MANY_ROWS", 5)
     held = Statistics(2)
     for step in range(1, 5):
         held.add(np.ones((1, 2), np.int8), ["a"])
@@ -275,7 +275,7 @@ def test_a_check_that_fails_while_others_are_merged_changes_nothing(monkeypatch:
 
 
 def test_a_check_that_fails_when_many_wait_is_told_to_who_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics_module, "_MANY_ROWS", 2)
+    monkeypatch.setattr(statistics_module, "MANY_ROWS", 2)
     held = Statistics(2)
     with monkeypatch.context() as patch:
         patch.setattr(NumpyHardware, "int8_gram", lambda self, codes: np.zeros((2, 2), np.int32))

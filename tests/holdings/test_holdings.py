@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -21,12 +22,14 @@ from neverseen.holdings import (
     LEARN,
     Change,
     MemoryHoldings,
+    Origin,
     Ticket,
+    content_digest,
     decide,
     member_digests,
     moved,
     standing,
-    tickets_of,
+    ticket_number,
 )
 from neverseen.labels import LabelIndex
 from tests import oracle
@@ -40,7 +43,8 @@ A, B = '"a"', '{"tuple":["b",2]}'
 
 
 def tickets(*ids: str) -> tuple[Ticket, ...]:
-    return tuple(tickets_of(CONFIGURATION, Key(SECRET), ids, [A] * len(ids), [bytes(16)] * len(ids)))
+    content = content_digest(CONFIGURATION, Key(SECRET), bytes(16), A)
+    return tuple(Ticket(ticket_number(CONFIGURATION, Key(SECRET), id_text), content, id_text) for id_text in ids)
 
 
 def change(kind: str, rows: list[int], ids: str | None = None, labels: list[object] | None = None) -> Change:
@@ -84,9 +88,10 @@ def test_member_digests_are_the_specified_ones() -> None:
 
 def test_tickets_are_the_specified_ones() -> None:
     fingerprint = bytes(range(16))
-    (ticket,) = tickets_of(CONFIGURATION, Key(SECRET), ['"id"'], ['"cat"'], [fingerprint])
-    assert ticket.number == oracle.ticket_number(CONFIGURATION, SECRET, '"id"')
-    assert ticket.content == oracle.ticket_content(CONFIGURATION, SECRET, '"cat"', fingerprint)
+    number = ticket_number(CONFIGURATION, Key(SECRET), '"id"')
+    assert number == oracle.ticket_number(CONFIGURATION, SECRET, '"id"')
+    content = content_digest(CONFIGURATION, Key(SECRET), fingerprint, '"cat"')
+    assert content == oracle.ticket_content(CONFIGURATION, SECRET, '"cat"', fingerprint)
 
 
 # -- without tickets ---------------------------------------------------------------------------------
@@ -147,6 +152,19 @@ def test_keys_tell_holdings_apart() -> None:
         keyless.require_mergeable(held())
 
 
+def test_digests_are_made_once_and_for_one_model() -> None:
+    wanted = change(LEARN, [0, 1])
+    made = member_digests(CONFIGURATION, Key(SECRET), wanted.quantised, wanted.labels)
+    carried = replace(wanted, members=tuple(made), origin=Origin(CONFIGURATION, Key(SECRET)))
+    assert decide(held(), CONFIGURATION, carried).members is carried.members
+    assert list(decide(held(), CONFIGURATION, wanted).members) == made
+    for other in (Origin(CONFIGURATION, Key(bytes(32))), Origin(bytes(32), Key(SECRET))):
+        with pytest.raises(ConfigurationError, match="made for a model with another key or configuration"):
+            decide(held(), CONFIGURATION, replace(carried, origin=other))
+    with pytest.raises(ValueError, match="read-only"):
+        carried.quantised[0, 0] = 1
+
+
 # -- with tickets ------------------------------------------------------------------------------------
 
 
@@ -158,7 +176,8 @@ def noted() -> MemoryHoldings:
 def test_a_ticket_stands_for_its_sample_alone() -> None:
     holdings = noted()
     members = member_digests(CONFIGURATION, Key(SECRET), ROWS[[0, 1, 0]], LabelIndex(["a", ("b", 2), "a"]))
-    assert standing(holdings, tickets("1", "1", "4"), members) == [True, False, False]
+    stand = standing(holdings, tickets("1", "1", "4"), members)
+    assert [each is not None for each in stand] == [True, False, False]
     (four,) = tickets("4")
     assert holdings.knows_contents([four.content]) == {four.content}  # the content of all is the same here
     apply(holdings, change(FORGET, [0, 0, 1], "123"))

@@ -91,7 +91,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
                 writing._transaction.run(sa.text("PRAGMA max_page_count = 60"))  # as if
                 writing.append("learn", bytes(10**6))
 
-        with pytest.raises(LedgerError, match="disk full: make room"):
+        with pytest.raises(LedgerError, match="disk full: free some space"):
             write()
         assert everything(ledger) == before
 

@@ -183,7 +183,7 @@ def test_journal(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     with ledger.writing() as writing:
         assert writing.append("forget", b"") == 5  # also after the journal was empty
     monkeypatch.setattr(writing_module, "PAYLOAD_LIMIT", 10)
-    with pytest.raises(LimitError, match="has 11 bytes, and 10 fit: do it in parts"), ledger.writing() as writing:
+    with pytest.raises(LimitError, match="has 11 bytes, and 10 fit: split the change"), ledger.writing() as writing:
         writing.append("learn", bytes(11))
     assert [row.sequence for row in ledger.journal()] == [5]
 
@@ -269,6 +269,19 @@ def test_a_tag_is_used_once(ledger: Ledger) -> None:
         again()
     assert ledger.counts() == {}
     assert [row.id for row in ledger.requests(9)] == ["request-2", "request-1"]
+
+
+def test_the_first_request_since_a_certificate(ledger: Ledger) -> None:
+    assert ledger.first_request(0) is None
+    with ledger.writing() as writing:
+        writing.note_requests([request(5), request(1)._replace(kind="learn"), request(3)])
+        writing.certify(1)
+    assert not ledger.has_tags()
+    with ledger.writing() as writing:
+        writing.note_requests([request(8)._replace(kind="learn"), request(9, tag=b"once")])
+    assert ledger.has_tags()
+    assert [ledger.first_request(number) for number in (0, 1, 2)] == [1_001, 1_008, None]
+    assert [ledger.first_request(number, forgotten=True) for number in (0, 1, 2)] == [1_003, 1_009, None]
 
 
 def test_scrubbing_clears_what_published_requests_were_about(ledger: Ledger) -> None:

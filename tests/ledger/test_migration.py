@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from neverseen import AlreadyForgottenError, KeyMissingError, LedgerError, ReceiptRejectedError, store
 from neverseen.cli import app
-from neverseen.holdings import tickets_of
+from neverseen.holdings import ticket_number
 from neverseen.ledger import FORMAT, Ledger, Notes, RequestRow
 from neverseen.ledger.migration import STEPS, Step, migrate_tables
 from neverseen.ledger.tables import check_of, meta, migrations, old_requests, old_samples, old_tables, requests, samples
@@ -69,8 +69,8 @@ class Old:
                     connection.execute(sa.text(change))
             for row in rows:
                 assert row["salt"] == b""
-                (ticket,) = tickets_of(self.configuration, KEYS.membership, [row["id"]], [row["name"]], [b""])
-                values = dict(row) | {"number": ticket.number, "number_key": int.from_bytes(ticket.number[:4]) - 2**31}
+                number = ticket_number(self.configuration, KEYS.membership, row["id"])
+                values = dict(row) | {"number": number, "number_key": int.from_bytes(number[:4]) - 2**31}
                 values["checksum"] = check_of(list(values.values()))
                 connection.execute(
                     sa.insert(old_samples), {column.name: values[column.name] for column in old_samples.c}
@@ -296,7 +296,7 @@ def test_an_older_archive_whose_keys_are_elsewhere_is_imported(tmp_path: Path, k
     there = set(tmp_path.iterdir())
     words = neverseen("import", tmp_path / "again", tmp_path / "s.tar", code=1)
     assert "holds 'README.md', 'certificates/notes.txt', which are no files of a store" in words
-    assert "use --skip-others" in words
+    assert "leave such files out (--skip-others)" in words
     words = neverseen("import", tmp_path / "again", tmp_path / "s.tar", "--skip-others", code=1)
     assert "give their file with --keys FILE" in words
     assert set(tmp_path.iterdir()) == there

@@ -61,7 +61,7 @@ def test_a_failure_that_is_passed_over_is_not_committed(ledger: Ledger) -> None:
             with pytest.raises(InputError):
                 writing.add([sample(6), sample(0)])
 
-    with pytest.raises(LedgerError, match="failed and was passed over"):
+    with pytest.raises(LedgerError, match="an error during a change of the ledger was ignored"):
         pass_over()
     assert everything(ledger) == before
 
@@ -232,6 +232,42 @@ def test_a_commit_that_fails_is_uncertain(ledger: Ledger, url: str, monkeypatch:
     with Ledger(url) as again:
         assert list(again.samples()) == []
         add(again, some())
+
+
+FAILURES = [
+    KeyboardInterrupt(),
+    sa.exc.OperationalError("", None, OSError("as if")),
+    sa.exc.ResourceClosedError("as if"),
+]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_a_read_that_fails_makes_nothing_certain(
+    ledger: Ledger, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(connection: sa.Connection) -> None:
+        raise error
+
+    ledger.stop_writing()
+    with monkeypatch.context() as patch:
+        patch.setattr(sa.Connection, "commit", fail)
+        with pytest.raises((LedgerError, KeyboardInterrupt)) as interrupted:
+            ledger.counts()
+    assert not getattr(interrupted.value, "uncertain", False)
+    with pytest.raises(LedgerError, match="open it again to see") as refusal:
+        add(ledger, some())
+    assert refusal.value.uncertain
+
+
+def test_a_commit_that_fails_in_any_way_is_uncertain(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(connection: sa.Connection) -> None:
+        raise FAILURES[2]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sa.Connection, "commit", fail)
+        with pytest.raises(LedgerError, match="Whether the last change was made is not known") as refusal:
+            add(ledger, some())
+    assert refusal.value.uncertain
 
 
 def test_a_check_sees_one_state(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

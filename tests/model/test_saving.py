@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 import stat
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,12 @@ from neverseen import (
     Identity,
     Key,
     KeyMissingError,
+    Keyring,
     RandomProjection,
+    ReceiptRejectedError,
 )
 from neverseen.backbones import Precomputed
+from neverseen.io.tensorfile import pack, unpack
 from tests.samples import clustered, features
 
 X, Y = clustered("saving", 30, 4, 3)
@@ -159,6 +164,83 @@ def test_a_wrong_key_is_refused(tmp_path: Path) -> None:
         with pytest.raises(FileRejectedError, match="not the key given"):
             AnalyticClassifier.load(tmp_path / name, key=Key(bytes(32)))
         assert AnalyticClassifier.load(tmp_path / name, key=KEY).digest() == model_of().digest()
+
+
+@pytest.mark.parametrize("track_classes", [False, True])
+def test_a_file_read_without_its_key_is_written_again_byte_for_byte(track_classes: bool, tmp_path: Path) -> None:
+    model_of(track_classes=track_classes).save(tmp_path / "one", include_key=False)
+    AnalyticClassifier.load(tmp_path / "one").save(tmp_path / "two")
+    assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
+    copied = copy.deepcopy(AnalyticClassifier.load(tmp_path / "one"))
+    copied.save(tmp_path / "three")
+    assert (tmp_path / "three").read_bytes() == (tmp_path / "one").read_bytes()
+
+
+def test_what_was_saved_without_its_key_takes_no_other_key(tmp_path: Path) -> None:
+    """Under another key nobody could find the old samples again, and with the next save its own key was refused."""
+    keys, others = Keyring.generate(), Keyring.generate()
+    settings = AnalyticClassifier(ENCODERS["projection"], 2**9, track_classes=True)
+    model = ForgettingModel(Precomputed(X.shape[1]), settings, keys)
+    receipts = model.learn(X, LABELS)
+    model.save(tmp_path / "model")
+    keyless = ForgettingModel.load(tmp_path / "model", Precomputed(X.shape[1]))
+    keyless.forget_class("ant")
+    keyless.save(tmp_path / "model")
+    with pytest.raises(FileRejectedError, match="not the key given"):
+        ForgettingModel.load(tmp_path / "model", Precomputed(X.shape[1]), others)
+    model.forget_class("ant")
+    again = ForgettingModel.load(tmp_path / "model", Precomputed(X.shape[1]), keys)
+    row = next(row for row in range(30) if LABELS[row] != "ant")
+    again.forget([receipts[row]])
+    model.forget([receipts[row]])
+    assert again.digest() == model.digest()
+
+
+def test_a_file_of_0_1_0_that_does_not_say_under_which_key(tmp_path: Path) -> None:
+    """No key fits it. Without a key it is read, and stays as it is; the guide says how to put the check back."""
+    path, settings = tmp_path / "model", AnalyticClassifier(ENCODERS["projection"], 2**9, track_classes=True)
+    keys, others = Keyring.generate(), Keyring.generate()
+    model = ForgettingModel(Precomputed(X.shape[1]), settings, keys)
+    receipts = model.learn(X, LABELS)
+    model.save(path)
+    about, tensors = parts(path)
+    rewritten(path, about | {"key_check": None}, tensors)
+    before = path.read_bytes()
+    for wrong in (keys, others):
+        with pytest.raises(FileRejectedError, match=r"does not say under which key: version 0\.1\.0 .*upgrade\.md"):
+            ForgettingModel.load(path, Precomputed(X.shape[1]), wrong)
+    keyless = ForgettingModel.load(path, Precomputed(X.shape[1]))
+    assert keyless.digest() == model.digest()
+    keyless.save(path)
+    assert path.read_bytes() == before
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "upgrade.md").read_text("utf-8")
+    said: dict[str, Any] = {}
+    exec(guide.partition("```python\n")[2].partition("```")[0], said)  # noqa: S102
+    for tried, refusal in ((others, pytest.raises(ReceiptRejectedError)), (keys, nullcontext())):
+        said["name_key"](path, tried.membership)
+        with refusal:
+            ForgettingModel.load(path, Precomputed(X.shape[1]), tried).forget(receipts[:1], dry_run=True)
+        rewritten(path, about | {"key_check": None}, tensors)
+
+
+def test_a_model_without_samples_takes_any_key(tmp_path: Path) -> None:
+    """There is nothing that another key could not find."""
+    model_of().forget(X, LABELS).save(tmp_path / "model", include_key=False)
+    with pytest.raises(FileRejectedError, match="not the key given"):
+        AnalyticClassifier.load(tmp_path / "model", key=Key(bytes(32)))
+    AnalyticClassifier.load(tmp_path / "model").save(tmp_path / "model")
+    assert (
+        AnalyticClassifier.load(tmp_path / "model", key=Key(bytes(32))).fit(X, LABELS).digest() == model_of().digest()
+    )
+
+
+@pytest.mark.parametrize("check", ["", "00", 7, [], "0" * 15 + "G", "A" * 16, "0" * 17, "0" * 16 + "\n"])
+def test_a_check_that_no_key_has_is_refused(check: Any, tmp_path: Path) -> None:
+    model_of().save(tmp_path / "model", include_key=False)
+    about, tensors = parts(tmp_path / "model")
+    rewritten(tmp_path / "model", about | {"key_check": check}, tensors)
+    with pytest.raises(FileRejectedError):
+        AnalyticClassifier.load(tmp_path / "model")
 
 
 def test_a_torn_model_never_replaces_a_good_file(tmp_path: Path) -> None:
@@ -341,3 +423,56 @@ def test_tickets_that_contradict_the_members_are_refused(tmp_path: Path) -> None
         rewritten(path, about | {"configuration": about["configuration"] | {"backbone": wrong_digest}}, tensors)
         with pytest.raises(FileRejectedError):
             AnalyticClassifier.load(path)
+
+
+def altered(path: Path, about: dict[str, Any], tensors: dict[str, Any]) -> Path:
+    """The same file with other contents, and with the checksum of these."""
+    found, arrays = unpack(path, "neverseen-model-1")
+    for place, value in about.items():
+        part, *rest = place.split(".")
+        inner = found
+        for name in [part, *rest][:-1]:
+            inner = inner[name]
+        inner[[part, *rest][-1]] = value
+    path.write_bytes(b"".join(bytes(part) for part in pack(found, arrays | tensors)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"configuration.encoder.bandwidth": "0x1p99999"},
+        {"configuration.format": True},
+        {"configuration.format": 1.0},
+        {"configuration.encoder.shape": [7.0, 4.0]},
+        {"key_check": None},
+        {"key": " ".join(f"{byte:02x}" for byte in range(32))},
+        {"key": bytes(range(32)).hex().upper()},
+        {"n_features": 10**9},
+        {"n_features": 4.0},
+        {"counts": {}},
+    ],
+    ids=str,
+)
+def test_what_no_model_is_saved_as_is_refused(about: dict[str, Any], tmp_path: Path) -> None:
+    """Section 8.4 of the specification: of one content there is one file."""
+    model_of("kernel", track_classes=False).save(tmp_path / "model")
+    AnalyticClassifier.load(altered(tmp_path / "model", {}, {}))
+    with pytest.raises(FileRejectedError):
+        AnalyticClassifier.load(altered(tmp_path / "model", about, {}))
+
+
+@pytest.mark.parametrize("tensor", ["centres", "gram"])
+def test_integers_of_another_width_are_refused(tensor: str, tmp_path: Path) -> None:
+    model_of("kernel", track_classes=False).save(tmp_path / "model")
+    _, tensors = unpack(tmp_path / "model", "neverseen-model-1")
+    with pytest.raises(FileRejectedError):
+        AnalyticClassifier.load(altered(tmp_path / "model", {}, {tensor: tensors[tensor].astype(np.int64)}))
+
+
+@pytest.mark.parametrize("classes", [None, False, 0, "", {}])
+@pytest.mark.parametrize("n_features", [0, 0.0, False])
+def test_a_model_without_samples_has_an_empty_list_of_classes(classes: Any, n_features: Any, tmp_path: Path) -> None:
+    AnalyticClassifier(ENCODERS["kernel"], 2**9, key=KEY).save(tmp_path / "model")
+    with pytest.raises(FileRejectedError):
+        AnalyticClassifier.load(altered(tmp_path / "model", {"classes": classes, "n_features": n_features}, {}))

@@ -21,6 +21,7 @@ from neverseen import (
     FileRejectedError,
     ForgettingModel,
     GaussianKernel,
+    HardwareError,
     Identity,
     InputError,
     Key,
@@ -31,6 +32,7 @@ from neverseen import (
 from neverseen import encoding as encoding_module
 from neverseen.backbones import Precomputed
 from neverseen.encoding import Encoder
+from neverseen.engine.following import Following
 from neverseen.engine.statistics import Statistics
 from neverseen.hardware import Hardware, choose
 from neverseen.holdings import FORGET, LEARN, Change
@@ -106,6 +108,26 @@ def test_the_version_of_a_model_that_forgot_is_that_of_one_that_never_learned(ki
     forgot = Version.of(model)
     forgot.check(model.statistics)
     assert written(forgot, tmp_path) == written(version_of(kind, 40), tmp_path)
+
+
+def test_weights_and_sums_are_those_that_a_certificate_states() -> None:
+    model, version = model_of("projection"), version_of()
+    stated = State(model.statistics.digest(), model.digest(), 60, 3)
+    version.check_stated(model.statistics, 7, stated)
+    with pytest.raises(CertificateRejectedError, match="the weights do not match certificate 7") as weights:
+        version.check_stated(model.statistics, 7, replace(stated, model="0" * 64))
+    model.apply(Change(FORGET, QUANTISED[:1], LabelIndex(LABELS[:1])))
+    with pytest.raises(CertificateRejectedError, match="the sums do not match certificate 7") as sums:
+        version.check_stated(model.statistics, 7, stated)
+    assert [(each.value.number, each.value.undecided) for each in (weights, sums)] == [(7, False), (7, True)]
+    none = State.empty(model.configuration_digest.hex())
+    Version.empty(model.configuration).check_stated(Statistics(0), 7, none)  # whose sums have no digest
+    altered = Version.of(model)
+    altered.weights = altered.weights.copy()
+    altered.weights[0, 0] += 1
+    with pytest.raises(CertificateRejectedError) as wrong:
+        altered.check_stated(model.statistics, 7, State(model.statistics.digest(), altered.digest(), 59, 3))
+    assert not wrong.value.undecided
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
@@ -217,20 +239,20 @@ def without(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
 FORGERIES: list[tuple[Callable[[dict[str, Any], dict[str, Any]], Any], str]] = [
     (setting(format="neverseen-version-2"), "its format is 'neverseen-version-2'; this version reads"),
     (setting(format="neverseen-model-1"), "its format is 'neverseen-model-1'"),
-    (setting(number=7), "the list of its fields"),
-    (without("bits"), "the list of its fields"),
+    (setting(number=7), "does not have the fields of a version"),
+    (without("bits"), "does not have the fields of a version"),
     (setting(bits=0), "impossible number of bits"),
     (setting(bits=61), "impossible number of bits"),
     (setting(bits=1.5), "impossible number of bits"),
-    (setting(unproved=[3]), "not one of columns"),
-    (setting(unproved=[1, 0]), "not one of columns"),
-    (setting(unproved=[True]), "not one of columns"),
+    (setting(unproved=[3]), "not a list of columns"),
+    (setting(unproved=[1, 0]), "not a list of columns"),
+    (setting(unproved=[True]), "not a list of columns"),
     (setting(unproved=7), "damaged|contradicts itself|something else"),
-    (setting(n_features=0), "number of its features"),
-    (setting(n_features=5), "not of the shape of its settings"),
-    (setting(n_features="6"), "number of its features"),
-    (setting(classes=["null"]), "not of the shape of its settings"),
-    (setting(classes=[]), "no classes, and yet"),
+    (setting(n_features=0), "number of features is not a number"),
+    (setting(n_features=5), "does not fit its settings"),
+    (setting(n_features="6"), "number of features is not a number"),
+    (setting(classes=["null"]), "does not fit its settings"),
+    (setting(classes=[]), "but no classes"),
     (setting(classes=["null", '{"tuple":["bee",1]}', '"ant"']), "not in order"),
     (setting(classes=["null", "null", '"ant"']), "not in order"),
     (setting(classes=["null", '"ant"', "[]"]), "not the .*text of a label"),
@@ -244,11 +266,11 @@ FORGERIES: list[tuple[Callable[[dict[str, Any], dict[str, Any]], Any], str]] = [
     ),
     (
         setting(configuration={"encoder": {"kind": "identity"}, "format": 2, "gamma": 1, "grid_bits": 40}),
-        "configuration is not one",
+        "configuration has impossible settings",
     ),
     (tensor("weights", dtype="F64"), "damaged|contradicts itself|something else"),
     (tensor("weights", dtype="U8"), "tensors are misplaced"),
-    (tensor("weights", shape=[18]), "not of the shape of its settings"),
+    (tensor("weights", shape=[18]), "does not fit its settings"),
     (tensor("weights", shape=[-6, -3]), "a tensor has no shape"),
     (tensor("weights", shape=[6, True]), "a tensor has no shape"),
     (tensor("weights", shape=[2**40, 2**40]), "tensors are misplaced"),
@@ -258,7 +280,7 @@ FORGERIES: list[tuple[Callable[[dict[str, Any], dict[str, Any]], Any], str]] = [
     (tensor("zeros", dtype="I8", shape=[0], data_offsets=[216, 216]), "a tensor too many"),
     (without("weights"), "extra bytes after its tensors"),
     (lambda about, header: bytes(400), "extra bytes after its tensors"),
-    (lambda about, header: bytes(216), "not of the shape of its settings"),  # zeros have a narrower type
+    (lambda about, header: bytes(216), "does not fit its settings"),  # zeros have a narrower type
 ]
 
 
@@ -353,3 +375,22 @@ def test_a_published_history_can_be_checked_by_outsiders(tmp_path: Path) -> None
     schema = json.loads((Path(__file__).parents[2] / "docs" / "certificate.schema.json").read_text())
     for certificate in read:
         jsonschema.validate(json.loads(certificate.to_json()), schema)
+
+
+def test_weights_that_no_witness_proves_are_solved_for_before_they_are_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Followed weights that are wrong have no witness. They must not be signed as unproved ones."""
+    rows, names = clustered("confirmed", 40, 6, 3)
+    model = AnalyticClassifier(RandomProjection(16), 2**9, key=Key(bytes(32)), hardware="numpy").fit(rows, names)
+    model.digest()
+    model.forget(rows[:1], names[:1])
+    exact = model.exact
+    assert exact is not None
+    followed = exact.solution()
+    assert isinstance(followed, Following)
+    assert not Version.of(exact).witness.unproved
+    wrong = replace(followed, steps=followed.steps + 64)
+    monkeypatch.setattr(ExactModel, "solution", lambda _: wrong)
+    with pytest.raises(HardwareError, match="not those of a solve"):
+        Version.of(exact)

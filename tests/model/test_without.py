@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,23 @@ def test_none_and_all() -> None:
             ask(X)
     with pytest.raises(NotLearnedError, match="holds one sample"):
         scratch([3]).leave_one_out(X[[3]], Y[[3]])
+
+
+def test_predictions_never_hold_the_scores_of_all_samples() -> None:
+    classes, asked = 3000, np.tile(X, (150, 1))
+    model = new(16).fit(np.tile(X, (75, 1)), np.arange(classes))
+    view = model.without(X[:1], [0])
+    one, other = model.decision_function(X), view.decision_function(X)
+    labels = np.tile(model.predict(X), 150)
+    tracemalloc.start()
+    try:
+        found = model.predict(asked), view.predict(asked), model.score(asked, labels), view.score(asked, labels)
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(asked) * classes
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(found[0], np.tile(model.classes_[one.argmax(axis=1)], 150))
+    assert np.array_equal(found[1], np.tile(view.classes_[other.argmax(axis=1)], 150))
+    assert found[2:] == (1.0, float(np.mean(found[1] == labels)))
 
 
 def test_what_forget_refuses_is_refused() -> None:

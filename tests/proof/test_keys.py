@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import subprocess
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from neverseen import ConfigurationError, FileRejectedError, Key, Keyring
-from neverseen.io.files import locked_folder
 
 
 def test_the_file_is_private_and_round_trips(tmp_path: Path) -> None:
@@ -232,37 +230,3 @@ def test_what_a_killed_rotation_leaves_is_removed(tmp_path: Path, monkeypatch: p
         other.write_bytes(b"somebody's own")
     keys.rotate(keep=0)
     assert set(tmp_path.iterdir()) == {path} | others
-
-
-@pytest.mark.parametrize("first", ["parent", "child"])
-def test_a_forked_process_has_no_part_in_a_lock(tmp_path: Path, first: str) -> None:
-    """It neither holds the folder after its parent has let go, nor lets go of it before."""
-    go, told = os.pipe(), os.pipe()
-
-    def is_free() -> bool:
-        handle = os.open(tmp_path, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(handle)
-        return True
-
-    with locked_folder(tmp_path):
-        child = os.fork()
-        if child and first == "child":
-            assert os.read(told[0], 1) == b"x"
-            assert not is_free()
-        if not child and first == "parent":
-            os.read(go[0], 1)
-    if not child:
-        os.write(told[1], b"x")
-        os._exit(0)
-    try:
-        assert is_free()
-    finally:
-        os.write(go[1], b"x")
-        os.waitpid(child, 0)
-        for end in (*go, *told):
-            os.close(end)

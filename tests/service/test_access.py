@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,10 +18,11 @@ from typer.testing import CliRunner
 from neverseen.cli import serving
 from neverseen.errors import ConfigurationError, InputError
 from neverseen.service import KeyFile
-from neverseen.service.edge import access
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
 from neverseen.service.operations.settings import service_folder
+from neverseen.service.reception import access
 from tests.services import LABELS, ROWS, Running, bearer, coded, new_store, running, samples, token
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,6 @@ def test_a_change_by_another_process_is_seen(tmp_path: Path) -> None:
     secret = first.add("shop", ["learn"])
     assert second.find(secret) is not None
     first.revoke("shop")
-    time.sleep(0.12)
     assert second.find(secret) is None
     assert [key.revoked is not None for key in second.all()] == [True]
 
@@ -141,10 +140,8 @@ def test_a_file_that_is_damaged_while_the_service_runs(
         def statuses(times: int) -> set[int]:
             return {service.client.get("/v1/model", headers=service.admin).status_code for _ in range(times)}
 
-        def until(*wanted: int) -> None:
-            end = time.monotonic() + 30
-            while statuses(1) != set(wanted):
-                assert time.monotonic() < end
+        def until(wanted: int) -> None:
+            eventually(lambda: statuses(1) == {wanted})
 
         assert statuses(1) == {200}
         for content in (whole[:-20], b"", b"[" * 100_000, b'{"format": "x"}'):
@@ -232,7 +229,6 @@ def test_a_key_that_is_revoked_is_worth_nothing(service: Running) -> None:
     headers = bearer(token(service.folder, "brief", "predict"))
     assert service.client.get("/v1/model", headers=headers).status_code == 200
     KeyFile(service.folder / "service").revoke("brief")
-    time.sleep(0.12)
     assert service.client.get("/v1/model", headers=headers).status_code == 401
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from neverseen.errors import IdTakenError, InputError, LabelError
+from neverseen.errors import ConfigurationError, IdTakenError, InputError, LabelError, NotTrackedError
 from neverseen.proof.certificates import Certificate, check_chain
 from neverseen.service import Settings
 from neverseen.service.edge.bundling import bundle
 from neverseen.service.edge.console_files import read_console
-from neverseen.service.edge.errors import CODES, refusal_of
-from tests.services import LABELS, QUICK, ROWS, Running, never, running, samples
+from neverseen.service.errors import CODES, refusal_of
+from tests.services import LABELS, QUICK, ROWS, Running, hold, never, new_store, running, samples
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +72,7 @@ def test_more_than_labels(tmp_path: Path, output: str) -> None:
 
 
 def test_predictions_do_not_wait_for_the_writer(service: Running) -> None:
-    import threading
-
-    gate = threading.Event()
-    service.service.writer.ask(lambda _: gate.wait(30))
+    gate = hold(service.service.writer)
     try:
         assert predict(service, [100]).status_code == 200
         assert service.client.get("/v1/model", headers=service.admin).status_code == 200
@@ -104,8 +101,7 @@ def test_too_many_predictions_that_wait(tmp_path: Path) -> None:
             first = pool.submit(predict, service, [0])
             assert begun.wait(60)
             second = pool.submit(predict, service, [0, 1, 2])
-            while not predictor._jobs:
-                time.sleep(0.01)
+            eventually(lambda: predictor._jobs)
             third = predict(service, [0, 1])
             assert third.status_code == 503
             assert third.json()["error"]["code"] == "busy"
@@ -164,14 +160,23 @@ def test_forgetting_is_rehearsed(service: Running) -> None:
 
 
 def test_forgetting_a_class(tmp_path: Path) -> None:
+    def cats(service: Running, of: str = "") -> httpx.Response:
+        return service.client.post(f"/v1/forget/class{of}", json={"label": "cat"}, headers=service.admin)
+
     with running(tmp_path / "s") as service:
         service.learn(range(60))
-        answer = service.client.post("/v1/forget/class", json={"label": "cat"}, headers=service.admin)
+        answer = cats(service)
         assert answer.status_code == 202
         assert answer.json()["request"]["samples"] == LABELS[:60].count("cat")
         assert service.digest() == never([row for row in range(60) if LABELS[row] != "cat"])
-        again = service.client.post("/v1/forget/class", json={"label": "cat"}, headers=service.admin)
-        assert again.json()["error"]["code"] == "not_learned"
+        assert cats(service).json()["error"]["code"] == "not_learned"
+    with running(new_store(tmp_path / "untracked", tracked=False)) as service:
+        service.learn(range(60))
+        before = service.digest()
+        refused = [cats(service, of).json()["error"] for of in ("", "?dry_run=true")]
+        words = "the store does not keep sums for each class: forget the class's samples"
+        assert refused == [{"code": "not_tracked", "message": words}] * 2
+        assert service.digest() == before
 
 
 def test_sealing(tmp_path: Path) -> None:
@@ -367,6 +372,8 @@ def test_a_refusal_has_the_code_and_the_row_of_the_error() -> None:
         (IdTakenError("taken", 3), "id_taken", 3),
         (LabelError("odd"), "invalid_request", None),
         (OperatorsError("odd"), "invalid_request", None),
+        (NotTrackedError("no sums"), "not_tracked", None),
+        (ConfigurationError("odd"), "unavailable", None),
     ]:
         refusal = refusal_of(error, None)
         assert refusal is not None

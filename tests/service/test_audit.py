@@ -6,8 +6,6 @@ import json
 import os
 import sqlite3
 import stat
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from neverseen import store
 from neverseen.service import Settings, audit_key, check_audit
 from neverseen.service.operations.audit import AuditLog
 from tests.services import KEYS, Running, running
+from tests.waiting import eventually
 
 KEY = audit_key(KEYS)
 
@@ -139,10 +138,7 @@ def test_nothing_is_changed_while_the_log_cannot_be_written(tmp_path: Path, monk
             answer = service.forget(receipts[:1])
             assert answer.status_code == 503
             assert service.client.get("/readyz").status_code == 503
-        end = time.monotonic() + 120
-        while service.client.get("/readyz").status_code != 200:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        eventually(lambda: service.client.get("/readyz").status_code == 200)
         assert service.forget(receipts[:1]).status_code == 202
 
 
@@ -229,12 +225,6 @@ def test_a_full_disk_is_not_tried_again_without_a_pause(tmp_path: Path, monkeypa
     def no_space(*given: Any, **named: Any) -> Any:
         tries[0] += 1
         raise OSError(28, "No space left on device")
-
-    def eventually(done: Callable[[], bool]) -> None:
-        end = time.monotonic() + 120
-        while not done():
-            assert time.monotonic() < end
-            time.sleep(0.005)
 
     with running(tmp_path / "s", Settings(quiet=0, max_delay=0), clock=lambda: now[0]) as service:
         writer = service.service.writer

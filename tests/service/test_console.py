@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import re
-import time
 import urllib.error
 import urllib.request
 import zlib
@@ -29,6 +28,7 @@ from neverseen.labels import canonical_json
 from neverseen.service import Settings
 from tests.proof.test_certificates import ALONE, CHAIN, CHAINS, certificate_after, of_format_1
 from tests.services import token
+from tests.waiting import eventually, on_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FilePayload, Page, Route
@@ -171,13 +171,13 @@ def learned(service: Running, label: object = "cat") -> str:
 def forgotten(service: Running, *receipts: str) -> int:
     """Forget by receipts, and return the number of the certificate that says so."""
     request = call(service, "POST", "/v1/forget", {"receipts": receipts})["request"]
-    for _ in range(200):
+
+    def certificate() -> int | None:
         found = call(service, "GET", f"/v1/requests/{request['id']}")
         found = found.get("request", found)
-        if found["state"] in ("published", "sealed"):
-            return int(found["certificate"])
-        time.sleep(0.05)
-    raise TimeoutError(request)
+        return int(found["certificate"]) if found["state"] in ("published", "sealed") else None
+
+    return eventually(certificate)
 
 
 def go(page: Page, path: str) -> None:
@@ -185,14 +185,6 @@ def go(page: Page, path: str) -> None:
     page.reload()  # so that the page is loaded anew, not only its hash
     page.locator("main h1").wait_for()
     page.locator(".loading").wait_for(state="detached")
-
-
-def until(page: Page, holds: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until something holds; what the page asks for is answered meanwhile."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to hold"
-        page.wait_for_timeout(20)
 
 
 def check(page: Page, name: str) -> Any:
@@ -321,6 +313,21 @@ def test_a_forged_receipt_is_refused(page: Page, service: Running) -> None:
     assert page.get_by_role("dialog").count() == 0
 
 
+def test_which_of_several_receipts_is_refused(page: Page, service: Running) -> None:
+    good, forged = learned(service), bytearray(base64.urlsafe_b64decode(learned(service)))
+    forged[40] ^= 1
+    for second, words in (
+        (base64.urlsafe_b64encode(forged).decode(), "Refused. Receipt 2 of 2 was altered."),
+        (good, "Refused. Receipt 2 of 2 is listed twice: list each once."),
+    ):
+        go(page, "/#/forget")
+        page.get_by_label("Receipts", exact=True).fill(f"{good}\n{second}")
+        page.get_by_role("button", name="Show the effect").click()
+        refused = page.locator(".notice.bad")
+        refused.get_by_text(words).wait_for()
+        assert refused.inner_text().lower().count("nothing was changed") == 1
+
+
 def test_what_was_forgotten_is_not_forgotten_twice(page: Page, service: Running) -> None:
     receipt = learned(service)
     number = forgotten(service, receipt)
@@ -379,21 +386,23 @@ def test_keys(browser: Browser, service: Running) -> None:
 
 def test_a_confirmed_request_is_sent_once(page: Page, service: Running) -> None:
     keys: list[str | None] = []
+    held: list[Route] = []
 
-    def slow(route: Route) -> None:
+    def hold_first(route: Route) -> None:
         if "dry_run" not in route.request.url:
             keys.append(route.request.headers.get("idempotency-key"))
             if len(keys) == 1:
-                time.sleep(0.3)
-                route.abort()
+                held.append(route)
                 return
         route.continue_()
 
-    page.route("**/v1/forget*", slow)
+    page.route("**/v1/forget*", hold_first)
     go(page, "/#/forget")
     page.get_by_label("Receipts", exact=True).fill(learned(service))
     page.get_by_role("button", name="Show the effect").click()
     page.get_by_role("button", name="Forget 1 sample").dblclick()
+    on_page(page, lambda: held)
+    held[0].abort()
     page.get_by_role("dialog").get_by_text("Confirming again is safe: it counts once.").wait_for()
     assert len(keys) == 1
     page.get_by_role("button", name="Forget 1 sample").click()
@@ -591,7 +600,9 @@ def test_few_small_files(browser: Browser, service: Running) -> None:
         tab.route("**/console/*", hold)
         tab.goto("/certificates/1", wait_until="commit")
         wanted = {"bundle.js", "style.css", "icon.svg"}
-        until(tab, lambda: {route.request.url.rpartition("/")[2] for route in held} >= wanted)  # none waits for another
+        on_page(
+            tab, lambda: {route.request.url.rpartition("/")[2] for route in held} >= wanted
+        )  # none waits for another
         for route in held:
             route.continue_()
         tab.get_by_role("heading", name="Signed, and part of an unbroken chain").wait_for()
@@ -719,21 +730,27 @@ def test_a_new_model(browser: Browser, tmp_path: Path) -> None:
         page.locator(".notice.bad").wait_for()
 
 
-def test_a_hidden_tab_asks_nothing(page: Page) -> None:
-    hurried(page)  # it asks twenty times a second
-    go(page, "/#/requests")
-    sent: list[str] = []
-    page.on("request", lambda request: sent.append(request.url))
-    until(page, lambda: len(sent) > 1)
-    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true })")
-    page.evaluate("window.away = true")
-    page.wait_for_timeout(200)
-    before = len(sent)
-    page.wait_for_timeout(500)
-    assert len(sent) <= before + 1
-    before = len(sent)
-    page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
-    until(page, lambda: len(sent) > before)
+def test_a_hidden_tab_asks_nothing(browser: Browser, service: Running) -> None:
+    with opened(browser, service) as page:
+        page.clock.install()
+        go(page, "/#/requests")
+        sent: list[str] = []
+        page.on("request", lambda request: sent.append(request.url))
+
+        def asked(minutes: int) -> int:
+            """How much it has asked for after so many minutes of its own clock."""
+            for _ in range(60 * minutes):
+                page.clock.run_for(1000)
+            return len(sent)
+
+        on_page(page, lambda: asked(1) > 10)
+        page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true })")
+        page.evaluate("window.away = true")
+        before = asked(1)
+        assert asked(5) <= before + 1
+        before = len(sent)
+        page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+        on_page(page, lambda: asked(1) > before)
 
 
 # -- everybody ---------------------------------------------------------------------------------------
@@ -758,8 +775,7 @@ def test_forgetting_by_keyboard_alone(page: Page, service: Running) -> None:
     assert page.evaluate(focused) == "Cancel"  # the harmless one
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="detached")
-    page.wait_for_timeout(100)
-    assert page.evaluate(focused) == "Show the effect"
+    on_page(page, lambda: page.evaluate(focused) == "Show the effect")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     page.get_by_role("dialog").wait_for()
@@ -788,7 +804,7 @@ def test_on_a_phone_nothing_is_cut_off(browser: Browser, service: Running) -> No
     with opened(browser, service, viewport={"width": 360, "height": 740}) as page:
         for path in ROUTES:
             go(page, path)
-            page.wait_for_timeout(100)
+            page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
             assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
         go(page, "/#/forget")
         page.get_by_label("Receipts", exact=True).fill(learned(service, LONG_LABEL))

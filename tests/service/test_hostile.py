@@ -6,9 +6,9 @@ import base64
 import http.client
 import io
 import json
+import re
 import socket
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 
 from neverseen.service import Settings
-from neverseen.service.edge.contents import Bounds, images_of
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.limits import Buckets
+from neverseen.service.errors import Refusal
+from neverseen.service.reception.contents import Bounds, images_of
+from neverseen.service.sharing.limits import Buckets
 from tests.services import Running, bearer, new_store, running, samples, token
+from tests.waiting import pause
 
 LIMITED = Settings(max_body=200_000, max_batch=100, body_timeout=2, quiet=0, max_delay=0)
 FEATURES = samples([0])[0]["features"]
@@ -195,7 +196,7 @@ def test_lengths_that_lie(service: Running) -> None:
 def flood(connection: socket.socket, line: bytes) -> None:
     for _ in range(1000):
         connection.sendall(line)
-        time.sleep(0.001)
+        pause(0.001)
 
 
 def test_heads_without_end(service: Running) -> None:
@@ -228,6 +229,7 @@ def test_what_is_not_http(service: Running) -> None:
             head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 400 ")
             assert json.loads(body)["error"]["code"] == "invalid_request"
+            assert re.search(rb"\r\nx-request-id: req_[0-9a-f]{24}(\r\n|$)", head)
     assert service.client.get("/healthz").status_code == 200
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,26 @@ import httpx
 import pytest
 
 from neverseen import store
+from neverseen.holdings import FORGET, LEARN
 from neverseen.service import Settings
 from neverseen.service.writer.applying import apply
-from neverseen.service.writer.jobs import FORGET, LEARN, Applied, Job, LearnSamples
-from tests.services import BACKBONE, KEYS, LABELS, ROWS, Running, bearer, never, new_store, running, samples, token
+from neverseen.service.writer.idempotency import Repetitions
+from neverseen.service.writer.jobs import Applied, Job, LearnSamples
+from tests.services import (
+    BACKBONE,
+    KEYS,
+    LABELS,
+    ROWS,
+    Running,
+    bearer,
+    hold,
+    never,
+    new_store,
+    running,
+    samples,
+    token,
+)
+from tests.waiting import eventually
 
 STILL = Settings(quiet=10**6, max_delay=10**6)
 
@@ -152,19 +166,24 @@ def test_learned_receipts_come_again_after_a_restart(tmp_path: Path) -> None:
         assert service.digest() == never(range(5))
 
 
-def test_concurrent_duplicates_share_one_answer(tmp_path: Path) -> None:
+def test_concurrent_duplicates_share_one_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    came, once = list[bytes | None](), Repetitions.once
+
+    async def noted(self: Repetitions, tag: bytes | None, body: bytes, work: Any) -> Any:
+        came.append(tag)
+        return await once(self, tag, body, work)
+
     with running(tmp_path / "s", STILL) as service:
         receipts = service.learn(range(30))
-        gate = threading.Event()
-        service.service.writer.ask(lambda _: gate.wait(120))
+        monkeypatch.setattr(Repetitions, "once", noted)
+        gate = hold(service.service.writer)
         body = {"receipts": receipts[:3]}
         with ThreadPoolExecutor(12) as pool:
             same = [pool.submit(send, service, "/v1/forget", body, "same")]
-            while not service.service.writer.waiting():
-                time.sleep(0.01)
+            eventually(service.service.writer.waiting)
             same += [pool.submit(send, service, "/v1/forget", body, "same") for _ in range(7)]
             other = pool.submit(send, service, "/v1/forget", {"receipts": receipts[3:4]}, "same")
-            time.sleep(0.1)  # for most of them to come
+            eventually(lambda: len(came) == 9)
             assert len(service.service.writer.waiting()) == 1
             gate.set()
             answers = [future.result() for future in same]
@@ -177,8 +196,7 @@ def test_concurrent_duplicates_share_one_answer(tmp_path: Path) -> None:
 def test_who_hangs_up_does_not_spoil_it_for_others(tmp_path: Path) -> None:
     with running(tmp_path / "s", STILL) as service:
         receipts = service.learn(range(10))
-        gate = threading.Event()
-        service.service.writer.ask(lambda _: gate.wait(120))
+        gate = hold(service.service.writer)
         body = {"receipts": receipts[:1]}
         with pytest.raises(httpx.ReadTimeout):
             service.client.post("/v1/forget", json=body, headers=service.admin | {"Idempotency-Key": "k"}, timeout=0.3)

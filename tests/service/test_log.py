@@ -66,7 +66,7 @@ def test_a_process_apart_tells_what_failed(
     """Under the id of the request, and not somewhere between other lines."""
     with running(tmp_path / "s") as service:
         monkeypatch.setattr(service.service.readers, "_asked", lambda *_: ({"failed": "Traceback of it"}, []))
-        monkeypatch.setattr("neverseen.service.edge.reception.reads_fast", lambda *_: False)
+        monkeypatch.setattr("neverseen.service.reception.reception.reads_fast", lambda *_: False)
         answer = service.client.post("/v1/predict", json={"samples": []}, headers=service.admin)
     assert answer.status_code == 500
     request = answer.headers["x-request-id"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import sqlalchemy as sa
 
 from neverseen import store
 from tests.services import BACKBONE, KEYS, SIZE, Running, classifier, never, running, samples
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -39,14 +39,16 @@ def cut_connections(url: str) -> int:
 
 
 def sent_until_taken(service: Running, path: str, body: dict[str, Any], once: str) -> httpx.Response:
-    """Send a request under an idempotency key until the service is there for it, half a minute long."""
-    end = time.monotonic() + 120
-    while True:
+    """Send a request under an idempotency key until the service is there for it."""
+
+    def taken() -> httpx.Response | None:
         answer = service.client.post(path, json=body, headers=service.admin | {"Idempotency-Key": once})
-        if answer.status_code != 503 or time.monotonic() > end:
+        if answer.status_code != 503:
             return answer
         assert int(answer.headers["Retry-After"]) > 0
-        time.sleep(0.1)
+        return None
+
+    return eventually(taken)
 
 
 def test_it_serves_and_lasts(folder: Path) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +17,12 @@ import pytest
 
 from neverseen.errors import InputError
 from neverseen.service import Settings, core, predicting
-from neverseen.service.edge import messages, routes_changing
-from neverseen.service.edge.answers import is_long, written
+from neverseen.service.answers import is_long, written
+from neverseen.service.edge import routes_changing
 from neverseen.service.predicting import Predictor
+from neverseen.service.reception import messages
 from tests.services import BACKBONE, ROWS, SIZE, Running, coded, running
+from tests.waiting import eventually
 
 TOGETHER = predicting._TOGETHER
 MANY = 2 * TOGETHER + 40
@@ -33,13 +34,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         found.learn(range(60))
         assert found.client.post("/v1/publish", headers=found.admin).status_code == 200
         yield found
-
-
-def eventually(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < end, "it does not come about"
-        time.sleep(0.005)
 
 
 def rows(count: int) -> list[int]:
@@ -143,7 +137,8 @@ class Letters:
 
 def test_texts_of_one_length_are_predicted_together(service: Running) -> None:
     backbone, whole = Letters(), service.service
-    predictor = Predictor(backbone, lambda: whole.writer.published, whole.settings, whole.metrics, whole.history)
+    answering = (lambda: whole.writer.published), whole.opened().held_labels
+    predictor = Predictor(backbone, *answering, whole.settings, whole.metrics, whole.history)
     texts = [str(row).rjust(1 + row % 5, "0") for row in rows(150)]
 
     async def asked() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -152,7 +147,7 @@ def test_texts_of_one_length_are_predicted_together(service: Running) -> None:
     try:
         found, expected = asyncio.run(asked())
     finally:
-        predictor.stop()
+        predictor.stop(30)
     assert found == expected  # in the order in which they were sent
     assert [len(call) for call in backbone.calls] == [64, 64, 22]
     lengths = [length for call in backbone.calls for length in call]

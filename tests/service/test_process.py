@@ -8,7 +8,6 @@ import signal
 import socket
 import ssl
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,12 @@ from neverseen.errors import ConfigurationError
 from neverseen.proof.certificates import check_chain
 from neverseen.service import Settings, audit_key, check_audit, serve
 from neverseen.service.core import Service
+from neverseen.service.edge import server as server_module
 from neverseen.service.edge.connections import Connections
-from neverseen.service.operations import run
-from neverseen.service.operations.run import Server, require_tls
+from neverseen.service.edge.server import Server, require_tls
 from tests.services import BACKBONE, KEYS, Process, bearer, never, new_store, running, samples, token
 from tests.tls import certificate
+from tests.waiting import eventually, in_loop
 
 
 def digest_of(folder: Path) -> str:
@@ -69,13 +69,12 @@ def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
         for row in acknowledged:  # repeated: answered, and done once
             answer = again.forget([learned[row]], headers | {"Idempotency-Key": f"k{row}"})
             assert answer.status_code == 202
-        end = time.monotonic() + 120
-        while (model := again.client.get("/v1/model", headers=again.admin).json())["unpublished"] or not model[
-            "version"
-        ]:
-            assert time.monotonic() < end, "what was left unpublished is not published"
-            time.sleep(0.05)
-        held = model["samples"]
+
+        def published() -> dict[str, Any] | None:
+            model: dict[str, Any] = again.client.get("/v1/model", headers=again.admin).json()
+            return model if model["version"] and not model["unpublished"] else None
+
+        held = eventually(published, "what was left unpublished is not published")["samples"]
     gone = 60 - held
     assert gone in (len(acknowledged), len(acknowledged) + 1)  # one may have been on disk, and its answer not sent
     assert digest_of(folder) == never(range(gone, 60))
@@ -112,7 +111,7 @@ def test_tls_and_a_graceful_stop_that_finishes_what_waits(tmp_path: Path) -> Non
             threads = [threading.Thread(target=forget, args=(row,)) for row in range(20)]
             for thread in threads:
                 thread.start()
-            time.sleep(0.05)
+            eventually(lambda: found)  # some are done, and others under way
             assert process.stop() == 0
             for thread in threads:
                 thread.join(30)
@@ -169,12 +168,12 @@ def test_bad_files_for_tls_are_named(tmp_path: Path) -> None:
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     sealed.write_bytes(loaded.private_bytes(*form, serialization.BestAvailableEncryption(b"secret")))
     for files, words in (
-        ((odd, key), f"--tls-cert {odd} is not a certificate in PEM: give"),
-        ((key, key), f"--tls-cert {key} is not a certificate in PEM: give"),
-        ((cert, odd), f"--tls-key {odd} is not a private key in PEM"),
-        ((cert, cert), f"--tls-key {cert} is not a private key in PEM"),
-        ((cert, another), f"--tls-key {another} is not the key of {cert}: give"),
-        ((cert, sealed), f"--tls-key {sealed} is protected by a passphrase: write it without one"),
+        ((odd, key), f"{odd} is not a certificate in PEM: give"),
+        ((key, key), f"{key} is not a certificate in PEM: give"),
+        ((cert, odd), f"{odd} is not a private key in PEM"),
+        ((cert, cert), f"{cert} is not a private key in PEM"),
+        ((cert, another), f"{another} is not the key of {cert}: give"),
+        ((cert, sealed), f"{sealed} is protected by a passphrase: write it without one"),
     ):
         with pytest.raises(ConfigurationError, match=re.escape(words)):
             serve(tmp_path / "s", Settings(), tls_cert=files[0], tls_key=files[1])
@@ -185,7 +184,7 @@ class Sent:
     """A connection with so many bytes that the client has not got: written here, and taken by the system."""
 
     def __init__(self, written: int, taken: int) -> None:
-        self.transport, self.written, self.cut = self, written, False
+        self.transport, self.written, self.cut, self.answering = self, written, False, False
         self._here, self.there = socket.socketpair()
         self._here.sendall(bytes(taken))
 
@@ -209,12 +208,11 @@ def test_a_stop_cuts_nobody_who_has_not_got_the_answer(monkeypatch: pytest.Monke
         connections = [Sent(0, 0), Sent(10, 0), Sent(0, 10)]
         state: Any = server.server_state
         state.connections.update(connections)
-        seen, cutting = list[list[bool]](), asyncio.ensure_future(server._cut())
+        seen, cutting = list[list[bool]](), asyncio.ensure_future(server._cut(30))
 
         async def until(first: Sent) -> None:
-            while not first.cut:
-                assert not cutting.done()
-                await asyncio.sleep(0.01)
+            await in_loop(lambda: first.cut or cutting.done())
+            assert not cutting.done()
             seen.append([each.cut for each in connections])
 
         await until(connections[0])
@@ -223,10 +221,10 @@ def test_a_stop_cuts_nobody_who_has_not_got_the_answer(monkeypatch: pytest.Monke
         connections[2].there.recv(10)
         await until(connections[2])
         cutting.cancel()
-        monkeypatch.setattr(run, "_FLUSH", 0.0)  # and who never takes it is not waited for
+        monkeypatch.setattr(server_module, "_FLUSH", 0.0)  # and who never takes it is not waited for
         deaf = Sent(10, 10)
         state.connections = {deaf}
-        cutting = asyncio.ensure_future(server._cut())
+        cutting = asyncio.ensure_future(server._cut(30))
         await until(deaf)
         cutting.cancel()
         for each in (*connections, deaf):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
 import sqlite3
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,15 +16,17 @@ import pytest
 
 from neverseen import store
 from neverseen.errors import ConfigurationError, LedgerError
+from neverseen.holdings import FORGET, LEARN
 from neverseen.ledger import Ledger
 from neverseen.ledger import ledger as ledger_module
 from neverseen.service import Settings
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
 from neverseen.service.writer.applying import apply
-from neverseen.service.writer.jobs import FORGET, LEARN, Applied, Job, LearnSamples
+from neverseen.service.writer.jobs import Applied, Job, LearnSamples
 from neverseen.service.writer.policy import Policy
 from neverseen.store import Store
-from tests.services import BACKBONE, KEYS, LABELS, ROWS, never, new_store, running, samples
+from tests.services import BACKBONE, KEYS, LABELS, ROWS, hold, never, new_store, running, samples
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -95,6 +96,27 @@ def test_a_bad_request_does_not_spoil_its_neighbours(opened: Store, monkeypatch:
     assert opened.digest() == never([1, 3, 5, *range(8, 20)])
 
 
+def test_a_refusal_counts_rows_in_its_own_request(opened: Store) -> None:
+    """However many receipts of other requests were looked at with it."""
+    receipts = opened.learn(ROWS[:20], LABELS[:20])
+    forged = receipts[13][:-1] + bytes([receipts[13][-1] ^ 1])
+    used = opened.learn(ROWS[20:21], LABELS[20:21])
+    opened.forget(used)
+    lists = [receipts[:12], [receipts[12], forged], [receipts[14], receipts[15], *used], [receipts[16], receipts[16]]]
+    _, altered, gone, twice = (found for _, found in sorted(apply(opened, forgets(lists)), key=lambda each: each[0].id))
+    told = [(found.row, found.message, found.reason) for found in (altered, gone, twice) if isinstance(found, Refusal)]
+    assert told == [
+        (1, "receipt 1 was altered: its seal is broken", "altered"),
+        (
+            2,
+            "receipt 2 was used already: no sample is held under it. The next certificate will list it, if it was "
+            "forgotten just now",
+            None,
+        ),
+        (1, "receipt 1 is listed twice: list each once", "repeated"),
+    ]
+
+
 def test_requests_that_overlap_are_taken_in_order(opened: Store) -> None:
     receipts = opened.learn(ROWS[:12], LABELS[:12])
     bad = b"not a receipt"
@@ -143,19 +165,10 @@ def test_many_requests_at_a_time_over_http(tmp_path: Path, monkeypatch: pytest.M
         assert service.client.post("/v1/publish", headers=service.admin).status_code == 200
         writer = service.service.writer
         made = counted(monkeypatch)
-        begun, gate = threading.Event(), threading.Event()
-
-        def hold(_: Store) -> None:  # all are there before the first is looked at
-            begun.set()
-            gate.wait(30)
-
-        writer.ask(hold)
-        assert begun.wait(10)
+        gate = hold(writer)  # all are there before the first is looked at
         with ThreadPoolExecutor(40) as pool:
             waiting = [pool.submit(service.forget, [word]) for word in receipts[:40]]
-            end = time.monotonic() + 120
-            while len(writer.waiting()) < 40 and time.monotonic() < end:
-                time.sleep(0.005)
+            eventually(lambda: len(writer.waiting()) == 40)
             queued = service.client.get("/v1/requests", headers=service.admin).json()["requests"]
             assert [entry["state"] for entry in queued].count("queued") == 40
             shown = service.client.get(f"/v1/requests/{queued[0]['id']}", headers=service.admin).json()["request"]
@@ -236,9 +249,7 @@ def test_an_operator_may_have_small_batches_published_after_the_delay(tmp_path: 
     policy = Settings(min_batch=10, max_delay=60, quiet=0, seal_after=0, publish_below_min_batch=True)
     with running(tmp_path / "s", policy, clock=lambda: now[0]) as service:
         receipts = service.learn(range(20))
-        end = time.monotonic() + 120
-        while service.service.writer.published.number < 1 and time.monotonic() < end:
-            time.sleep(0.01)
+        eventually(lambda: service.service.writer.published.number)
         request = service.forget(receipts[:2]).json()["request"]
         assert request["state"] == "applied"
         service.service.writer.poke()
@@ -257,10 +268,7 @@ def test_the_history_has_the_probe_set(tmp_path: Path) -> None:
     np.savez(folder / "service" / "probe.npz", features=ROWS[100:].astype(np.float32), labels=np.array(LABELS[100:]))
     with running(folder) as service:
         service.learn(range(100))
-        end = time.monotonic() + 120
-        while not (points := service.client.get("/v1/history", headers=service.admin).json()["points"]):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        points = eventually(lambda: service.client.get("/v1/history", headers=service.admin).json()["points"])
     assert points[0]["samples"] == 100
     assert 0.4 < points[0]["accuracy"] <= 1
 
@@ -270,16 +278,11 @@ def test_the_history_has_the_probe_set(tmp_path: Path) -> None:
 
 def test_a_full_queue_says_when_to_come_again(tmp_path: Path) -> None:
     with running(tmp_path / "s", Settings(queue_requests=2, queue_samples=5)) as service:
-        gate = threading.Event()
         writer = service.service.writer
-        writer.ask(lambda _: gate.wait(30))
-        end = time.monotonic() + 120
-        while writer._jobs and time.monotonic() < end:
-            time.sleep(0.005)
+        gate = hold(writer)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(service.learn, range(2))
-            while not writer._jobs and time.monotonic() < end:
-                time.sleep(0.005)
+            eventually(lambda: writer._jobs)
             answer = service.client.post("/v1/samples", json={"samples": samples(range(10, 15))}, headers=service.admin)
             assert answer.status_code == 429
             assert answer.json()["error"]["code"] == "queue_full"
@@ -302,10 +305,7 @@ def test_a_store_that_fails_is_opened_again(tmp_path: Path, monkeypatch: pytest.
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "unavailable"
         assert "retry-after" in answer.headers
-        end = time.monotonic() + 120
-        while service.client.get("/readyz").status_code != 200:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        eventually(lambda: service.client.get("/readyz").status_code == 200)
         assert service.forget(receipts[:1]).status_code == 202
         assert service.digest() == never(range(1, 10))
 
@@ -373,12 +373,33 @@ def test_settings(tmp_path: Path) -> None:
         ("max_delay = nan", "max_delay must be"),
         ("output = 'all'", "one of labels"),
         ("x = [", "cannot be read"),
+        (f"min_batch = 1{'0' * 400}", "min_batch must be at least 1 and at most 9007199254740992; got 1000"),
+        (f"max_delay = 1{'0' * 400}", "max_delay must be not below 0 and at most"),
+        (f"min_batch = 1{'0' * 5000}", "cannot be read"),
     ):
         path.write_text(words)
         with pytest.raises(ConfigurationError, match=said):
             Settings.load(tmp_path)
     path.write_text("minbatch = 7")
     with pytest.raises(ConfigurationError, match="Known settings: min_batch, max_delay, .*audit_files"):
+        Settings.load(tmp_path)
+
+
+def test_a_file_of_settings_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "service").mkdir()
+    path = tmp_path / "service" / "service.toml"
+    path.symlink_to("elsewhere.toml")
+    with pytest.raises(ConfigurationError, match=r"service\.toml is a link that leads nowhere"):
+        Settings.load(tmp_path)
+    (tmp_path / "service" / "elsewhere.toml").write_text("min_batch = 100\n")
+    assert Settings.load(tmp_path).min_batch == 100
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigurationError, match=r"service\.toml is not a file"):
+        Settings.load(tmp_path)
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(ConfigurationError, match=r"service\.toml is not a file"):
         Settings.load(tmp_path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,12 +18,13 @@ from neverseen.client import AsyncClient, Client, ForgottenAlreadyError, NotHeld
 from neverseen.encoding import quantise
 from neverseen.errors import InputError
 from neverseen.service import Settings
-from neverseen.service.edge.contents import Given, from_base64
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.messages import packed, unpacked
+from neverseen.service.errors import Refusal
 from neverseen.service.operations.settings import service_folder
+from neverseen.service.reception.contents import Given, from_base64
+from neverseen.service.reception.messages import packed, unpacked
 from neverseen.service.writer.rehearsing import without
-from tests.services import LABELS, QUICK, ROWS, Running, bearer, never, running, samples, token
+from tests.services import LABELS, QUICK, ROWS, Running, bearer, hold, never, running, samples, token
+from tests.waiting import eventually
 
 TEST = [{"features": ROWS[row].tolist(), "label": LABELS[row]} for row in range(100, 140)]
 
@@ -230,20 +230,12 @@ def test_few_wait_and_predictions_do_not(tmp_path: Path) -> None:
     with running(tmp_path / "s", Settings(quiet=0, max_delay=0, verify_waiting=3)) as service:
         given = service.learn(range(10))
         service.client.post("/v1/publish", headers=service.admin)
-        begun, go_on = threading.Event(), threading.Event()
-
-        def held_up(_: object) -> None:
-            begun.set()
-            go_on.wait(60)
-
-        service.service.writer.ask(held_up)
-        assert begun.wait(30)
+        go_on = hold(service.service.writer)
         with ThreadPoolExecutor(8) as pool:
             answers = [pool.submit(ask, service, {"receipts": given[:1]}) for _ in range(8)]
             body = {"samples": [{"features": ROWS[0].tolist()}]}
             assert service.client.post("/v1/predict", json=body, headers=service.admin).status_code == 200
-            while sum(answer.done() for answer in answers) < 5:  # one is asked, two wait
-                service.client.get("/healthz")
+            eventually(lambda: sum(answer.done() for answer in answers) == 5)  # one is asked, two wait
             assert len(service.service.writer) <= 2
             go_on.set()
             codes = sorted(answer.result(60).status_code for answer in answers)
@@ -265,7 +257,8 @@ def test_the_client_asks(service: Running) -> None:
         assert (same.without.digest, same.without.accuracy, same.changed) == (found.without.digest, None, None)
         with pytest.raises(NotHeldError):
             client.what_if(samples=ROWS[70:71], labels=LABELS[70:71])
-        for wrong in ({}, {"receipts": b"x", "samples": ROWS[:1]}, {"receipts": b"x", "test": ROWS[:1]}):
+        bad: list[dict[str, Any]] = [{}, {"receipts": b"x", "samples": ROWS[:1]}, {"receipts": b"x", "test": ROWS[:1]}]
+        for wrong in bad:
             with pytest.raises(InputError):
                 client.what_if(**wrong)
 

@@ -8,8 +8,10 @@ import pytest
 
 from neverseen import (
     AlreadyForgottenError,
+    ConfigurationError,
     IdTakenError,
     InputError,
+    Keyring,
     LedgerError,
     NotLearnedError,
     ReceiptRejectedError,
@@ -17,6 +19,7 @@ from neverseen import (
 from neverseen.backbones.reading import Prepared
 from neverseen.ledger import Notes, RequestRow
 from neverseen.store import Store
+from neverseen.store.sums import fold
 from tests.store.test_store import IDS, LABELS, ROWS, never, new, opened
 
 
@@ -162,6 +165,32 @@ def test_a_receipt_that_was_looked_at_goes_once(tmp_path: Path) -> None:
         assert made.digest() == never([0, 1, 2, 3, 5])
 
 
+def test_what_was_made_for_another_store_is_refused_or_made_again(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made, new(tmp_path / "other", keys=Keyring.generate()) as other:
+        receipts = made.learn(ROWS[:3], LABELS[:3], IDS[:3])
+        theirs = other.learn(ROWS[:3], LABELS[:3], IDS[:3])
+        before = everything(other)
+        for change in (
+            made.learning(ROWS[5:8], LABELS[5:8], IDS[5:8]),
+            made.forgetting(receipts[:1]),
+            made.forgetting(ROWS[:1], LABELS[:1]),
+        ):
+            for act in (other.rehearse, other.commit):
+                with pytest.raises(ConfigurationError, match="made for a model with another key or configuration"):
+                    act(change)
+        with pytest.raises(ConfigurationError, match="opened by another model"):
+            other.forget(made.opened(receipts[:1]))
+        assert everything(other) == before
+        prepared = made.prepare(ROWS[1:3], LABELS[1:3])  # with member digests of the first store
+        assert other.held_already(prepared, list(LABELS[1:3])) == [True, True]
+        assert other.held_already(prepared, [LABELS[1], "another"]) == [True, False]
+        with pytest.raises(ValueError, match="read-only"):
+            prepared.quantised[0, 0] = 1
+        other.forget(prepared, LABELS[1:3])
+        assert other.digest() == never([0])
+        other.forget(theirs[0])
+
+
 def test_a_rehearsal_says_what_would_be_said_and_changes_nothing(tmp_path: Path) -> None:
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:6], LABELS[:6], IDS[:6])
@@ -196,7 +225,7 @@ def test_a_reader_can_check_the_weights_while_another_writes(tmp_path: Path) -> 
         receipts = made.learn(ROWS[:30], LABELS[:30])
         made.publish()
         made.forget(receipts[:2])
-        made._fold()
+        fold(made._open_parts(), made._exact())
         made.learn(ROWS[30:34], LABELS[30:34])
         certificate = made.publish()
         statistics = reader.statistics()

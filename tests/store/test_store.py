@@ -40,6 +40,7 @@ from neverseen.ledger import ledger as ledger_module
 from neverseen.proof.certificates import check_chain, is_mine
 from neverseen.store import Store
 from neverseen.store import sums as sums_module
+from neverseen.store.sums import fold
 from tests import oracle
 from tests.samples import clustered
 
@@ -53,12 +54,13 @@ def classifier() -> AnalyticClassifier:
     return AnalyticClassifier(RandomProjection(24, seed=1), 2**9, track_classes=True, hardware="numpy")
 
 
-def new(folder: Path) -> Store:
-    return store.create(folder, BACKBONE, classifier(), keys=KEYS)
+def new(folder: Path, keys: Keyring = KEYS) -> Store:
+    store.create(folder, BACKBONE, classifier(), keys=keys).close()
+    return opened(folder, keys=keys)  # by the same clock as all that is opened later
 
 
-def opened(folder: Path, **settings: Any) -> Store:
-    return store.open(folder, backbone=BACKBONE, keys=KEYS, hardware="numpy", clock=lambda: 1_700_000_000.0, **settings)
+def opened(folder: Path, keys: Keyring = KEYS, **settings: Any) -> Store:
+    return store.open(folder, backbone=BACKBONE, keys=keys, hardware="numpy", clock=lambda: 1_700_000_000.0, **settings)
 
 
 def never(rows: list[int]) -> str:
@@ -277,7 +279,7 @@ def ledger_rows(made: Store) -> list[Any]:
 
 
 def test_sealing_reaches_the_disk(tmp_path: Path) -> None:
-    with opened_new(tmp_path / "s") as made, opened_new(tmp_path / "never") as other:
+    with new(tmp_path / "s") as made, new(tmp_path / "never") as other:
         receipts = made.learn(ROWS, LABELS, IDS, [f"owner {row}" for row in range(60)])
         made.publish()
         gone = [3, 4, 44]
@@ -307,11 +309,6 @@ def test_sealing_reaches_the_disk(tmp_path: Path) -> None:
         assert version.read_bytes() == (tmp_path / "never" / "versions" / "00000001.safetensors").read_bytes()
 
 
-def opened_new(folder: Path) -> Store:
-    new(folder).close()
-    return opened(folder)
-
-
 def traces(row: Any, position: int) -> list[bytes]:
     quantised = quantise(ROWS[position : position + 1].astype(np.float32))
     digests = [row.number, row.member, row.content, row.salt]
@@ -320,7 +317,7 @@ def traces(row: Any, position: int) -> list[bytes]:
 
 def test_a_reader_in_the_way_of_sealing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "PATIENCE", 0.2)
-    with opened_new(tmp_path / "s") as made:
+    with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:20], LABELS[:20])
         made.forget(receipts[:2])
         other = opened(tmp_path / "s", write=False)
@@ -485,7 +482,7 @@ operation = st.one_of(
 @given(st.lists(operation, max_size=16))
 def test_any_history_ends_in_what_remains(tmp_path_factory: pytest.TempPathFactory, history: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("history") / "s"
-    made = opened_new(folder)
+    made = new(folder)
     receipts: dict[int, bytes] = {}
     held: set[int] = set()
     for verb, number in history:
@@ -507,7 +504,7 @@ def test_any_history_ends_in_what_remains(tmp_path_factory: pytest.TempPathFacto
         elif verb == "seal":
             made.seal()
         elif verb == "fold":
-            made._fold()
+            fold(made._open_parts(), made._exact())
         elif verb == "reopen":
             made.close()
             made = opened(folder)

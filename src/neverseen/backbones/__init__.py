@@ -1,8 +1,8 @@
 """Backbones: frozen networks that turn raw samples into features.
 
 A backbone has a name, a number of features, ``extract(samples)`` and a digest of its weights and preprocessing.
-`Backbone` is the protocol. `register` adds a way to make a backbone again by name. The libraries that run networks are
-imported only when a backbone is made.
+`Backbone` is the protocol. `register` adds a kind of backbone by name. The libraries that run networks are imported
+only when a backbone is made.
 """
 
 from neverseen.backbones.base_set import BaseSet
@@ -17,7 +17,7 @@ from neverseen.backbones.precomputed import Precomputed
 from neverseen.backbones.progress import progress_bar
 from neverseen.backbones.protocol import Backbone, FeatureCache, FullBackbone
 from neverseen.backbones.pytorch import TorchBackbone
-from neverseen.backbones.recipes import register
+from neverseen.backbones.recipes import Recipe, register
 from neverseen.backbones.texts import Texts
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "OnnxBackbone",
     "PerSample",
     "Precomputed",
+    "Recipe",
     "Texts",
     "TorchBackbone",
     "as_list",

@@ -1,4 +1,4 @@
-"""The record of a base set: what a backbone was trained on before it was frozen."""
+"""The record of a base set: the samples that a backbone was trained on before it was frozen."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ class BaseSet:
 
     Parameters
     ----------
-    name : str
     fingerprints : iterable of bytes
-        As `neverseen.backbones.fingerprint` gives them.
+        From `neverseen.backbones.fingerprint`.
     settings : dict
-        How the backbone was trained, as JSON values.
+        The settings of the training, as JSON values.
 
     Examples
     --------
@@ -57,7 +56,7 @@ class BaseSet:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How the backbone was trained, as JSON values."""
+        """The settings of the training, as JSON values."""
         settings: dict[str, Any] = json.loads(self._settings)
         return settings
 

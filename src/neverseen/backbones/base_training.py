@@ -6,7 +6,6 @@ that backbone neither learns nor forgets them. Use samples that nobody can ask y
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -56,8 +55,7 @@ def base_train(
     name : str
         Name of the base set, such as ``"CIFAR-100, classes 0-49"``.
     epochs : int
-        How often each sample is seen.
-    learning_rate : float
+        Number of passes over the samples.
     batch_size : int
         Samples in each step.
     seed : int
@@ -121,17 +119,17 @@ def base_train(
                     f"the loss became {losses[-1]} in epoch {len(losses)}: lower learning_rate, {learning_rate} now"
                 )
     record = BaseSet(name, base.fingerprints, settings | {"losses": [loss.hex() for loss in losses]})
-    return backbone._like(training.module, record)
+    return backbone.with_module(training.module, record)
 
 
 class _Training:
-    """A copy of the backbone's module under a linear head, and what changes them step by step."""
+    """A copy of the backbone's module with a linear head, and its training steps."""
 
     def __init__(self, backbone: TorchBackbone, n_classes: int, learning_rate: float, steps: int) -> None:
         import torch
 
         self._backbone = backbone
-        self.module = copy.deepcopy(backbone._module).train().requires_grad_(True)
+        self.module = backbone.module_copy().train().requires_grad_(True)
         for part in self.module.modules():
             if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
                 part.eval()
@@ -143,10 +141,10 @@ class _Training:
         self._schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self._optimiser, steps)
 
     def step(self, samples: list[Any], positions: np.ndarray) -> float:
-        """Learn from a few samples, whose classes have these positions, and return their mean loss."""
+        """Train on a few samples, given the positions of their classes; return their mean loss."""
         import torch
 
-        output = self._backbone._forward(self.module, self._backbone._inputs(samples))
+        output = self._backbone.output_of(self.module, samples)
         targets = torch.from_numpy(positions).to(self._backbone.device)
         loss = torch.nn.functional.cross_entropy(self._head(output.float()), targets)
         self._optimiser.zero_grad()

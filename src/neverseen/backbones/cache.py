@@ -34,7 +34,7 @@ _SAMPLES = 1024  # decoded samples that are held at a time
 
 
 def cache_folder(name: str) -> Path:
-    """Return a folder for things that can be made again, made with mode 700 if it is not there.
+    """Return a folder for data that can be computed again; create it with mode 700 if it is missing.
 
     It is inside ``NEVERSEEN_CACHE`` if that is set, else inside ``~/.cache/neverseen``.
     """
@@ -51,7 +51,6 @@ class Cached:
 
     Parameters
     ----------
-    backbone : Backbone
     folder : str or path, optional
         Created with mode 700 if missing. By default ``features`` in ``NEVERSEEN_CACHE``, or in
         ``~/.cache/neverseen``.
@@ -83,7 +82,7 @@ class Cached:
         self._digest = backbone.digest()
         if not re.fullmatch("[0-9a-f]{64}", self._digest):
             raise ConfigurationError(f"a backbone's digest must be a SHA-256 in hex; got {self._digest!r}")
-        # Absolute: what is forgotten must be found when the working folder is another.
+        # Absolute: forgotten features must be found even if the working folder changes.
         place = cache_folder("features") if folder is None else Path(folder).absolute()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = place / f"{self._digest}.sqlite"
@@ -107,26 +106,28 @@ class Cached:
         row = 0
         with progress_bar(self.name, len(listed), batch=batch, shown=shown) as advance:
             for contents in portions(listed, _SAMPLES):
-                marks = [fingerprint(content) for content in contents]
-                known = self._known(marks)
-                missing = {mark: content for mark, content in zip(marks, contents, strict=True) if mark not in known}
+                fingerprints = [fingerprint(content) for content in contents]
+                known = self._known(fingerprints)
+                missing = {
+                    each: content for each, content in zip(fingerprints, contents, strict=True) if each not in known
+                }
                 if missing:
                     fresh = dict(zip(missing, self.backbone.extract(list(missing.values())), strict=True))
                     if remember:
                         self.remember(fresh, fresh.values())
                     known |= fresh
-                for mark in marks:
-                    features[row] = known[mark]
+                for each in fingerprints:
+                    features[row] = known[each]
                     row += 1
-                advance(len(marks))
+                advance(len(fingerprints))
         return features
 
     def remember(self, fingerprints: Iterable[bytes], features: Iterable[np.ndarray]) -> None:
         """Keep the features of the samples with these fingerprints; if that fails, warn."""
         rows = []
-        for mark, row in zip(fingerprints, features, strict=True):
+        for each, row in zip(fingerprints, features, strict=True):
             content = row.astype("<f4").tobytes()
-            rows.append((mark, content, self._checksum(mark, content)))
+            rows.append((each, content, self._checksum(each, content)))
         try:
             with self._open() as database:
                 database.execute("BEGIN IMMEDIATE")
@@ -141,10 +142,10 @@ class Cached:
 
         Raises `FileRejectedError` if they cannot be overwritten, for example because another process uses the file.
         """
-        marks = list(fingerprints)
-        if not all(isinstance(mark, bytes) and len(mark) == FINGERPRINT_SIZE for mark in marks):
+        listed = list(fingerprints)
+        if not all(isinstance(each, bytes) and len(each) == FINGERPRINT_SIZE for each in listed):
             raise InputError(f"fingerprints must be {FINGERPRINT_SIZE} bytes each, as fingerprint(sample) gives them")
-        self._erase("DELETE FROM features WHERE fingerprint = ?", [(mark,) for mark in marks])
+        self._erase("DELETE FROM features WHERE fingerprint = ?", [(each,) for each in listed])
 
     def clear(self) -> None:
         """Drop all features of this backbone, and overwrite them on disk."""
@@ -168,7 +169,7 @@ class Cached:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for a while. Connections are not kept: threads and forks come and go."""
+        """Open the file for one operation. Connections are not kept, because of threads and forks."""
         handle = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)  # by itself SQLite goes by the umask
         os.close(handle)
         with closing(sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)) as database:
@@ -178,18 +179,18 @@ class Cached:
             database.execute(_TABLE)
             yield database
 
-    def _known(self, marks: list[bytes]) -> dict[bytes, np.ndarray]:
-        """Return features that are on disk and whole, by fingerprint."""
+    def _known(self, fingerprints: list[bytes]) -> dict[bytes, np.ndarray]:
+        """Return the undamaged features on disk, by fingerprint."""
         known = {}
         try:
             with self._open() as database:
-                for mark in marks:
+                for each in fingerprints:
                     rows = database.execute(
-                        "SELECT features, checksum FROM features WHERE fingerprint = ?", (mark,)
+                        "SELECT features, checksum FROM features WHERE fingerprint = ?", (each,)
                     ).fetchall()
                     for features, checksum in rows:
-                        if self._is_whole(mark, features, checksum):
-                            known[mark] = np.frombuffer(features, "<f4")
+                        if self._is_whole(each, features, checksum):
+                            known[each] = np.frombuffer(features, "<f4")
         except sqlite3.DatabaseError as error:
             self._drop_if_damaged(error)
         except OSError:
@@ -219,20 +220,21 @@ class Cached:
             )
 
     def _drop_if_damaged(self, error: Exception) -> bool:
-        """Delete the file if that error says that it is damaged, and return whether it was."""
+        """If an error says that the file is damaged, delete it; return whether that was so."""
         if getattr(error, "sqlite_errorcode", 0) & 255 not in _DAMAGED:  # the low byte is the kind
             return False
         for ending in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
         return True
 
-    def _checksum(self, mark: bytes, features: bytes) -> bytes:
-        content = bytes.fromhex(self._digest) + mark + features
+    def _checksum(self, of: bytes, features: bytes) -> bytes:
+        """Return the checksum of features together with their fingerprint."""
+        content = bytes.fromhex(self._digest) + of + features
         return hashlib.blake2b(content, digest_size=16, person=b"neverseen:cached").digest()
 
-    def _is_whole(self, mark: bytes, features: Any, checksum: Any) -> bool:
+    def _is_whole(self, of: bytes, features: Any, checksum: Any) -> bool:
         return (
             isinstance(features, bytes)
             and len(features) == 4 * self.n_features
-            and checksum == self._checksum(mark, features)
+            and checksum == self._checksum(of, features)
         )

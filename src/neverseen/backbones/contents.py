@@ -1,8 +1,8 @@
-"""Raw samples: what one may be, what it is once decoded, and its fingerprint.
+"""Raw samples: their types, their decoded form, and their fingerprint.
 
 A sample is a NumPy array (an image, or a row of features), a ``PIL.Image.Image``, a `pathlib.Path` of an image file,
-the `bytes` of one, or a `str`, which is always a text and never a path. An image may also be `Reduced`: brought to a
-network's size somewhere else.
+the `bytes` of one, or a `str`, which is always a text and never a path. An image may also be `Reduced`: already scaled
+to a network's size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neverseen.labels import canonical_json, has_surrogates
 FINGERPRINT_SIZE = 16
 PIXEL_LIMIT = 64_000_000
 PORTION_BYTES = 2**28
-"""Bytes of decoded samples that are held at a time, or those of one sample if it has more."""
+"""Bytes of decoded samples in memory at a time, unless a single sample has more."""
 # What is decoded is untrusted: these formats need no other program, and all are in every build of Pillow.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
@@ -35,16 +35,16 @@ _WIDE = ("I", "F")  # modes of more than 8 bits, which Pillow would clip and not
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """An image that was scaled and cut for a network before it got here (`Images.reduced`).
+    """An image that was already scaled and cropped for a network (`Images.reduced`).
 
     Attributes
     ----------
     pixels : ndarray
-        What the network sees, uint8 of shape (size, size, 3).
+        The network's input, uint8 of shape (size, size, 3).
     fingerprint : bytes
         Of the whole image.
     settings : tuple
-        By which it was scaled and cut. `Images` with other settings refuses it.
+        The settings of the scaling. `Images` with other settings refuses it.
     """
 
     pixels: np.ndarray
@@ -53,11 +53,33 @@ class Reduced:
 
 
 Content = np.ndarray | str | Reduced
-"""What a network is given of a sample."""
+"""The content of a sample, for a network."""
+
+
+class ImageRejectedError(InputError):
+    """An image cannot be used.
+
+    Attributes
+    ----------
+    fault : str
+        The reason, as the rest of a sentence about the image: ``"cannot be decoded ..."``.
+    """
+
+    def __init__(self, image: str, fault: str) -> None:
+        super().__init__(f"{image} {fault}")
+        self.fault = fault
+
+
+class Undecoded(list[Any]):
+    """Samples with their own way of decoding. Each is decoded once, when its features are computed."""
+
+    def contents(self) -> Iterator[Content]:
+        """Yield the decoded samples, one by one."""
+        return map(content_of, self)
 
 
 def as_list(samples: Any) -> list[Any]:
-    """Return a collection of samples as a list, or say why it is not one.
+    """Return a collection of samples as a list; raise `InputError` if it is not one.
 
     Parameters
     ----------
@@ -72,6 +94,8 @@ def as_list(samples: Any) -> list[Any]:
     """
     if isinstance(samples, str | bytes | Path) or _is_pil(samples):
         raise InputError(f"samples must be a list of samples; got one {type(samples).__name__}: put it into a list")
+    if isinstance(samples, Undecoded):
+        return samples
     if isinstance(samples, np.ndarray):
         if samples.ndim == 0:
             raise InputError("samples must be a list, or an array whose first axis counts samples; got a single number")
@@ -95,7 +119,7 @@ def as_list(samples: Any) -> list[Any]:
 
 
 def decoded(sample: Any) -> np.ndarray | str:
-    """Return what a sample holds: an array, or a text.
+    """Return the content of a sample: an array, or a text.
 
     Parameters
     ----------
@@ -104,13 +128,13 @@ def decoded(sample: Any) -> np.ndarray | str:
     Returns
     -------
     ndarray or str
-        Texts and arrays as they are, arrays in C order and little-endian. Images, also uint8 arrays of shape (height,
-        width), (height, width, 1) or (height, width, 4), become RGB, uint8 of shape (height, width, 3): turned as
-        their EXIF orientation says, transparent parts over black, and of several frames the first.
+        Texts unchanged; arrays in C order and little-endian. Images become RGB, uint8 of shape (height, width, 3): they
+        are turned according to their EXIF orientation, transparent parts become black, and of several frames the first
+        is used. uint8 arrays of shape (height, width), (height, width, 1) or (height, width, 4) count as images too.
     """
     if isinstance(sample, str):
         if has_surrogates(sample):
-            raise InputError("a text has surrogate code points, which are no characters: decode it properly")
+            raise InputError("a text has surrogate code points, which are not characters: decode it properly")
         return "".join(sample)  # also of numpy.str_
     if isinstance(sample, np.ndarray):
         if sample.ndim == 0 or sample.dtype.kind not in "biuf" or sample.dtype.itemsize > 8:
@@ -129,12 +153,12 @@ def decoded(sample: Any) -> np.ndarray | str:
 
 
 def content_of(sample: Any) -> Content:
-    """Return what a sample holds, as `decoded`; an image that is reduced already stays as it is."""
+    """Return the content of a sample, like `decoded`; a reduced image stays as it is."""
     return sample if isinstance(sample, Reduced) else decoded(sample)
 
 
 def fingerprint(sample: Any) -> bytes:
-    """Return 16 bytes that stand for the content of a sample.
+    """Return 16 bytes that identify the content of a sample.
 
     The same pixels have the same fingerprint as a file, as bytes and as an array. It has no key: anyone who has the
     sample can compute it. For lossy files (JPEG) it covers the decoded pixels, which another version of the decoder may
@@ -156,11 +180,10 @@ def fingerprint(sample: Any) -> bytes:
 
 
 def portions(samples: list[Any], most: int) -> Iterator[list[Content]]:
-    """Yield the samples decoded, at most so many at a time, and not many more bytes than may be held."""
+    """Yield decoded samples in portions, bounded in number and, approximately, in bytes."""
     portion: list[Content] = []
     size = 0
-    for sample in samples:
-        content = content_of(sample)
+    for content in samples.contents() if isinstance(samples, Undecoded) else map(content_of, samples):
         portion.append(content)
         array = content.pixels if isinstance(content, Reduced) else content
         size += len(array) if isinstance(array, str) else array.nbytes
@@ -194,7 +217,7 @@ def _decoded_file(source: Path | io.BytesIO, what: str) -> np.ndarray:
     except FileNotFoundError:
         raise InputError(f"there is no file {source}") from None
     except (pil.DecompressionBombError, pil.DecompressionBombWarning):
-        raise InputError(f"{what} has more than {PIXEL_LIMIT:,} pixels: scale it down first") from None
+        raise ImageRejectedError(what, f"has more than {PIXEL_LIMIT:,} pixels: scale it down first") from None
     except InputError:
         raise
     except Exception as error:
@@ -205,11 +228,11 @@ def _rgb(image: Any, what: str) -> np.ndarray:
     from PIL import Image, ImageOps
 
     if image.width * image.height > PIXEL_LIMIT:
-        raise InputError(
-            f"{what} is {image.width} x {image.height}, more than {PIXEL_LIMIT:,} pixels: scale it down first"
-        )
+        size = f"is {image.width} x {image.height}, more than {PIXEL_LIMIT:,} pixels"
+        raise ImageRejectedError(what, f"{size}: scale it down first")
     if image.mode.startswith(_WIDE):
-        raise InputError(f"{what} has more than 8 bits a channel (mode {image.mode}): scale its values to 0..255 first")
+        depth = f"has more than 8 bits a channel (mode {image.mode})"
+        raise ImageRejectedError(what, f"{depth}: scale its values to 0..255 first")
     try:
         upright = ImageOps.exif_transpose(image)
         if upright.has_transparency_data:
@@ -220,6 +243,6 @@ def _rgb(image: Any, what: str) -> np.ndarray:
         raise _undecodable(what, error) from error
 
 
-def _undecodable(what: str, error: Exception) -> InputError:
+def _undecodable(what: str, error: Exception) -> ImageRejectedError:
     kinds = ", ".join(FORMATS)
-    return InputError(f"{what} cannot be decoded ({type(error).__name__}: {error}): damaged, or none of {kinds}")
+    return ImageRejectedError(what, f"cannot be decoded ({type(error).__name__}: {error}): damaged, or none of {kinds}")

@@ -31,7 +31,7 @@ def onnx_model(module: torch.nn.Module, inputs: Any, notes: str = "") -> bytes:
     module : torch.nn.Module
         In evaluation mode.
     inputs : ndarray, tensor, or dict of them
-        Two or more rows of what the module takes.
+        Two or more rows of input for the module.
     notes : str
         Kept in the file, under the name ``neverseen``.
     """
@@ -65,7 +65,7 @@ def _tensor(torch: Any, values: Any) -> Any:
 
 
 def _strip(model: Any) -> None:
-    """Take out notes of the exporter, among them paths of this machine's files."""
+    """Remove the exporter's notes, which include paths of this machine's files."""
     graph = model.graph
     parts = [model, graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output]
     for function in model.functions:
@@ -77,7 +77,7 @@ def _strip(model: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter from telling about its own deprecations, and about packages it can do without."""
+    """Silence the exporter's warnings about its own deprecations and about optional packages."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

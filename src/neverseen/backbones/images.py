@@ -1,13 +1,14 @@
-"""Images as a network wants them: one size, three channels, shifted and scaled."""
+"""Preprocessing of images: one size, three channels, shifted and scaled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neverseen.backbones.contents import Reduced, fingerprint
+from neverseen.backbones.contents import Content, ImageRejectedError, Reduced, Undecoded, decoded, fingerprint
 from neverseen.backbones.packages import imported
 from neverseen.encoding import whole_number
 from neverseen.errors import ConfigurationError, InputError
@@ -19,7 +20,7 @@ _ASPECT_LIMIT = 100  # longer to shorter side; what is left after the crop would
 class Images:
     """Preprocessing for networks that see images.
 
-    The shorter side is scaled to `resize`, the centre is cut out, and each pixel x becomes
+    The shorter side is scaled to `resize`, the image is cropped to its centre, and each pixel x becomes
     ``(x / divisor - mean) / std``, with each operation rounded to float32. Pillow scales 8-bit images in integer
     arithmetic, so the result does not depend on the processor or the number of threads.
 
@@ -32,7 +33,7 @@ class Images:
     divisor : float
         255 for networks whose mean and standard deviation are given for pixels from 0 to 1.
     resize : int, optional
-        Length of the shorter side before the centre is cut out; `size` by default.
+        Length of the shorter side before cropping; `size` by default.
     resample : {"bilinear", "nearest", "box", "bicubic", "lanczos"}
 
     Examples
@@ -82,14 +83,14 @@ class Images:
         return batch
 
     def reduced(self, sample: np.ndarray) -> Reduced:
-        """Return a decoded image scaled and cut, to be given in its place where the whole would be too much to carry.
+        """Return a decoded image, scaled and cropped, to use in its place. It is smaller to pass on.
 
-        What is made of it is the same, bit for bit.
+        The features are the same, bit for bit.
         """
         return Reduced(np.ascontiguousarray(self._pixels(sample)), fingerprint(sample), self._settings)
 
     def example(self) -> np.ndarray:
-        """Return a sample, a black dot, by which the shapes of features can be found out."""
+        """Return a sample, a black dot, to find the shape of the features."""
         return np.zeros((1, 1, 3), np.uint8)
 
     def configuration(self) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class Images:
         scale = {"divisor": float.fromhex(settings["divisor"]), "resize": settings["resize"]}
         images = cls(settings["size"], mean, std, **scale, resample=settings["resample"])
         if images.configuration() != settings:
-            raise ConfigurationError("these are not settings that images are prepared with")
+            raise ConfigurationError("these are not settings of Images")
         return images
 
     def __repr__(self) -> str:
@@ -145,6 +146,52 @@ class Images:
             image = image.resize((width, height), pil.Resampling[self.resample.upper()])
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return np.asarray(image)[top : top + self.size, left : left + self.size]
+
+
+class ImageFiles(Undecoded):
+    """Image files. Each is decoded once, when its features are computed. Unusable ones are noted.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+    refusal : callable
+        Makes the error from the noted reasons. It is raised after all images were decoded; after the first bad one,
+        no other is handed on.
+    skip_bad : bool
+        Leave them out instead; the error is raised if no image is left.
+
+    Attributes
+    ----------
+    bad : dict of int to str
+        The reasons why images cannot be used, by row.
+    """
+
+    def __init__(
+        self, paths: Iterable[Path], refusal: Callable[[dict[int, str]], Exception], skip_bad: bool = False
+    ) -> None:
+        super().__init__(paths)
+        self.bad: dict[int, str] = {}
+        self._refusal, self._skip_bad = refusal, skip_bad
+
+    def contents(self) -> Iterator[Content]:
+        """Yield the usable images, decoded one by one."""
+        for row, path in enumerate(self):
+            try:
+                if not path.is_file():
+                    raise InputError("it is a pipe, a device or a broken link")
+                image = decoded(path)
+                require_image(image)
+            except ImageRejectedError as error:
+                self.bad[row] = error.fault
+            except InputError as error:
+                self.bad[row] = str(error)
+            except OSError as error:  # unreadable
+                self.bad[row] = f"it cannot be read: {error.strerror}"
+            else:
+                if self._skip_bad or not self.bad:
+                    yield image
+        if self.bad and not (self._skip_bad and len(self.bad) < len(self)):
+            raise self._refusal(self.bad)
 
 
 def require_image(sample: Any) -> None:

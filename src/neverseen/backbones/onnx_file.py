@@ -1,8 +1,8 @@
-"""A look into an ONNX file before anybody else reads it.
+"""Checks an ONNX file before a library reads it.
 
-A file may name other files, or places in memory, that its weights are to be read from. Such *external data* would not
-be covered by a digest of the file, and could point anywhere; so files with any are refused. This reads just enough of
-the protocol-buffer encoding to find it, and needs no package.
+A file may refer to other files, or places in memory, for its weights. A digest of the file would not cover such
+*external data*, and it could be anywhere. So files with external data are refused. This module reads just enough of the
+protocol-buffer encoding to find it, and needs no package.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # of a tensor; location 0 is the file i
 
 
 def has_external_data(model: bytes) -> bool:
-    """Return whether any tensor of an ONNX model lies outside it; raise `ValueError` if it cannot be read."""
+    """Return whether an ONNX model has external data; raise `ValueError` if it cannot be read."""
     waiting = [("model", memoryview(model))]
     while waiting:
         kind, message = waiting.pop()
         inside = _INSIDE[kind]
-        for number, value in _fields(message):
+        for number, value in _numbered_fields(message):
             if kind == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)):
                 return True
             if number in inside:
@@ -39,8 +39,8 @@ def has_external_data(model: bytes) -> bool:
     return False
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield number and value of each field: an integer, or the bytes of what has a length."""
+def _numbered_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield the number and the value of each field: an integer, or bytes."""
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)

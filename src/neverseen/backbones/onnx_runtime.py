@@ -25,7 +25,7 @@ _SIZE_LIMIT = 2**31 - 1  # bytes of a protocol buffer
 
 
 def onnx_runtime(purpose: str, install: str) -> Any:
-    """Return ONNX Runtime with its usage reports turned off: otherwise it reports to its makers once imported.
+    """Return ONNX Runtime with its usage reports turned off: by default it reports to its makers when imported.
 
     It reads the variable when it is loaded; its own function to turn this off comes too late. If the environment has
     the variable already, it is not changed.
@@ -53,16 +53,15 @@ class OnnxBackbone(Network):
     n_features : int, optional
         By default, read from the file, or found by running an example.
     batch_size : int, optional
-        Rows of each batch: by default what the file fixes, else 32.
+        Rows of each batch: by default the number that the file fixes, else 32.
     threads : int, optional
         Threads on a CPU; by default all that this process may use. Another number may change the last bits of features.
     device : {"cpu", "cuda", "auto"}
         ``"auto"`` is CUDA if ONNX Runtime can use it.
     preprocess_id : str, optional
         Identifies the preprocessing in the digest, if it cannot describe itself.
-    progress : bool, optional
     base : BaseSet, optional
-        What the network was trained on, for an export of a backbone that has a base set.
+        The base set of the network, if it was exported from a backbone that has one.
     stands_for : str, optional
         The digest of the backbone from which you exported this file. It becomes the digest of this backbone, so that
         models can use either. By default, the digest is that of the file's bytes. Nothing checks this value: give it
@@ -157,7 +156,7 @@ class OnnxBackbone(Network):
         try:
             (features,) = self._session.run([self._output.name], arrays)
         except Exception as error:  # shapes and types that do not fit; the library has its own classes
-            raise ConfigurationError(f"{self.name} does not take what preprocess gives: {error}") from error
+            raise ConfigurationError(f"{self.name} does not accept the output of preprocess: {error}") from error
         if features.ndim != 2 or len(features) != self.batch_size or features.dtype.kind != "f":
             raise ConfigurationError(
                 f"the network must give floats of shape (n, n_features); for a batch of {self.batch_size} it gave "
@@ -185,7 +184,7 @@ class OnnxBackbone(Network):
 
 
 def _notes(session: Any, path: Path) -> dict[str, Any]:
-    """Return what `TorchBackbone.export_onnx` noted in a file: name, preprocessing, base set."""
+    """Return the notes that `TorchBackbone.export_onnx` left in a file: name, preprocessing, base set."""
     written = session.get_modelmeta().custom_metadata_map.get("neverseen")
     if written is None:
         return {}
@@ -194,7 +193,7 @@ def _notes(session: Any, path: Path) -> dict[str, Any]:
         if set(notes) != {"base", "name", "preprocessing"} or not isinstance(notes["name"], str):
             raise ValueError
     except (ValueError, TypeError, RecursionError):
-        raise FileRejectedError(f"{path} has notes of ours that cannot be read: it was altered") from None
+        raise FileRejectedError(f"{path} has notes of neverseen that cannot be read: it was altered") from None
     return dict(notes)
 
 
@@ -215,7 +214,7 @@ def _noted_base(notes: dict[str, Any]) -> BaseSet | None:
     if base is None:
         return None
     try:
-        return BaseSet(base["name"], [bytes.fromhex(mark) for mark in base["fingerprints"]], base["settings"])
+        return BaseSet(base["name"], [bytes.fromhex(each) for each in base["fingerprints"]], base["settings"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileRejectedError(f"the file notes a base set that cannot be read: {error}") from error
 

@@ -16,7 +16,7 @@ def imported(module: str, purpose: str, install: str) -> Any:
     module : str
         Such as ``"PIL.Image"``.
     purpose : str
-        What needs it; begins the message.
+        The purpose; the message begins with it.
     install : str
         The command that installs it.
     """

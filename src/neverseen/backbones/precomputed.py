@@ -20,7 +20,6 @@ class Precomputed:
 
     Parameters
     ----------
-    n_features : int
     name : str
         The source of the features, such as ``"clip-vit-b32"``. It is part of the digest, so that models on features
         from different sources are not confused.
@@ -40,6 +39,11 @@ class Precomputed:
         if not isinstance(name, str):
             raise ConfigurationError(f"name must be a text; got {name!r}")
         self.name = name
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How a store makes it again."""
+        return {"kind": "features", "n_features": self.n_features, "name": self.name}
 
     def extract(self, samples: Any) -> np.ndarray:
         """Return the rows as float32 of shape (n, n_features)."""

@@ -14,10 +14,9 @@ _local = threading.local()
 def progress_bar(
     what: str, total: int, *, batch: int = 1, shown: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar while samples are worked on, where somebody can see it.
+    """Show a progress bar, if somebody can see it.
 
-    Within another bar of the same thread nothing is shown: the outer one wins. Nothing is shown either without the
-    package rich.
+    A bar inside another one of the same thread is not shown. Without the package rich, no bar is shown.
 
     Parameters
     ----------
@@ -26,14 +25,14 @@ def progress_bar(
     total : int
         Number of samples.
     batch : int
-        Samples that are worked on in one go; of no more than these no bar is shown.
+        Number of samples in one step. For a single step, no bar is shown.
     shown : bool, optional
         Whether to show it; by default if stderr is a terminal and there is more than one batch.
 
     Yields
     ------
     callable
-        To be called with the number of samples that were done.
+        Call it with the number of samples done.
 
     Examples
     --------

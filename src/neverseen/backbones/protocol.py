@@ -13,7 +13,7 @@ from neverseen.errors import ConfigurationError
 from neverseen.labels import canonical_json
 
 CACHE_METHODS = ("remember", "discard", "clear")
-"""What a backbone has that remembers features."""
+"""The extra methods of a backbone that remembers features."""
 
 
 @runtime_checkable

@@ -98,7 +98,7 @@ class TorchBackbone(Network):
             Whether timm loads its pre-trained weights; it may download them.
         """
         module, preprocess, architecture = timm_parts(name, pretrained)
-        return cls._of(module, preprocess, f"timm/{name}", architecture, batch_size, device, progress)
+        return cls.from_parts(module, preprocess, f"timm/{name}", architecture, batch_size, device, progress)
 
     @classmethod
     def from_torchvision(
@@ -120,7 +120,7 @@ class TorchBackbone(Network):
             Such as ``"IMAGENET1K_V1"``; torchvision may download them. None for random ones.
         """
         module, preprocess, architecture = torchvision_parts(name, weights)
-        return cls._of(module, preprocess, f"torchvision/{name}", architecture, batch_size, device, progress)
+        return cls.from_parts(module, preprocess, f"torchvision/{name}", architecture, batch_size, device, progress)
 
     @classmethod
     def from_transformers(
@@ -149,14 +149,14 @@ class TorchBackbone(Network):
         normalise : bool
             Whether to scale features to length 1.
         max_length : int
-            Number of tokens that are read of a text; the rest is ignored.
+            Number of tokens to read of each text; the rest is ignored.
         local_files_only : bool
             If true, nothing is downloaded.
         """
         parts = transformers_parts(name_or_path, pooling, normalise, max_length, local_files_only)
         module, preprocess, architecture = parts
         chosen = Path(name_or_path).name if name is None else name
-        return cls._of(module, preprocess, chosen, architecture, batch_size, device, progress)
+        return cls.from_parts(module, preprocess, chosen, architecture, batch_size, device, progress)
 
     def export_onnx(self, path: str | os.PathLike[str], **settings: Any) -> OnnxBackbone:
         """Write the network to an ONNX file, and return the backbone that runs it.
@@ -190,18 +190,26 @@ class TorchBackbone(Network):
     def with_weights(self, path: str | os.PathLike[str]) -> TorchBackbone:
         """Return a backbone like this one, with the weights and the base set from a file of `save_weights`."""
         state, digest, base = read_weights(Path(path))
-        module = copy.deepcopy(self._module).to("cpu")
+        module = self.module_copy().to("cpu")
         try:
             module.load_state_dict(state)
         except RuntimeError as error:
             raise FileRejectedError(f"{path} holds the weights of another network than {self.name}: {error}") from error
-        changed = self._like(module, base)
+        changed = self.with_module(module, base)
         if changed._weights != digest:
             raise FileRejectedError(f"{path} is damaged, or holds the weights of another network than {self.name}")
         return changed
 
-    def _like(self, module: torch.nn.Module, base: BaseSet | None) -> TorchBackbone:
-        """Return a backbone like this one of another module, which nobody else holds, with its base set."""
+    def module_copy(self) -> torch.nn.Module:
+        """Return a copy of the module, to change and give to `with_module`."""
+        return copy.deepcopy(self._module)
+
+    def output_of(self, module: torch.nn.Module, samples: list[Any]) -> torch.Tensor:
+        """Return the checked output of a `module_copy` for decoded samples."""
+        return self._forward(module, self._inputs(samples))
+
+    def with_module(self, module: torch.nn.Module, base: BaseSet | None) -> TorchBackbone:
+        """Return a backbone like this one, with another module, which it now owns, and another base set."""
         backbone = TorchBackbone.__new__(TorchBackbone)
         Network.__init__(backbone, self.preprocess, self.name, self.batch_size, self._preprocess_id, self.progress)
         backbone._adopt(module, str(self.device), self.n_features, self._architecture)
@@ -217,7 +225,7 @@ class TorchBackbone(Network):
         notes = {
             "base": base
             and {
-                "fingerprints": [mark.hex() for mark in base.fingerprints],
+                "fingerprints": [each.hex() for each in base.fingerprints],
                 "name": base.name,
                 "settings": base.settings,
             },
@@ -227,7 +235,7 @@ class TorchBackbone(Network):
         return onnx_model(self._module, self.preprocess([example()] * 2), canonical_json(notes))
 
     @classmethod
-    def _of(
+    def from_parts(
         cls,
         module: torch.nn.Module,
         preprocess: Preprocess,
@@ -237,7 +245,7 @@ class TorchBackbone(Network):
         device: str,
         progress: bool | None,
     ) -> TorchBackbone:
-        """Return a backbone of a module that nobody else holds, known by what its architecture is called."""
+        """Return a backbone that owns this module. The name of its architecture identifies it in the digest."""
         backbone = cls.__new__(cls)
         Network.__init__(backbone, preprocess, name, batch_size, None, progress)
         backbone._adopt(module, device, None, architecture)
@@ -272,14 +280,14 @@ class TorchBackbone(Network):
         return features
 
     def _forward(self, module: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return the checked features that a module, this backbone's or a copy, gives for inputs by name."""
+        """Return the checked output of a module (this backbone's, or a copy) for inputs by name."""
         placed = {key: self._placed(value) for key, value in inputs.items()}
         output = module(placed[""]) if "" in placed else module(**placed)
         self._check(output, len(next(iter(placed.values()))))
         return output
 
     def _placed(self, values: Any) -> Any:
-        """Return an input as a tensor, where and as the module wants it."""
+        """Return an input as a tensor, on the device and of the type of the module."""
         import torch
 
         tensor = (

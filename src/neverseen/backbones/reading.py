@@ -8,36 +8,50 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.backbones.contents import fingerprint, portions
+from neverseen.backbones.contents import Undecoded, as_list, fingerprint, portions
 from neverseen.backbones.progress import progress_bar
 from neverseen.backbones.protocol import Backbone, FeatureCache, optional
 from neverseen.encoding import quantise
 from neverseen.errors import InputError
 
 CHUNK = 256
-"""Samples decoded at a time, or fewer if they are large. Any value gives the same features."""
+"""Number of samples decoded at a time; fewer if they are large. Any value gives the same features."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Samples whose features have been taken already, to be given instead of them."""
+    """Samples with their features, to use in their place."""
 
     quantised: np.ndarray  # int8, shape (n, d0)
-    prints: list[bytes]  # fingerprints of the raw samples
+    fingerprints: list[bytes]  # of the raw samples
     features: np.ndarray | None = None  # float32, for a cache to keep once the samples are learned
+    # class and digest of each, where they were made already, and what they were made under: see `neverseen.holdings`
+    members: tuple[tuple[str, bytes], ...] = ()
+    origin: object = None
+
+    def __post_init__(self) -> None:
+        self.quantised.flags.writeable = False  # what stands for the samples is made of it
 
     def __len__(self) -> int:
-        return len(self.prints)
+        return len(self.fingerprints)
 
     def only(self, rows: Sequence[int]) -> Prepared:
         """Return some of them."""
         features = None if self.features is None else self.features[list(rows)]
-        return Prepared(self.quantised[list(rows)], [self.prints[row] for row in rows], features)
+        members = tuple(self.members[row] for row in rows) if self.members else ()
+        fingerprints = [self.fingerprints[row] for row in rows]
+        return Prepared(self.quantised[list(rows)], fingerprints, features, members, self.origin)
 
     @classmethod
     def joined(cls, parts: Sequence[Prepared]) -> Prepared:
-        """Return several as one, in order, for no cache to keep."""
-        return cls(np.concatenate([part.quantised for part in parts]), [each for part in parts for each in part.prints])
+        """Return several as one, in order. A cache does not keep them."""
+        fingerprints = [each for part in parts for each in part.fingerprints]
+        return cls(np.concatenate([part.quantised for part in parts]), fingerprints)
+
+
+def as_samples(samples: Any) -> list[Any] | Prepared:
+    """Return samples in a form for `prepare`: a list, or `Prepared` samples."""
+    return samples if isinstance(samples, Prepared) else as_list(samples)
 
 
 def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool) -> Prepared:
@@ -47,20 +61,20 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
     ----------
     samples : list, or Prepared, which is returned as it is
     remember : bool
-        Whether a cache is to keep the features once the samples are learned. They are in memory until then.
+        Whether a cache should keep the features once the samples are learned. Until then they are in memory.
     """
     if isinstance(samples, Prepared):
         return samples
     base = optional(backbone, "base")
-    parts, prints = [np.empty((0, backbone.n_features), np.int8)], list[bytes]()
+    parts, fingerprints = [np.empty((0, backbone.n_features), np.int8)], list[bytes]()
     kept = [np.empty((0, backbone.n_features), np.float32)] if remember and isinstance(backbone, FeatureCache) else None
     with progress_bar("features", len(samples), batch=CHUNK) as advance:
         for chunk in portions(samples, CHUNK):
             for sample in chunk:
-                prints.append(fingerprint(sample))
-                if base is not None and base.holds(prints[-1]):
+                fingerprints.append(fingerprint(sample))
+                if base is not None and base.holds(fingerprints[-1]):
                     raise InputError(
-                        f"sample {len(prints) - 1} belongs to the base set {base.name!r} that the backbone was "
+                        f"sample {len(fingerprints) - 1} belongs to the base set {base.name!r} that the backbone was "
                         "trained on: it can be neither learned nor forgotten. Nothing was changed"
                     )
             features = features_of(backbone, chunk)
@@ -70,18 +84,21 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
             if kept is not None:
                 kept.append(features)
             advance(len(chunk))
-    return Prepared(np.concatenate(parts), prints, None if kept is None else np.concatenate(kept))
+    return Prepared(np.concatenate(parts), fingerprints, None if kept is None else np.concatenate(kept))
 
 
 def extracted(backbone: Backbone, samples: Any) -> np.ndarray:
-    """Return what a backbone gives for samples, whatever that is; a cache does not keep it."""
+    """Return the output of a backbone for samples, unchecked. A cache does not keep it."""
     if isinstance(backbone, FeatureCache):
         return np.asarray(backbone.extract(samples, remember=False))
     return np.asarray(backbone.extract(samples))
 
 
 def features_of(backbone: Backbone, samples: Any) -> np.ndarray:
-    """Return the features of samples. A cache does not keep them: that is for what is learned."""
+    """Return the features of samples. A cache does not keep them, as it keeps only learned samples."""
+    if isinstance(samples, Undecoded):
+        parts = [features_of(backbone, portion) for portion in portions(samples, CHUNK)]
+        return np.concatenate([np.empty((0, backbone.n_features), np.float32), *parts])
     features = extracted(backbone, samples)
     if features.ndim != 2 or features.shape[1] != backbone.n_features:
         raise InputError(
@@ -91,15 +108,15 @@ def features_of(backbone: Backbone, samples: Any) -> np.ndarray:
 
 
 def to_predict(backbone: Backbone, samples: Any) -> Prepared:
-    """Return samples with their features taken, to be predicted several times: without fingerprints, of any set."""
+    """Return samples with their features, to predict several times. They may be in a base set."""
     quantised = samples.quantised if isinstance(samples, Prepared) else quantise(features_of(backbone, samples))
     return Prepared(quantised, [b""] * len(quantised))
 
 
-def lose(backbone: Backbone, prints: Sequence[bytes] | None) -> None:
-    """Let a cache lose what is not held, or all of it if None: it must not outlast the samples."""
+def lose(backbone: Backbone, fingerprints: Sequence[bytes] | None) -> None:
+    """Drop features from a cache (all, if None): they must not outlast their samples."""
     if isinstance(backbone, FeatureCache):
-        if prints is None:
+        if fingerprints is None:
             backbone.clear()
-        elif prints:
-            backbone.discard(prints)
+        elif fingerprints:
+            backbone.discard(fingerprints)

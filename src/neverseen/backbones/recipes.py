@@ -1,18 +1,19 @@
 """Recipes: how a store makes its backbone again, as JSON values in its folder.
 
-A recipe names one of the backbones below, or one that a package registered, and its settings. It holds no code and no
-path, because a store's folder may come from somebody else. Before the backbone is used, its digest is compared with
-that of the store.
+A recipe has a ``kind``, which is one of those below or one that a package registered, and its settings. It holds no
+code and no path, because a store's folder may come from somebody else. The store compares the digest of the new
+backbone with its own before it uses it.
 
 =========================  ======================================================================================
 ``features``               `Precomputed`: ``n_features``, ``name``
-``efficientnet_lite0``     ``resolution``, and ``runtime``: ``onnx``, or PyTorch if there is none
+``efficientnet_lite0``     ``resolution``, and ``runtime``: ``onnx``; without it, PyTorch
 ``minilm``                 ``runtime``, in the same manner
 ``onnx``                   `OnnxBackbone` on images: ``backbone.onnx`` in the store's folder, and its ``sha256``
 =========================  ======================================================================================
 
-No recipe makes a cache of features: what is forgotten by receipt needs no backbone, so that a cache which nobody has
-opened would keep it. And none says ``stands_for``: the digest of a network is taken of its file, or it proves nothing.
+A recipe never makes a cache of features. To forget by receipt, a store needs no backbone: it would not open the cache,
+and the features would stay. And a recipe never has ``stands_for``: only the digest of the network's own file proves
+anything.
 """
 
 from __future__ import annotations
@@ -39,33 +40,41 @@ TAKES = ("features", "images", "texts")
 
 
 class Recipe(NamedTuple):
-    """One way to make a backbone."""
+    """One kind of backbone, as `register` takes it. An entry point in ``neverseen.backbones`` names one.
+
+    Attributes
+    ----------
+    takes : {"features", "images", "texts"}
+        The kind of samples.
+    make : callable
+        Makes the backbone again from a recipe (untrusted) and the store's folder.
+    from_words : callable, optional
+        Makes the backbone for ``--backbone NAME:FIRST:SECOND``, from the texts after the name. By default there are
+        none, and the name means the recipe ``{"kind": NAME}``.
+    """
 
     takes: str
     make: Callable[[dict[str, Any], Path], Backbone]
+    from_words: Callable[..., Backbone] | None = None
 
 
-kinds: Registry[Recipe] = Registry("recipe", "backbones", {})
+kinds: Registry[Recipe] = Registry("backbone", "backbones", {}, Recipe)
 
 
-def register(kind: str, takes: str, make: Callable[[dict[str, Any], Path], Backbone]) -> None:
-    """Add a way to make a backbone again.
-
-    Parameters
-    ----------
-    kind : str
-        The ``kind`` in the recipes of these backbones.
-    takes : {"features", "images", "texts"}
-    make : callable
-        Gets the recipe (untrusted) and the store's folder, and returns the backbone.
-    """
+def register(
+    kind: str,
+    takes: str,
+    make: Callable[[dict[str, Any], Path], Backbone],
+    from_words: Callable[..., Backbone] | None = None,
+) -> None:
+    """Add a kind of backbone, for recipes and for the command line. The other arguments are those of `Recipe`."""
     if takes not in TAKES:
         raise ConfigurationError(f"a backbone takes one of {', '.join(TAKES)}; got {takes!r}")
-    kinds.add(kind, Recipe(takes, make))
+    kinds.add(kind, Recipe(takes, make, from_words))
 
 
 def takes(recipe: Any) -> str | None:
-    """Return what the backbone of a recipe takes, without making it: features, images, texts; None if it is unknown.
+    """Return the kind of samples of a recipe's backbone, without making it; None if the recipe is unknown.
 
     Examples
     --------
@@ -77,7 +86,7 @@ def takes(recipe: Any) -> str | None:
 
 
 def kind_of(backbone: Backbone) -> str:
-    """Return what a backbone takes, as its attribute ``takes`` says: ``"features"``, ``"images"`` or ``"texts"``."""
+    """Return the kind of samples of a backbone, its attribute ``takes``; raise unless it is one of `TAKES`."""
     said = optional(backbone, "takes")
     if not isinstance(said, str) or said not in TAKES:
         raise ConfigurationError(
@@ -88,9 +97,9 @@ def kind_of(backbone: Backbone) -> str:
 
 
 def reduction_of(backbone: Backbone) -> Images | None:
-    """Return what may scale and cut images before a backbone gets them; None if it must see the whole.
+    """Return the preprocessing that may reduce images before they reach a backbone; None if it needs whole images.
 
-    The networks of this package take `Reduced` images. Nothing is known about what a backbone of somebody else does.
+    The networks of this package accept `Reduced` images. Other backbones may not.
     """
     inner = backbone.backbone if isinstance(backbone, Cached) else backbone
     if not isinstance(inner, Network) or type(inner).extract is not Network.extract:
@@ -103,13 +112,10 @@ def recipe_of(backbone: Backbone, folder: Path) -> dict[str, Any] | None:
 
     Parameters
     ----------
-    backbone : Backbone
     folder : Path
-        Of the store. The file of an `OnnxBackbone` on images is copied into it.
+        The store's folder. The file of an `OnnxBackbone` on images is copied into it.
     """
     inner = backbone.backbone if isinstance(backbone, Cached) else backbone
-    if isinstance(inner, Precomputed):
-        return {"kind": "features", "n_features": inner.n_features, "name": inner.name}
     own: dict[str, Any] | None = optional(inner, "recipe")
     if own is not None:
         require_recipe(own)
@@ -129,7 +135,7 @@ def recipe_of(backbone: Backbone, folder: Path) -> dict[str, Any] | None:
 
 
 def require_recipe(recipe: Any) -> None:
-    """Raise `ConfigurationError` unless a recipe is one of those that can be followed."""
+    """Raise `ConfigurationError` unless the kind of a recipe is registered."""
     if takes(recipe) is None:
         raise ConfigurationError(
             f"a recipe is a dict whose kind is one of {', '.join(kinds.names())}; leave it out, and the backbone says "
@@ -138,22 +144,23 @@ def require_recipe(recipe: Any) -> None:
 
 
 def backbone_of(recipe: Any, folder: Path) -> Backbone:
-    """Return the backbone that a recipe describes. Whether it is the right one, its digest must tell.
+    """Return the backbone of a recipe. The caller must check its digest.
 
     Parameters
     ----------
     recipe : JSON value
         Untrusted.
     folder : Path
-        Of the store.
+        The store's folder.
     """
     if not isinstance(recipe, dict) or "kind" not in recipe:
         raise ConfigurationError("the store does not say how to make its backbone")
     made = kinds[recipe["kind"]].make(recipe, folder)
     if any(hasattr(made, name) for name in CACHE_METHODS):
         raise ConfigurationError(
-            f"the recipe of kind {recipe['kind']} makes a cache of features, which would keep what is forgotten by "
-            "receipt: let it make only the backbone, and give the cache with backbone= (--backbone MODULE:FUNCTION)"
+            f"the recipe of kind {recipe['kind']} makes a cache of features, which would keep the features of samples "
+            "forgotten by receipt: let it make only the backbone, and give the cache yourself as the backbone",
+            arguments=("backbone",),
         )
     return made
 
@@ -171,21 +178,24 @@ def _own(recipe: dict[str, Any], folder: Path) -> Backbone:
     raise ConfigurationError("the store says how to make its backbone with settings that cannot be used")
 
 
-for _kind, _takes in (
-    ("features", "features"),
-    ("efficientnet_lite0", "images"),
-    ("minilm", "texts"),
-    ("onnx", "images"),
-):
-    register(_kind, _takes, _own)
+def _whole(words: str) -> Any:
+    return int(words) if words.isdecimal() else words  # and is refused by its name
+
+
+register("features", "features", _own, lambda number, name="precomputed": Precomputed(_whole(number), name))
+register(
+    "efficientnet_lite0", "images", _own, lambda resolution="128": efficientnet_lite0(resolution=_whole(resolution))
+)
+register("minilm", "texts", _own, lambda: minilm(runtime="auto"))
+register("onnx", "images", _own, lambda file: OnnxBackbone(Path(file)))
 
 
 def _network(path: Path, digest: str, images: dict[str, Any], recipe: dict[str, Any]) -> OnnxBackbone:
     if recipe.get("stands_for") is not None:
         raise ConfigurationError(
             f"the store says that {path.name} stands for another network, and nothing can check that: give the "
-            "backbone yourself, with backbone= (--backbone MODULE:FUNCTION). If you trust the file, that is "
-            f"OnnxBackbone({str(path)!r}, ..., stands_for=...)"
+            f"backbone yourself. If you trust the file, that is OnnxBackbone({str(path)!r}, ..., stands_for=...)",
+            arguments=("backbone",),
         )
     if path.is_symlink() or not path.is_file():
         raise FileRejectedError(f"{path}, the store's network, is missing, or is not a plain file: restore it")

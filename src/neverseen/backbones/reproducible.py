@@ -1,4 +1,4 @@
-"""PyTorch's settings under which a network gives the same bits again."""
+"""Settings of PyTorch with which a network gives the same bits each time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _settings = threading.RLock()  # they belong to the process: two threads must no
 
 @contextmanager
 def reproducible(device: Any) -> Iterator[None]:
-    """Run PyTorch in full float32, with deterministic cuDNN kernels and no autocast; restore all of it after."""
+    """Run PyTorch in full float32, with deterministic cuDNN kernels and no autocast; then restore its settings."""
     import torch
 
     with ExitStack() as stack:
@@ -33,7 +33,7 @@ def reproducible(device: Any) -> Iterator[None]:
 
 
 def _full_precision(backends: Any) -> list[tuple[Any, str, Any]]:
-    """Return what must be set so that float32 products are not made of TF32 or bfloat16."""
+    """Return the settings that keep float32 products from using TF32 or bfloat16."""
     kinds = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
     kinds += [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
     # What reads as "none" has nothing set above it either, and is float32. Setting it could not be undone.

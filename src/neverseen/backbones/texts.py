@@ -1,4 +1,4 @@
-"""Texts as a network wants them: token numbers and a mask."""
+"""Preprocessing of texts: token numbers and a mask."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Texts:
     tokenizer : str or path
         A ``tokenizer.json``, or the folder it is in.
     max_length : int
-        Number of tokens that are read of a text, including special ones; the rest is ignored.
+        Number of tokens to read of each text, including special ones; the rest is ignored.
     pad_id : int
         The token for padding.
 
@@ -75,7 +75,7 @@ class Texts:
         return {"input_ids": ids, "attention_mask": mask}
 
     def example(self) -> str:
-        """Return a sample, the empty text, by which the shapes of features can be found out."""
+        """Return a sample, the empty text, to find the shape of the features."""
         return ""
 
     def configuration(self) -> dict[str, Any]:

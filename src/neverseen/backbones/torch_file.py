@@ -1,9 +1,9 @@
-"""Weights that PyTorch saved, read without PyTorch and without running anything that the file says.
+"""Reads weights that PyTorch saved, without PyTorch and without running code from the file.
 
 Before PyTorch 1.6 a file was five pickles (a magic number, the version of the format, facts about the machine, the
 names and shapes of the tensors, the order of their storages), then each storage: its length, and little-endian numbers.
 A pickle is a program for a stack machine that can call any function. The machine below calls none. It makes texts,
-whole numbers, tuples, lists and dicts, notes where a tensor is asked for, and refuses everything else.
+whole numbers, tuples, lists and dicts, records each tensor, and refuses everything else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}  # v
 
 
 class _Name(NamedTuple):
-    """What the file wants looked up. It never is."""
+    """A name that the file wants to look up. It is never looked up."""
 
     name: str
 
@@ -97,7 +97,7 @@ def _state(content: bytes) -> dict[str, np.ndarray]:
 
 
 def _value(file: io.BytesIO) -> Any:
-    """Return the value of the next pickle: plain values, and `_Tensor` where a tensor is asked for."""
+    """Return the value of the next pickle: plain values, and a `_Tensor` for each tensor."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[Any, Any] = {}
@@ -161,7 +161,7 @@ def _storage(noted: Any) -> _Storage:
 
 
 def _made(function: Any, arguments: Any) -> Any:
-    """Return what stands for the result of a call: an empty dict, or the note of a tensor."""
+    """Return a stand-in for the result of a call: an empty dict, or a `_Tensor`."""
     match function, arguments:
         case _Name(name), () if name == _DICT:
             return {}
@@ -169,4 +169,4 @@ def _made(function: Any, arguments: Any) -> Any:
             numbers = (first, *shape, *steps)
             if len(numbers) < 18 and all(type(each) is int and 0 <= each <= _SIZE_LIMIT for each in numbers):
                 return _Tensor(storage, first, shape, steps)
-    raise ValueError("it makes something that is no tensor")
+    raise ValueError("it makes something that is not a tensor")

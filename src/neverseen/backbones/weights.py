@@ -1,4 +1,4 @@
-"""The weights of a PyTorch module: their digest, and a safetensors file of them and of the base set behind them."""
+"""The weights of a PyTorch module: their digest, and a safetensors file with them and their base set."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def weights_digest(module: torch.nn.Module, *, with_structure: bool = True) -> s
 
     The state is each entry of the state dict, sorted: name, dtype, shape, little-endian bytes. The structure is each
     submodule's path and class, buffers that are not in the state dict, and settings of layers that show in no weight,
-    such as strides. What a module's own code does, or other attributes it has, is not covered: name it anew then.
+    such as strides. The module's own code and its other attributes are not covered: give it a new name if they change.
     """
     import torch
 
@@ -64,7 +64,7 @@ def weights_digest(module: torch.nn.Module, *, with_structure: bool = True) -> s
 
 
 def state_digest(state: Mapping[str, np.ndarray]) -> str:
-    """Return what `weights_digest` gives for a module that is known by name and has this state."""
+    """Return the `weights_digest` of a module that is known by name and has this state."""
     hasher = hashlib.sha256()
     for key, value in sorted(state.items()):
         raw = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
@@ -104,7 +104,7 @@ def write_weights(path: Path, state: dict[str, Any], digest: str, base: BaseSet 
 
 
 def read_weights(path: Path) -> tuple[dict[str, Any], str, BaseSet | None]:
-    """Return what `write_weights` wrote: the state, the digest it should have, and the base set, which is checked."""
+    """Return the state, its expected digest and the checked base set from a file of `write_weights`."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     try:

@@ -1,80 +1,81 @@
-"""A backbone in words, as an operator gives it: a known name, a file, or a function."""
+"""A backbone in the words of an operator: a registered name, or a function of a module."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from neverseen.backbones.onnx_runtime import OnnxBackbone
-from neverseen.backbones.protocol import Backbone
-from neverseen.backbones.recipes import backbone_of, kind_of
-from neverseen.errors import ConfigurationError
+from neverseen.backbones.protocol import Backbone, require_backbone
+from neverseen.backbones.recipes import backbone_of, kind_of, kinds
+from neverseen.errors import ConfigurationError, NeverseenError
 
 __all__ = ["backbone_from_words"]
 
-_KINDS = (
-    "features:NUMBER, features:NUMBER:NAME, efficientnet_lite0, efficientnet_lite0:RESOLUTION, minilm, onnx:FILE or "
-    "MODULE:FUNCTION"
-)
-_NAMED = ("features", "efficientnet_lite0", "minilm", "onnx")
-"""The words before a colon in these. A module must have another name."""
-
 
 def backbone_from_words(words: str) -> Backbone:
-    """Return the backbone that words describe, as ``--backbone`` takes them.
+    """Return the backbone that words describe: a registered ``NAME`` or ``NAME:DETAILS``, or ``MODULE:FUNCTION``.
 
-    Give it the words of an operator, never those of a file: a module that they name is imported and run.
+    Pass the words of an operator, never words from a file: a module that they name is imported and run. A registered
+    name hides a module of that name.
 
     Examples
     --------
     >>> backbone_from_words("features:384").n_features
     384
     """
-    kind, _, rest = words.partition(":")
-    if kind == "onnx" and rest:
-        return OnnxBackbone(rest)
-    if kind not in _NAMED and rest:
-        return _operators_backbone(words)
+    name, colon, rest = words.partition(":")
     try:
-        return backbone_of(_recipe(words), Path())
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--backbone {words}: {error}") from error
+        made = _registered(name, rest if colon else None) if name in kinds else _operators(name, rest)
+    except (NeverseenError, OSError):
+        raise
+    except Exception as error:  # whatever the code of the operator, or of another package, raises
+        raise ConfigurationError(f"it cannot be made ({_cause(error)})") from error
+    backbone = require_backbone(made)
+    kind_of(backbone)  # or raise: it does not say
+    return backbone
 
 
-def _recipe(words: str) -> dict[str, Any]:
-    """Return the recipe that ``--backbone`` asks for.
-
-    Examples
-    --------
-    >>> _recipe("features:384")
-    {'kind': 'features', 'n_features': 384, 'name': 'precomputed'}
-    >>> _recipe("efficientnet_lite0")
-    {'kind': 'efficientnet_lite0', 'runtime': 'auto', 'resolution': 128}
-    """
-    kind, *details = words.split(":", 2)
-    try:
-        if kind == "features" and details and details[1:] != [""]:
-            return {"kind": kind, "n_features": int(details[0]), "name": (*details, "precomputed")[1]}
-        if kind == "efficientnet_lite0" and len(details) <= 1:
-            return {"kind": kind, "runtime": "auto", "resolution": int(details[0]) if details else 128}
-    except ValueError:
-        pass
-    if words == "minilm":
-        return {"kind": words, "runtime": "auto"}
-    raise ConfigurationError(f"a backbone is one of {_KINDS}")
+def _registered(name: str, rest: str | None) -> Any:
+    wanted, make = _details(name), kinds[name].from_words
+    details = [] if rest is None else rest.split(":", max(len(wanted) - 1, 0))
+    least = sum(each.default is each.empty for each in wanted)
+    if not least <= len(details) <= len(wanted) or "" in details:
+        raise ConfigurationError(f"write it as {_form(name)}")
+    return backbone_of({"kind": name}, Path()) if make is None else make(*details)
 
 
-def _operators_backbone(words: str) -> Backbone:
-    """Return what a function of the operator's makes, given as ``module:function``.
+def _details(name: str) -> list[inspect.Parameter]:
+    """Return the parameters that may follow a registered name."""
+    make = kinds[name].from_words
+    return [] if make is None else list(inspect.signature(make).parameters.values())
+
+
+def _forms() -> str:
+    return f"{', '.join(map(_form, kinds.names()))} or MODULE:FUNCTION"
+
+
+def _form(name: str) -> str:
+    """Return how a registered backbone is written, such as ``features:NUMBER[:NAME]``."""
+    with suppress(Exception):  # of a package that cannot be imported
+        for each in _details(name):
+            name += f":{each.name.upper()}" if each.default is each.empty else f"[:{each.name.upper()}]"
+    return name
+
+
+def _operators(module: str, function: str) -> Any:
+    """Return the result of the operator's function.
 
     Only call it with words from the command line, never from a store's folder. The current folder may be full of files
     from strangers, so it is searched only for a module that is not installed.
     """
-    module, _, name = words.partition(":")
+    if not function:
+        raise ConfigurationError(f"a backbone is one of {_forms()}")
     here = str(Path.cwd())
     try:
         if importlib.util.find_spec(module.partition(".")[0]) is None and here not in sys.path:
@@ -83,27 +84,18 @@ def _operators_backbone(words: str) -> Backbone:
         loaded = importlib.import_module(module)
     except Exception as error:  # whatever the operator's module raises
         raise ConfigurationError(
-            f"--backbone {words}: it cannot be imported ({_cause(error)}). Give MODULE:FUNCTION, from a module that is "
-            f"installed or in this folder. A backbone is one of {_KINDS}"
+            f"it cannot be imported ({_cause(error)}). The module of MODULE:FUNCTION must be installed, or in this "
+            f"folder. A backbone is one of {_forms()}"
         ) from error
-    found: Any = getattr(loaded, name, None)
+    found: Any = getattr(loaded, function, None)
     if found is None:
-        raise ConfigurationError(f"--backbone {words}: there is no {name!r} in {loaded.__file__ or module}")
+        raise ConfigurationError(f"there is no {function!r} in {loaded.__file__ or module}")
     is_made = isinstance(found, Backbone) and not isinstance(found, type)
-    try:
-        made = found() if callable(found) and not is_made else found
-    except Exception as error:  # whatever the operator's function raises
-        raise ConfigurationError(f"--backbone {words}: the function failed ({_cause(error)})") from error
-    if not isinstance(made, Backbone):
-        raise ConfigurationError(
-            f"--backbone {words} gave a {type(made).__name__}: a backbone has a name, n_features, extract and digest"
-        )
-    kind_of(made)  # or raise: it does not say
-    return made
+    return found() if callable(found) and not is_made else found
 
 
 def _cause(error: Exception) -> str:
-    """Return an error of the operator's code in one line, with its place."""
+    """Return an error of somebody's code in one line, with its place."""
     frames = traceback.extract_tb(error.__traceback__)
     skipped = (__file__, importlib.__file__)
     own = [frame for frame in frames if frame.filename not in skipped and Path(frame.filename).is_file()]

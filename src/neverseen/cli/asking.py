@@ -1,4 +1,4 @@
-"""The command that asks what would be: what-if."""
+"""The command that previews a forget: what-if."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neverseen.cli.printing import (
     print_json,
     print_table,
     skipped_view,
-    tell_skipped,
+    usable,
     written,
 )
 from neverseen.labels import normalise, plain, text
@@ -24,6 +24,7 @@ from neverseen.sources.samples import Columns, read_source
 from neverseen.sources.tables import Samples
 
 if TYPE_CHECKING:
+    from neverseen.backbones.reading import Prepared
     from neverseen.model.without import Without
     from neverseen.store import Store
 
@@ -39,13 +40,16 @@ def what_if(
     receipts: options.Receipts = None,
     only_id: options.OnlyId = None,
     only_owner: options.OnlyOwner = None,
+    kind: options.Kind = None,
     test: Annotated[
         Path | None,
-        typer.Option(help="Labelled samples to predict with and without. Columns are named as in SOURCE."),
+        typer.Option(
+            help="Labelled samples: compare their predictions now and without. Columns are named as in SOURCE."
+        ),
     ] = None,
     leave_one_out: Annotated[
         bool,
-        typer.Option("--leave-one-out", help="Leave out one sample at a time, and predict that sample each time."),
+        typer.Option("--leave-one-out", help="Leave out one sample at a time, and predict that sample."),
     ] = False,
     labels: options.Labels = None,
     label: options.Label = None,
@@ -58,48 +62,51 @@ def what_if(
     keys: options.Keys = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say what the model would be without some samples: exactly what a forget would leave. Nothing is changed.
+    """Preview a forget: show the model without some samples, exactly as a forget would leave it. Nothing changes.
 
-    It is about what the store holds, published or not.
+    The preview includes changes that are not published yet.
 
     Example: `neverseen what-if shop --receipts monday.jsonl --owner ada --test tuesday.csv`
     """
+    from neverseen.backbones.reading import to_predict
+
     if test is not None and leave_one_out:
-        raise typer.BadParameter("--leave-one-out predicts the samples that are left out: leave out --test")
+        raise typer.BadParameter("--leave-one-out predicts the samples that it leaves out: do not give --test")
     columns = Columns(labels, ids, owners, label, texts)
-    chosen = Choice(folder, source, receipts, only_id, only_owner, columns, by_content, skip_bad)
-    chosen.require_options(*(() if test is None else ("--labels", "--texts", "--skip-bad")))
+    chosen = Choice(folder, source, receipts, only_id, only_owner, columns, by_content, skip_bad, kind)
+    chosen.require_options(*(() if test is None else ("--labels", "--ids", "--owners", "--texts", "--skip-bad")))
     takes, made = (None, None) if source is None and test is None else taken_by(folder, backbone)
     found, tested = chosen.samples(takes), None
     if test is not None:
-        told = Columns(labels, texts=texts, told_apart=False)
+        told = Columns(labels, ids, owners, texts=texts, told_apart=False, shared=source is not None)
         tested = read_source(test, told, takes=takes, skip_bad=skip_bad)
-        tell_skipped(tested)
     ways: dict[str, Any] = {"raw": found is not None or tested is not None, "words": backbone, "made": made}
     with opened(folder, write=True, keys=keys, needs_keys=True, **ways) as model:
-        asked = chosen.asked(model, found)
-        skipped = [entry for each in (found, tested) if each is not None for entry in skipped_view(each)]
+        asked, rows = chosen.asked(model, found), None
+        if tested is not None:
+            rows = to_predict(model.backbone, tested.samples)
+            tested = usable(tested)
+        skipped = [entry for each in (asked.found, tested) if each is not None for entry in skipped_view(each)]
         with refusals_told(model, asked):
             if leave_one_out:
-                names = asked.places if found is None else found.names
+                names = asked.places if asked.found is None else asked.found.names
                 _print_one_by_one(names, _one_by_one(model, asked), model.digest(), skipped, as_json)
                 return
             views = model.without([]), model.without(**asked.request)
-        document = _compared(model, views, tested)
+        document = _compared(views, rows, tested)
     if as_json:
         print_json(document | {"skipped": skipped})
     else:
         _print_comparison(document, 0 if tested is None else len(tested))
 
 
-def _compared(model: Store, views: tuple[Without, Without], tested: Samples | None) -> dict[str, Any]:
-    """Return how a model differs from what it would be, as JSON values."""
-    from neverseen.backbones.reading import to_predict
+def _compared(views: tuple[Without, Without], rows: Prepared | None, tested: Samples | None) -> dict[str, Any]:
+    """Return how a model differs from the model without some samples, as JSON values; on test samples, if any."""
     from neverseen.model.without import Comparison, compared
 
     found = Comparison((None, None), 0)
     if tested is not None:
-        found = compared(*views, to_predict(model.backbone, tested.samples), tested.labels or [])
+        found = compared(*views, rows, tested.labels or [])
     now, then = (
         {"accuracy": share, "classes": by_class(view.held), "model": view.digest(), "samples": len(view)}
         for view, share in zip(views, found.shares, strict=True)

@@ -1,7 +1,8 @@
-"""``neverseen verify``: the checks that outsiders make, each its own command; `audit` and `mine` can use the keys."""
+"""``neverseen verify``: checks for outsiders, one command each. `audit` needs the keys, and `mine` can use them."""
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from neverseen.cli import options
 from neverseen.cli.opening import backbone_for, described, keys_of, opened, require_published, taken_by
-from neverseen.cli.printing import counted, print_json, skipped_view, tell, tell_skipped
+from neverseen.cli.printing import counted, print_json, skipped_view, tell, usable
 from neverseen.errors import CertificateRejectedError
 from neverseen.io.files import require_file
 from neverseen.labels import LabelIndex
@@ -19,7 +20,7 @@ from neverseen.sources.receipts import placed_receipts
 from neverseen.sources.samples import Columns, read_source
 
 if TYPE_CHECKING:
-    from neverseen.store import Store
+    from neverseen.store import Holding, Store
 
 ROWS = 256
 """Samples learned at a time. The sums do not depend on this number."""
@@ -30,11 +31,13 @@ HELD = {
     "id": "holds a sample under its id now, with other content: it may be an altered copy",
     "unknown": "holds samples, and only the keys of the receipt can tell whether its sample is among them: give the "
     "keys with --keys",
+    "unpublished": "still shows its readers samples that were forgotten since, and its sample may be one of them, "
+    "learned again: publish (neverseen publish FOLDER), and check again",
 }
 """Why a receipt fails the check although a certificate lists it."""
 
 Places = Annotated[
-    list[Path], typer.Argument(help="A store's folder, or certificates, oldest first.", show_default=False)
+    list[Path], typer.Argument(help="A store's folder, or files of certificates, oldest first.", show_default=False)
 ]
 
 
@@ -44,7 +47,9 @@ def register(app: typer.Typer) -> None:
     for command in (chain, mine, weights, retrain, audit, store):
         verify.command()(command)
     app.add_typer(
-        verify, name="verify", help="Check certificates and what they state. Example: `neverseen verify chain shop`"
+        verify,
+        name="verify",
+        help="Check certificates, and the models that they describe. Example: `neverseen verify chain shop`",
     )
 
 
@@ -52,11 +57,16 @@ def chain(
     places: Places,
     public_key: options.PublicKey = None,
     newest: Annotated[
-        str | None, typer.Option(help="Digest of the newest certificate, if you know it from elsewhere.", metavar="HEX")
+        str | None,
+        typer.Option(
+            help="Digest of the newest certificate, if you know it from elsewhere.",
+            metavar="HEX",
+            callback=options.hex_digits,
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check that certificates are complete from the first one, unaltered, and signed by one key.
+    """Check that certificates are complete from the first one on, unaltered, and signed by one key.
 
     The certificates in a store's folder must be signed by that store's key.
 
@@ -85,20 +95,18 @@ def mine(
     receipts: options.Receipts = None,
     store: Annotated[
         Path | None,
-        typer.Option(
-            help="A store to search: does it hold these samples again?", show_default="the folder, if one is given"
-        ),
+        typer.Option(help="A store that must not hold these samples now.", show_default="the folder, if one is given"),
     ] = None,
     keys: options.Keys = None,
     public_key: options.PublicKey = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check that certificates list these receipts as forgotten; given a store, that it does not hold the samples now.
+    """Check that certificates list these receipts as forgotten, and that the store does not hold the samples now.
 
-    A certificate cannot tell whether a sample was learned again later. A store can: with its keys all samples are
-    compared, without them only receipts. If a sample is held, or may be, the check fails.
+    A certificate cannot tell whether a sample was learned again later. A store can: with its keys it compares all
+    samples, without them only receipts. If it holds a sample, or may hold it, the check fails.
 
-    Anybody can sign a certificate. Without a store, give the signer's key with --public-key.
+    Anybody can sign a certificate. If you check without a store, give the signer's key with --public-key.
 
     Example: `neverseen verify mine shop --receipt mine.jsonl`
     """
@@ -117,20 +125,21 @@ def mine(
     for certificate in certificates:
         check_signature(certificate, known)
     given = placed_receipts(receipts)
-    tokens = [token for _, token in given]
-    listing = [_newest_listing(certificates, token, where) for where, token in given]
+    shown = [receipt for _, receipt in given]
+    files = [] if len(places) == 1 and places[0].is_dir() else places
+    listing = [_newest_listing(certificates, receipt, where, files) for where, receipt in given]
     answers = []
     if place is not None:
         with opened(place, write=False, keys=keys) as model:
             if store is not None:
                 _require_followed(model, certificates)
-            answers = model.holds(tokens)
-    passed = all(answer.held is None and answer.sure for answer in answers)
+            answers = model.holds(shown)
+    passed = all(_held(answer) is None for answer in answers)
     if as_json:
         facts = {
             "certificates": [entry.number for entry in listing],
             "check": "mine",
-            "held": [answer.held or (None if answer.sure else "unknown") for answer in answers] or None,
+            "held": [_held(answer) for answer in answers] or None,
             "key_known": known is not None,
             "keys": [entry.key for entry in listing],
             "passed": passed,
@@ -138,8 +147,8 @@ def mine(
         }
         print_json(facts)
     for (where, _), entry, answer in zip(given, listing, answers, strict=False):
-        if answer.held is not None or not answer.sure:
-            why = HELD[answer.held or "unknown"]
+        if (held := _held(answer)) is not None:
+            why = HELD[held]
             raise CertificateRejectedError(
                 f"{where}: certificate {entry.number} of {entry.time} lists it as forgotten, but {place} {why}"
             )
@@ -147,10 +156,17 @@ def mine(
         found = {entry.number: entry for entry in listing}
         numbers = ", ".join(f"certificate {number} of {found[number].time}" for number in sorted(found))
         signed = _signed({entry.key for entry in listing}, known)
-        ending = f"and {place} does not hold " + ("its sample" if len(tokens) == 1 else "their samples")
+        ending = f"and {place} does not hold " + ("its sample" if len(shown) == 1 else "their samples")
         if place is None:
             ending = "the samples may have been learned again later: check with --store FOLDER"
-        typer.echo(f"ok: {counted(len(tokens), 'receipt')} listed as forgotten by {numbers}, {signed}; {ending}")
+        typer.echo(f"ok: {counted(len(shown), 'receipt')} listed as forgotten by {numbers}, {signed}; {ending}")
+
+
+def _held(answer: Holding) -> str | None:
+    """Return why a receipt fails the check, a key of `HELD`; None if its sample is gone."""
+    if answer.held is not None or answer.sure:
+        return answer.held
+    return "unpublished" if answer.unpublished else "unknown"
 
 
 def _require_followed(model: Store, certificates: list[Certificate]) -> None:
@@ -167,20 +183,21 @@ def _require_followed(model: Store, certificates: list[Certificate]) -> None:
 
 
 def _signed(keys: set[str], known: str | None) -> str:
-    """Return who signed, for people. Anybody can make a key and sign, so an unknown key is called unknown."""
+    """Return the signer, for people. Anybody can make a key and sign, so an unknown key is called unknown."""
     names = ", ".join(sorted(keys))
     if known is not None:
         return f"signed with {names}"
     return f"signed by an unknown key ({names}): give the key that you know with --public-key"
 
 
-def _newest_listing(certificates: list[Certificate], receipt: bytes, where: str) -> Certificate:
+def _newest_listing(certificates: list[Certificate], receipt: bytes, where: str, files: list[Path]) -> Certificate:
     for entry in reversed(certificates):
         if is_mine(entry, receipt):
             return entry
+    missing = ", or a certificate that was not given lists it" if files else ""
     raise CertificateRejectedError(
         f"{where}: no certificate lists this receipt ({len(certificates)} given): its sample is not forgotten, or the "
-        "forget is not published yet"
+        f"forget is not published yet{missing}"
     )
 
 
@@ -192,9 +209,9 @@ def weights(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check that the published weights are the correctly rounded solution of the sums, without solving.
+    """Check that the published weights are the correctly rounded solution of the sums.
 
-    One exact residual proves it. The sums and the weights must match the newest certificate.
+    One exact residual proves it, without solving again. Sums and weights must match the newest certificate.
 
     Example: `neverseen verify weights shop`
     """
@@ -206,22 +223,12 @@ def weights(
         require_published(model)
         certificate = model.certificate(model.published_number)
         check_signature(certificate, model.description.public_key)
-        statistics = model.statistics()
-        if statistics.digest() != certificate.after.statistics and statistics.total + certificate.after.samples:
-            raise CertificateRejectedError(
-                f"the sums do not match certificate {certificate.number}: changes are not published yet (neverseen "
-                "publish), or the sums were altered"
-            )
         version = model.version() if exported is None else read_version(exported)
-        if version.digest() != certificate.after.model:
-            raise CertificateRejectedError(
-                f"the weights do not match certificate {certificate.number}: they are of another version, or altered"
-            )
-        version.check(statistics)
-    rows, columns = version.weights.shape
+        version.check_stated(model.statistics(), certificate.number, certificate.after)
+    count = version.weights.size
     _passed(
-        f"all {rows * columns:,} weights of version {certificate.number} are the exact solution, correctly rounded",
-        {"certificate": certificate.number, "check": "weights", "model": version.digest(), "weights": rows * columns},
+        f"all {count:,} weights of version {certificate.number} are the exact solution, correctly rounded",
+        {"certificate": certificate.number, "check": "weights", "model": version.digest(), "weights": count},
         as_json,
     )
 
@@ -238,10 +245,11 @@ def retrain(
     backbone: options.Backbone = None,
     as_json: options.Json = False,
 ) -> None:
-    """Learn the retained samples from scratch, and check that the newest certificate states this very model.
+    """Learn the retained samples from scratch, and compare the result with the newest certificate.
 
     Example: `neverseen verify retrain shop retained.csv`
     """
+    from neverseen.backbones.contents import as_list, portions
     from neverseen.backbones.reading import features_of
     from neverseen.encoding import quantise
     from neverseen.hardware import choose
@@ -256,15 +264,16 @@ def retrain(
     check_signature(certificate, description.public_key)
     columns = Columns(labels, ids, owners, label, texts)
     found = read_source(source, columns, takes=takes, skip_bad=skip_bad)
-    tell_skipped(found)
     network = made or backbone_for(folder, backbone)
     if network.digest() != description.configuration.backbone:
         raise CertificateRejectedError("the backbone made here is not the one that the store was made with")
     fresh = ExactModel.in_memory(description.configuration, network.n_features, Key.generate(), choose("auto"))
-    names = found.labels or []
-    for start in range(0, len(found), ROWS):
-        rows = features_of(network, found.samples[start : start + ROWS])  # which a cache must not keep
-        fresh.apply(Change(LEARN, quantise(rows), LabelIndex(names[start : start + ROWS])))
+    bad = getattr(found.samples, "bad", {})  # grows as images are decoded
+    names = (name for row, name in enumerate(found.labels or []) if row not in bad)
+    for portion in portions(as_list(found.samples), ROWS):
+        rows = features_of(network, portion)  # which a cache must not keep
+        fresh.apply(Change(LEARN, quantise(rows), LabelIndex(list(islice(names, len(rows))))))
+    found = usable(found)
     state = State(fresh.statistics.digest(), fresh.digest(), fresh.statistics.total, len(fresh.classes))
     check_state(certificate, state)
     _passed(
@@ -282,10 +291,10 @@ def retrain(
 
 
 def audit(folder: options.Folder, keys: options.Keys = None, as_json: options.Json = False) -> None:
-    """Check that no line of the service's audit log was changed, dropped or cut off.
+    """Check that no line of the service's audit log was changed, removed or cut off.
 
-    Needs the store's keys, which authenticate the lines. Every line named by certificates and ledger must be present,
-    and one for each of the latest changes.
+    The check needs the store's keys, which authenticate the lines. Every line that the certificates and the ledger name
+    must be there, and one line for each of the latest changes.
 
     Example: `neverseen verify audit shop`
     """
@@ -316,8 +325,8 @@ def audit(folder: options.Folder, keys: options.Keys = None, as_json: options.Js
 def store(folder: options.Folder, as_json: options.Json = False) -> None:
     """Check that a store is whole: its ledger, sums, certificates and published weights exist and agree.
 
-    It reads everything and changes nothing. A service may write to the store meanwhile. Use it after you restore a
-    backup, or after a disk failure.
+    Use it after you restore a backup, or after a disk failure. It reads everything and changes nothing. A service may
+    write to the store meanwhile.
 
     Example: `neverseen verify store shop`
     """

@@ -1,4 +1,4 @@
-"""Which samples a command is about: those of a source, or those of receipts. For forget and what-if."""
+"""The samples that forget and what-if are about: from a source, or by their receipts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from neverseen.cli.printing import counted, tell_skipped
+from neverseen.cli.printing import counted, usable
 from neverseen.errors import (
     AmbiguousError,
     FeaturesMovedError,
@@ -18,7 +18,7 @@ from neverseen.errors import (
     NotLearnedError,
     ReceiptRejectedError,
 )
-from neverseen.labels import plain
+from neverseen.labels import from_text, in_class_order, plain, text
 from neverseen.sources.receipts import placed_receipts
 from neverseen.sources.samples import Columns, read_source
 from neverseen.sources.tables import Samples, Takes
@@ -35,6 +35,7 @@ class Asked:
     places: list[str]  # of each, for messages
     names: list[Any]  # their labels
     request: dict[str, Any]  # as `Store.forget` takes it
+    found: Samples | None = None  # those of a source
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,16 @@ class Choice:
     columns: Columns
     by_content: bool
     skip_bad: bool
+    kind: str | None
 
     def require_options(self, *shared: str) -> None:
-        """Refuse options that do not go together; those that are `shared` apply to something else too."""
+        """Refuse options that do not go together. Options in `shared` have another use in this command too."""
         if (self.source is None) == (not self.receipts):
-            raise typer.BadParameter("give either receipts with --receipts or a source of samples, not both")
+            raise typer.BadParameter("give either receipts with --receipts, or a source of samples")
+        if self.kind not in (None, "text", "number"):
+            raise typer.BadParameter("--kind is text or number")
+        if self.kind is not None and not (self.only_id or self.only_owner):
+            raise typer.BadParameter("--kind says what --id and --owner are: give one of them")
         columns = self.columns
         of_sources: dict[str, Any] = {
             "--labels": columns.labels,
@@ -72,31 +78,50 @@ class Choice:
             raise typer.BadParameter("--id and --owner choose among receipts: give the receipts with --receipts")
 
     def samples(self, takes: Takes | None) -> Samples | None:
-        """Return the samples of the source, if there is one; `takes` is what the store takes."""
+        """Return the samples of the source, if there is one."""
         if self.source is None:
             return None
-        found = read_source(self.source, self.columns, takes=takes, skip_bad=self.skip_bad)
-        tell_skipped(found)
-        return found
+        return read_source(self.source, self.columns, takes=takes, skip_bad=self.skip_bad)
 
     def asked(self, model: Store, found: Samples | None) -> Asked:
-        """Return what to ask the store, given what `samples` found."""
+        """Return what to ask the store; `found` comes from `samples`. Features are computed, or receipts opened."""
         if self.source is None or found is None:
-            chosen = _chosen(model, placed_receipts(self.receipts or []), self.only_id, self.only_owner)
+            chosen = self._chosen(model, placed_receipts(self.receipts or []))
             names = [shown.facts()["label"] for _, shown in chosen]
             return Asked([where for where, _ in chosen], names, {"given": [shown for _, shown in chosen]})
+        prepared = model.prepare(found.samples)
+        found = usable(found)
         request = {
-            "given": found.samples,
+            "given": prepared,
             "labels": found.labels,
             "ids": None if self.by_content or self.source.is_dir() else found.ids,
             "owners": found.owners,
         }
-        return Asked([f"{self.source}, {place}" for place in found.places], found.labels or [], request)
+        return Asked([f"{self.source}, {place}" for place in found.places], found.labels or [], request, found)
+
+    def _chosen(self, model: Store, given: list[tuple[str, bytes]]) -> list[tuple[str, Shown]]:
+        """Return the receipts of these ids and owners, as sealed in them."""
+        places = [where for where, _ in given]
+        try:
+            opened = list(zip(places, model.opened([receipt for _, receipt in given]), strict=True))
+        except ReceiptRejectedError as error:
+            raise _placed(error, places[error.row]) from error
+        none = f"none of {counted(len(given), 'receipt')} has that id and owner"
+        ids = _meant("--id", self.only_id, {shown.opened.id for _, shown in opened}, self.kind, none)
+        owners = _meant("--owner", self.only_owner, {shown.opened.owner for _, shown in opened}, self.kind, none)
+        chosen = [
+            (where, shown)
+            for where, shown in opened
+            if (ids is None or shown.opened.id in ids) and (owners is None or shown.opened.owner in owners)
+        ]
+        if not chosen:
+            raise InputError(none)
+        return chosen
 
 
 @contextmanager
 def refusals_told(model: Store, asked: Asked) -> Iterator[None]:
-    """Say of a sample or a receipt that a store refuses where it is."""
+    """If the store refuses a sample or a receipt, say in which file and line it is."""
     places = asked.places
     try:
         yield
@@ -115,32 +140,40 @@ def refusals_told(model: Store, asked: Asked) -> Iterator[None]:
         ) from error
 
 
-def _chosen(
-    model: Store, given: list[tuple[str, bytes]], ids: list[str] | None, owners: list[str] | None
-) -> list[tuple[str, Shown]]:
-    """Return the receipts of these ids and owners, as sealed in them."""
-    chosen = []
-    for where, token in given:
-        try:
-            (shown,) = model.opened([token])
-        except ReceiptRejectedError as error:
-            raise _placed(error, where) from error
-        known = {name: str(plain(value)) for name, value in shown.facts().items() if value is not None}
-        if (not ids or known.get("id") in ids) and (not owners or known.get("owner") in owners):
-            chosen.append((where, shown))
-    if not chosen:
-        raise InputError(f"none of {counted(len(given), 'receipt')} has that id and owner")
-    return chosen
+def _meant(option: str, words: list[str] | None, known: set[str], kind: str | None, none: str) -> set[str] | None:
+    """Return the ids or owners that words mean, as canonical texts; None if there are no words.
+
+    A word is a text or a number as it is, or its canonical text. One that fits several, or none, is refused.
+    """
+    if not words:
+        return None
+    looks: dict[str, set[str]] = {}
+    for name in known - {text(None)}:
+        value = from_text(name)
+        if kind is None or isinstance(value, str) == (kind == "text"):
+            for look in (name, str(plain(value))):
+                looks.setdefault(look, set()).add(name)
+    found = set()
+    for word in words:
+        fits = in_class_order(looks.get(word, ()))
+        if not fits:
+            raise InputError(f"{none} ({option} {word})")
+        if len(fits) > 1:
+            raise InputError(
+                f"{option} {word} fits several: {' and '.join(fits)}. Add --kind number or --kind text. Nothing was "
+                "changed"
+            )
+        found.update(fits)
+    return found
 
 
 def _placed(error: ReceiptRejectedError, where: str) -> ReceiptRejectedError:
-    """Return a refusal that says in which file and line the receipt is."""
-    words = str(error).removeprefix(f"receipt {error.row} ")
-    return ReceiptRejectedError(f"{where}: this receipt {words}", error.row, error.reason)
+    """Return the refusal with the file and the line of the receipt."""
+    return ReceiptRejectedError(error.fault, error.row, error.reason, f"{where}: this receipt")
 
 
 def _missed(error: NotLearnedError, places: list[str], request: dict[str, Any]) -> str:
-    """Return which samples of a source are not held, as a message for the command line."""
+    """Return a message that names the samples of a source that are not held."""
     first = places[error.rows[0]]
     count = f" ({len(error.rows):,} of {counted(len(places), 'sample')} in all)" if len(places) > 1 else ""
     if isinstance(error, FeaturesMovedError):
@@ -156,7 +189,7 @@ def _missed(error: NotLearnedError, places: list[str], request: dict[str, Any]) 
 
 
 def tell_waiting(model: Store) -> None:
-    """After a request for a sample that is not held, say that forgotten samples may wait to be published."""
+    """After a request for a sample that is not held: say how many forgotten samples wait to be published."""
     if waiting := len(model.ledger.pending()):
         typer.echo(
             f"{counted(waiting, 'sample')} forgotten earlier, but in no certificate yet: run neverseen publish "

@@ -12,6 +12,7 @@ import typer
 from neverseen.cli import options
 from neverseen.cli.choosing import Choice, refusals_told, tell_waiting
 from neverseen.cli.opening import described, opened, taken_by
+from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import (
     about,
     by_class,
@@ -34,8 +35,8 @@ from neverseen.sources.samples import Columns
 if TYPE_CHECKING:
     from neverseen.store import Store
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Rehearse: say what would be forgotten, and change nothing.")]
-Seal = Annotated[bool, typer.Option("--seal", help="Then clear forgotten samples off the disk.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Rehearse: show what would be forgotten, but change nothing.")]
+Seal = Annotated[bool, typer.Option("--seal", help="Also clear forgotten samples off the disk.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,6 +51,7 @@ def forget(
     receipts: options.Receipts = None,
     only_id: options.OnlyId = None,
     only_owner: options.OnlyOwner = None,
+    kind: options.Kind = None,
     labels: options.Labels = None,
     label: options.Label = None,
     ids: options.Ids = None,
@@ -64,26 +66,26 @@ def forget(
     keys: options.Keys = None,
     as_json: options.Json = False,
 ) -> None:
-    """Forget samples, all or none, by their receipts or by the samples themselves.
+    """Forget samples, all or none: by their receipts, or by the samples themselves.
 
-    Images are found by their content, whatever their names are now. If a source has owners, only their own samples
-    are forgotten.
+    The store finds images by their content, whatever their file names are now. If the source has owners, it forgets
+    only samples of these owners.
 
     Example: `neverseen forget shop --receipts monday.jsonl --owner ada`
     """
-    chosen = Choice(
-        folder, source, receipts, only_id, only_owner, Columns(labels, ids, owners, label, texts), by_content, skip_bad
-    )
+    columns = Columns(labels, ids, owners, label, texts)
+    chosen = Choice(folder, source, receipts, only_id, only_owner, columns, by_content, skip_bad, kind)
     chosen.require_options()
+    _require_agreement(seal, publish)
     takes, made = (None, None) if source is None else taken_by(folder, backbone)
     found = chosen.samples(takes)
-    signs = (publish or seal) and not dry_run
+    signs = publish and not dry_run
     ways: dict[str, Any] = {"raw": found is not None, "words": backbone, "made": made, "needs_keys": True}
     with opened(folder, write=True, keys=keys, signs=signs, **ways) as model:
         asked = chosen.asked(model, found)
         with refusals_told(model, asked), _told_if_made(model, counted(len(asked.names), "sample")):
             model.forget(**asked.request, dry_run=dry_run)
-        skipped = [] if found is None else skipped_view(found)
+        skipped = [] if asked.found is None else skipped_view(asked.found)
         classes = Counter(text(normalise(name)) for name in asked.names)
         _finish(model, classes, dry_run, seal, publish, as_json, {"skipped": skipped})
 
@@ -92,7 +94,7 @@ def forget_class(
     folder: options.Folder,
     label: Annotated[str, typer.Argument(help="The class.", show_default=False)],
     kind: Annotated[
-        str | None, typer.Option(help="text or number, if the store has a class of each with this name.")
+        str | None, typer.Option(help="text or number, if the store has one class of each kind with this name.")
     ] = None,
     dry_run: DryRun = False,
     seal: Seal = False,
@@ -101,18 +103,19 @@ def forget_class(
     keys: options.Keys = None,
     as_json: options.Json = False,
 ) -> None:
-    """Forget every sample of a class, without receipts. Needs a store made with --track-classes.
+    """Forget all samples of a class, without receipts. The store must be made with --track-classes.
 
     Example: `neverseen forget-class shop cat`
     """
     if kind not in (None, "text", "number"):
         raise typer.BadParameter("--kind is text or number")
+    _require_agreement(seal, publish)
     if not described(folder).track_classes:
         raise ConfigurationError(
-            f"{folder} was made without --track-classes, so it has no separate sums for each class, which forget-class "
-            f"needs. Forget the samples with neverseen forget {folder}"
+            f"{folder} was made without --track-classes, so it has no separate sums for each class. Forget the samples "
+            f"with neverseen forget {folder}"
         )
-    signs = (publish or seal) and not dry_run
+    signs = publish and not dry_run
     with opened(folder, write=True, keys=keys, signs=signs, words=backbone) as model:
         counts: dict[str, int] = model.status()["samples_by_class"]
         held = [name for name in counts if str(plain(from_text(name))) == label or name == label]
@@ -129,14 +132,22 @@ def forget_class(
         _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json, {})
 
 
+def _require_agreement(seal: bool, publish: bool) -> None:
+    if seal and not publish:
+        raise typer.BadParameter("--seal publishes, and --no-publish says not to: leave one of them out")
+
+
 @contextmanager
 def _told_if_made(model: Store, what: str) -> Iterator[None]:
     """If a forget fails but may be on disk, say so: it is neither undone nor published."""
     before = model.ledger.meta("sequence")  # goes up with every change
     try:
         yield
+        if _has_changed(model, before):
+            OUTCOME.note(f"{what} forgotten", done=False)
     except BaseException as error:
         if getattr(error, "uncertain", False) or _has_changed(model, before):
+            OUTCOME.note(f"{what} may have been forgotten", done=False)
             typer.echo(
                 f"{what} may have been forgotten, but not published yet: run neverseen publish {model.folder} later. "
                 "If they were not forgotten, repeat this command after that",
@@ -157,7 +168,7 @@ def _finish(
 ) -> None:
     certificate, count = None, classes.total()
     if not dry_run:
-        certificate = ended(model, f"{counted(count, 'sample')} forgotten", publish or seal, seal=seal)
+        certificate = ended(model, f"{counted(count, 'sample')} forgotten", publish, seal=seal)
     if as_json:
         print_json(
             {

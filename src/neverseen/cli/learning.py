@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from neverseen.cli import options
-from neverseen.cli.opening import keys_of, opened, require_outside, require_place, taken_by
+from neverseen.cli.opening import keys_of, opened, operators_backbone, require_outside, require_place, taken_by
+from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import (
     about,
     counted,
@@ -17,11 +18,11 @@ from neverseen.cli.printing import (
     skipped_view,
     tell,
     tell_leftovers,
-    tell_skipped,
+    usable,
 )
 from neverseen.cli.publishing import ended
 from neverseen.errors import IdTakenError, InputError, LabelError
-from neverseen.labels import normalise, require_classes, text
+from neverseen.labels import has_surrogates, normalise, require_classes, text
 from neverseen.proof.keys import Keyring
 from neverseen.sources.receipts import ReceiptFile
 from neverseen.sources.samples import Columns, Samples, read_source
@@ -38,10 +39,10 @@ def init(
     backbone: Annotated[
         str,
         typer.Option(
-            help="The backbone, which turns samples into features: features:NUMBER if you have features already (or "
-            "features:NUMBER:NAME, where NAME says what produced them), efficientnet_lite0 for images, minilm for "
-            "texts, onnx:FILE for your own network on images, or MODULE:FUNCTION, from an installed module or one in "
-            "this folder, for any other.",
+            help="The backbone, which turns samples into features. features:NUMBER: samples are features already; "
+            "features:NUMBER:NAME also says what produced them. efficientnet_lite0: images. minilm: texts. onnx:FILE: "
+            "images, with your own network. NAME: a backbone that an installed package registers. MODULE:FUNCTION: a "
+            "backbone that your function returns; the module is installed, or in this folder.",
             show_default=False,
         ),
     ],
@@ -51,7 +52,7 @@ def init(
     seed: Annotated[int, typer.Option(help="Seed of the random projection.", min=0, max=2**64 - 1)] = 0,
     gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.", min=1, max=2**40)] = 2**16,
     track_classes: Annotated[
-        bool, typer.Option("--track-classes", help="Keep separate sums for each class, which forget-class needs.")
+        bool, typer.Option("--track-classes", help="Keep separate sums for each class. forget-class needs them.")
     ] = False,
     ledger: Annotated[
         str | None,
@@ -64,29 +65,38 @@ def init(
     keys: Annotated[
         Path | None,
         typer.Option(
-            help="A key file outside the folder, created if missing. Every later change needs it.",
+            help="A key file outside the folder, created if it is missing. Every later change needs it.",
             show_default="a file in the folder",
         ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a store: a folder with a model that holds nothing yet.
+    """Create a store: a folder with a model that has not learned anything yet.
 
     Example: `neverseen init shop --backbone features:384`
     """
     from neverseen import AnalyticClassifier, RandomProjection, store
-    from neverseen.backbones.words import backbone_from_words
+    from neverseen.backbones.recipes import kind_of
+    from neverseen.store.description import NAME
 
     tell_leftovers(folder)
     if not folder.is_dir() or any(folder.iterdir()):
         require_place(folder)
-    made = backbone_from_words(backbone)
+    made = operators_backbone(backbone)
     settings = AnalyticClassifier(RandomProjection(codes, seed), gamma, track_classes=track_classes)
-    known = None
+    known, created = None, None
     if keys is not None:
-        known = keys_of(folder, keys) if keys.exists() or keys.is_symlink() else Keyring.create(keys)
-    with store.create(folder, made, settings, keys=known, ledger=ledger) as new:
-        description = new.description
+        require_outside(folder, keys, "--keys", "Without --keys, init keeps the keys there")
+        created = None if keys.exists() or keys.is_symlink() else keys
+        known = keys_of(folder, keys) if created is None else Keyring.create(keys)
+    OUTCOME.note(f"if {folder} is there, it is whole", done=False)
+    try:
+        with store.create(folder, made, settings, keys=known, ledger=ledger) as new:
+            description = new.description
+    except BaseException:
+        if created is not None and not (folder / NAME).is_file():
+            created.unlink(missing_ok=True)
+        raise
     facts = {
         "backbone": made.name,
         "configuration": description.configuration.digest().hex(),
@@ -94,10 +104,10 @@ def init(
         "n_features": made.n_features,
         "public_key": description.public_key,
     }
-    words = f"made {folder}, for {made.n_features} features of {made.name}\n"
-    words += f"its certificates are signed with the key {description.public_key}"
+    what = f"rows of {made.n_features} features" if kind_of(made) == "features" else kind_of(made)
+    words = f"Created {folder}. It takes {what}.\nIt signs its certificates with the key {description.public_key}"
     if description.backbone["recipe"] is None:
-        words += f"\nthe store has no recipe for its backbone: give --backbone {backbone} with each command"
+        words += f"\nIt has no recipe for its backbone: give --backbone {backbone} with each command"
     tell(words, facts, as_json)
 
 
@@ -110,12 +120,14 @@ def learn(
     owners: options.Owners = None,
     texts: options.Texts = None,
     receipts: Annotated[
-        Path, typer.Option(help="Where to write the receipts: a new file, or a folder for one.")
+        Path, typer.Option(help="Where to write the receipts: a new file, or a folder to put one in.")
     ] = Path(),
-    random_ids: Annotated[bool, typer.Option("--random-ids", help="Do not use the source's ids or paths.")] = False,
+    random_ids: Annotated[
+        bool, typer.Option("--random-ids", help="Use random ids instead of those in the source.")
+    ] = False,
     skip_bad: options.SkipBad = False,
     skip_held: Annotated[
-        bool, typer.Option("--skip-held", help="Leave out samples that are already held, or that occur twice.")
+        bool, typer.Option("--skip-held", help="Leave out samples that the store already holds, or that occur twice.")
     ] = False,
     publish: options.Publish = True,
     backbone: options.Backbone = None,
@@ -124,7 +136,7 @@ def learn(
 ) -> None:
     """Learn samples, all or none, and write a receipt for each.
 
-    A receipt is the means to forget its sample: give each to the sample's owner. The store keeps none.
+    With its receipt, a sample can be forgotten. Give each receipt to the sample's owner: the store keeps none.
 
     Example: `neverseen learn shop monday.csv --receipts monday.jsonl`
     """
@@ -133,40 +145,43 @@ def learn(
     takes, made = taken_by(folder, backbone)
     require_outside(folder, receipts, "--receipts")
     found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
-    tell_skipped(found)
-    for name, place in zip(found.labels or (), found.places, strict=False):
-        try:
-            require_classes([name])
-        except LabelError as error:
-            raise LabelError(f"{source}, {place}: {error}") from None
+    _require_names(source, found, random_ids)
     ways: dict[str, Any] = {"raw": True, "words": backbone, "made": made, "needs_keys": True}
     with opened(folder, write=True, keys=keys, signs=publish, **ways) as model:
         file, change, given = ReceiptFile(receipts), None, found.samples
         try:
+            if skip_bad or skip_held:  # which images can be used shows when they are decoded
+                given = model.prepare(given, remember=True)
+                found = usable(found)
             if skip_held:
-                prepared = model.prepare(given, remember=True)
-                again = model.held_already(prepared, found.labels or [], found.owners)
+                given = model.prepare(given, found.labels)
+                again = model.held_already(given, found.labels or [], found.owners)
                 rows = [row for row, is_held in enumerate(again) if not is_held]
-                given, found = prepared.only(rows), found.only(rows)
+                given, found = given.only(rows), found.only(rows)
             change = model.learning(given, found.labels, None if random_ids else found.ids, found.owners)
+            if not (skip_bad or skip_held):
+                found = usable(found)
             if not skip_held:
-                again = model.held_already(
-                    Prepared(change.quantised, list(change.prints)), found.labels or [], found.owners
-                )
+                taken = Prepared(change.quantised, list(change.fingerprints), None, change.members, change.origin)
+                again = model.held_already(taken, found.labels or [], found.owners)
             file.write(change.receipts, change.facts())  # before the change: with the receipts it can be undone
             model.commit(change)
-            if not change.receipts:
+            learned = f"{counted(len(change), 'sample')} learned, with receipts in {file.path}"
+            if change.receipts:
+                OUTCOME.note(learned, done=False)
+            else:
                 file.discard()
         except BaseException as error:
             if change is not None and model.may_be_held(change, error):
+                OUTCOME.note("the samples may have been learned", done=False)
                 typer.echo(f"the samples may have been learned: their receipts are in {file.path}", err=True)
             else:
                 file.discard()
             if isinstance(error, IdTakenError):
                 raise _taken(error, folder, source, found) from error
             raise
-        learned = f"{counted(len(change), 'sample')} learned, with receipts in {file.path}"
-        certificate = ended(model, learned if change.receipts else "", publish)
+        # Without a change there is nothing to publish: what others have gathered waits for who publishes it.
+        certificate = ended(model, learned, publish) if change.receipts else None
     if as_json:
         print_json(
             {
@@ -182,10 +197,25 @@ def learn(
         ending = "left out" if skip_held else "learned again and counted again (--skip-held leaves them out)"
         typer.echo(f"already held, or given twice: {sum(again):,} of {counted(len(again), 'sample')}, {ending}")
     if not change.receipts:
-        typer.echo("nothing was new: no sample was learned, and no receipts were written")
+        typer.echo("nothing was new: no sample was learned, and no receipts were written; nothing was published")
         return
     typer.echo(f"learned {counted(len(change), 'sample')}; {published_words(certificate)}")
     typer.echo(f"receipts are in {file.path}: give them to their owners")
+
+
+def _require_names(source: Path, found: Samples, random_ids: bool) -> None:
+    """Raise, with its place in the source, for a label that no class can have, or a file's name that no id can be."""
+    ids = [None] * len(found) if random_ids or found.ids is None else found.ids
+    for label, name, place in zip(found.labels or (), ids, found.places, strict=False):
+        try:
+            require_classes([label])
+        except LabelError as error:
+            raise LabelError(f"{source}, {place}: {error}") from None
+        if isinstance(name, str) and has_surrogates(name):
+            raise InputError(
+                f"{source}, {place}: its name is not text in UTF-8, so it cannot be an id. Rename it, or use "
+                "--random-ids"
+            )
 
 
 def _taken(error: IdTakenError, folder: Path, source: Path, found: Samples) -> InputError:

@@ -9,7 +9,8 @@ import numpy as np
 import typer
 
 from neverseen.cli import options
-from neverseen.cli.opening import opened, require_published, taken_by
+from neverseen.cli.opening import opened, require_outside, require_published, taken_by
+from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import (
     about,
     by_class,
@@ -18,13 +19,18 @@ from neverseen.cli.printing import (
     print_json,
     print_table,
     skipped_view,
-    tell_skipped,
+    usable,
     written,
 )
 from neverseen.io.files import replace_file
 from neverseen.labels import normalise, plain, text
 from neverseen.sources.samples import Columns, read_source
 
+HEADINGS = {
+    "forgets_to_publish": "forgotten, not yet published",
+    "public_key": "public key",
+    "published": "published version",
+}
 HEADS = ("number", "time", "learned", "forgotten", "samples", "classes", "model")
 
 
@@ -42,25 +48,27 @@ def predict(
     ] = False,
     labels: options.Labels = None,
     label: options.Label = None,
+    ids: options.Ids = None,
+    owners: options.Owners = None,
     texts: options.Texts = None,
     skip_bad: options.SkipBad = False,
     backbone: options.Backbone = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict the class of each sample, from the published version.
+    """Predict the class of each sample with the published version.
 
     Example: `neverseen predict shop tuesday.csv`
     """
     takes, made = taken_by(folder, backbone)
     with opened(folder, write=False) as model:
         require_published(model)
-    columns = Columns(labels, label=label, texts=texts, told_apart=False)
+    columns = Columns(labels, ids, owners, label, texts, told_apart=False)
     found = read_source(source, columns, labelled=labelled, takes=takes, skip_bad=skip_bad)
-    tell_skipped(found)
     with opened(folder, write=False, raw=True, words=backbone, made=made) as model:
         version = model.version()
         predicted = [normalise(name) for name in np.asarray(model.predict(found.samples), dtype=object)]
         number = model.published_number
+    found = usable(found)
     share = None
     if labelled and found.labels is not None:
         truth = [text(normalise(name)) for name in found.labels]
@@ -85,7 +93,7 @@ def predict(
 
 
 def status(folder: options.Folder, as_json: options.Json = False) -> None:
-    """Show what a store holds.
+    """Show the state of a store: its samples, its classes and its published version.
 
     Example: `neverseen status shop`
     """
@@ -96,12 +104,9 @@ def status(folder: options.Folder, as_json: options.Json = False) -> None:
     if as_json:
         print_json(found | {"samples_by_class": classes})
         return
-    facts = {
-        name.replace("_", " "): ("yes" if value else "no") if isinstance(value, bool) else value
-        for name, value in found.items()
-        if name != "samples_by_class"
-    }
-    print_facts(facts)
+    sealed = "no" if not found["sealed"] else "yes" if found["published"] else "nothing to seal"
+    told: dict[str, Any] = found | {"published": found["published"] or "none", "sealed": sealed}
+    print_facts({HEADINGS.get(name, name): value for name, value in told.items() if name != "samples_by_class"})
     if classes:
         print_table(("class", "samples"), class_rows(found["samples_by_class"]))
 
@@ -121,7 +126,7 @@ def history(folder: options.Folder, as_json: options.Json = False) -> None:
 
 def certificate(
     folder: options.Folder,
-    number: Annotated[int | None, typer.Argument(help="Its number.", show_default="the newest")] = None,
+    number: Annotated[int | None, typer.Argument(help="Number of the certificate.", show_default="the newest")] = None,
     output: Annotated[
         Path | None, typer.Option(help="Write the certificate to this file, ready to hand out.", show_default=False)
     ] = None,
@@ -131,6 +136,8 @@ def certificate(
 
     Example: `neverseen certificate shop 1 --output first.json`
     """
+    if output is not None:
+        require_outside(folder, output, "--output")
     with opened(folder, write=False) as model:
         require_published(model)
         found = model.certificate(model.published_number if number is None else number)
@@ -139,6 +146,7 @@ def certificate(
             raise FileExistsError(f"{output} already exists: choose another name")
         replace_file(output, [found.to_json()])
         output.chmod(0o644)  # public
+        OUTCOME.note(f"wrote {output}")
     if as_json:
         typer.echo(found.to_json(), nl=False)
         return

@@ -17,6 +17,7 @@ from neverseen.cli.opening import (
     require_published,
     require_writable,
 )
+from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import shown, tell, tell_leftovers
 from neverseen.errors import InputError
 from neverseen.io.files import replace_file, require_file
@@ -37,8 +38,8 @@ def export(
     """Write the published weights for use elsewhere, or the whole store.
 
     .safetensors: weights with their witness. .onnx: a graph from features to exact scores, for ONNX Runtime. .tar: the
-    store with the keys in its folder, for import on another machine; guard it as you would the store. --keys is needed
-    for a .tar of a store by version 0.1.0, if its keys are not in its folder.
+    store with the keys in its folder, for import on another machine; guard it as you would the store. If version 0.1.0
+    wrote the store and its keys are elsewhere, a .tar needs --keys.
 
     Example: `neverseen export shop shop.safetensors`
     """
@@ -50,6 +51,7 @@ def export(
     if file.exists():
         raise FileExistsError(f"{file} already exists: choose another name")
     require_outside(folder, file, "the file")
+    OUTCOME.note(f"if {file} is there, it is whole", done=False)
     ending = file.suffix.lower()
     if ending == ".tar":
         require_writable(folder)
@@ -78,12 +80,10 @@ def import_(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make a store from a .tar file that export wrote.
+    """Create a store from a .tar file that export wrote.
 
-    --keys is needed if version 0.1.0 wrote the store and its keys are not in the archive.
-
-    From then on use only one of the two stores: if both sign certificates of the same number, they cannot both be
-    right.
+    From then on, use only one of the two stores: two certificates with the same number cannot both be right. If version
+    0.1.0 wrote the store and its keys are not in the archive, give --keys.
 
     Example: `neverseen import shop-again shop.tar`
     """
@@ -94,9 +94,10 @@ def import_(
     require_place(folder)
     skipped: list[str] = []
     known = None if keys is None else keys_of(folder, keys)
+    OUTCOME.note(f"if {folder} is there, it is whole", done=False)
     with keys_asked_for():
         digest = store.read_archive(folder, file, known, skipped.append if skip_others else None)
     for name in skipped:
         typer.echo(f"skipped: {shown(name)}: not a file of a store", err=True)
     facts = {"folder": str(folder), "model": digest, "skipped": skipped}
-    tell(f"made {folder}, model {digest[:16]}", facts, as_json)
+    tell(f"created {folder}, model {digest[:16]}", facts, as_json)

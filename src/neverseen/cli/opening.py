@@ -36,14 +36,15 @@ def require_place(folder: Path) -> None:
         raise PermissionError(f"{folder} cannot be made: {folder.parent} is not writable. Choose another place")
 
 
-def require_outside(folder: Path, place: Path, option: str) -> None:
-    """Raise if a file that tells of samples would be in a store's folder: a seal would leave it there."""
+LEFT = "Files there stay when samples are forgotten"
+"""The reason to keep files about samples out of a store's folder: a seal would leave them there."""
+
+
+def require_outside(folder: Path, place: Path, option: str, why: str = LEFT) -> None:
+    """Raise if a file would be in a store's folder."""
     found = Path(os.path.realpath(place))
     if Path(os.path.realpath(folder)) in (found, *found.parents):
-        raise InputError(
-            f"{option} {place} is in the folder of the store. What is written there stays when samples are forgotten: "
-            "give another place"
-        )
+        raise InputError(f"{option} {place} is in the folder of the store. {why}: choose another place")
 
 
 def keys_of(folder: Path, given: Path | None) -> Keyring:
@@ -64,33 +65,45 @@ def described(folder: Path) -> Description:
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file, not a store: give the folder that neverseen init made")
     if not (folder / NAME).is_file():
-        raise FileNotFoundError(f"{folder} is not a store: there is no {NAME} in it. Make one: neverseen init {folder}")
+        raise FileNotFoundError(
+            f"{folder} is not a store: it has no {NAME}. To create one: neverseen init {folder} --backbone "
+            "features:8 (neverseen init --help lists other backbones)"
+        )
     return Description.read(folder)
 
 
-def backbone_for(folder: Path, words: str | None) -> Backbone:
-    """Return the backbone of a store, or say at once that it cannot be made; `words` are those of ``--backbone``."""
-    from neverseen.backbones.recipes import backbone_of, takes
+def operators_backbone(words: str) -> Backbone:
+    """Return the backbone that ``--backbone`` asks for."""
     from neverseen.backbones.words import backbone_from_words
+
+    try:
+        return backbone_from_words(words)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--backbone {words}: {error}") from error
+
+
+def backbone_for(folder: Path, words: str | None) -> Backbone:
+    """Return the backbone of a store, or raise at once; `words` are those of ``--backbone``."""
+    from neverseen.backbones.recipes import backbone_of, takes
     from neverseen.store.absent_backbone import AbsentBackbone, checked
 
     if words == FEATURES:
         return AbsentBackbone(described(folder), folder, features_only=True)
     if words is not None:
-        return checked(backbone_from_words(words), described(folder), folder)
+        return checked(operators_backbone(words), described(folder), folder)
     about = described(folder).backbone
     recipe = about.get("recipe")
     if takes(recipe) is None:
         raise ConfigurationError(
             f"{folder} was made with the backbone {about['name']}, and has no recipe for it. Give the backbone with "
-            "--backbone MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, "
-            "status and verify need no backbone"
+            "--backbone MODULE:FUNCTION, or give rows of its features with --backbone features. Receipts, status and "
+            "verify need no backbone"
         )
     return backbone_of(recipe, folder)
 
 
 def taken_by(folder: Path, words: str | None) -> tuple[Takes, Backbone | None]:
-    """Return what a store takes, and its backbone if that had to be made to find out. Call this before slow work."""
+    """Return the kind of samples of a store, and its backbone if only that could tell. Call this before slow work."""
     from neverseen.backbones.recipes import kind_of, takes
 
     description = described(folder)
@@ -144,8 +157,8 @@ def opened(
 ) -> Store:
     """Open a store.
 
-    If raw samples will be given, its backbone is made, by the `words` of ``--backbone``, unless it is `made` already.
-    If a certificate will be signed, its key must be there: nothing is changed first that cannot be published then.
+    `raw`: raw samples will follow, so make the backbone, from the `words` of ``--backbone``, unless it is `made`.
+    `signs`: a certificate will follow, so require its key now, before anything changes.
     """
     from neverseen import store
     from neverseen.store.parts import SIGNING_KEY

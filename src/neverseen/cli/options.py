@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -47,29 +48,56 @@ SkipBad = Annotated[
 Backbone = Annotated[
     str | None,
     typer.Option(
-        help="The store's backbone, as given to init, if the store has no recipe for it; or `features`, if samples are "
-        "rows of its features. To forget, give it if it keeps features in a cache.",
-        metavar="MODULE:FUNCTION",
+        help="The store's backbone, as given to init. Needed if the store has no recipe for it; also needed to forget, "
+        "if it keeps features in a cache. `features`: samples are rows of its features.",
+        metavar="BACKBONE",
         show_default="from the store's recipe",
     ),
 ]
-Publish = Annotated[bool, typer.Option("--publish/--no-publish", help="Make the change visible, with a certificate.")]
+Publish = Annotated[
+    bool, typer.Option("--publish/--no-publish", help="Make the change visible to readers, with a certificate.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def hex_digits(word: str | None) -> str | None:
+    """Return a digest or a key as it is compared; refuse any other word."""
+    if word is None:
+        return None
+    found = word.strip().lower()
+    if not re.fullmatch("[0-9a-f]{64}", found):
+        raise typer.BadParameter("64 hex digits are needed")
+    return found
+
+
 PublicKey = Annotated[
-    str | None, typer.Option(help="The publisher's key, 64 hex digits. Without it, any key is accepted.", metavar="HEX")
+    str | None,
+    typer.Option(
+        help="The publisher's public key, 64 hex digits. Without it, any key is accepted.",
+        metavar="HEX",
+        callback=hex_digits,
+    ),
 ]
 Receipts = Annotated[
     list[Path] | None,
     typer.Option(
         "--receipt",
         "--receipts",
-        help="A file of receipts that learn wrote, or a single receipt. Can be repeated.",
+        help="A file of receipts that learn wrote or the console copied, or of a single receipt. Can be repeated.",
         show_default=False,
     ),
 ]
 SourceOrReceipts = Annotated[
-    Path | None, typer.Argument(help="Samples, as for learn, instead of receipts.", show_default=False)
+    Path | None, typer.Argument(help="The samples themselves, as for learn, instead of receipts.", show_default=False)
 ]
-OnlyId = Annotated[list[str] | None, typer.Option("--id", help="Use only the receipts of this id.")]
-OnlyOwner = Annotated[list[str] | None, typer.Option("--owner", help="Use only the receipts of this owner.")]
-ByContent = Annotated[bool, typer.Option("--by-content", help="Ignore the source's ids. Its owners still count.")]
+OnlyId = Annotated[list[str] | None, typer.Option("--id", help="Use only receipts with this id. Can be repeated.")]
+OnlyOwner = Annotated[
+    list[str] | None, typer.Option("--owner", help="Use only receipts of this owner. Can be repeated.")
+]
+ByContent = Annotated[
+    bool,
+    typer.Option(
+        "--by-content", help="Find samples by their content and ignore the source's ids. Its owners still count."
+    ),
+]
+Kind = Annotated[str | None, typer.Option(help="text or number, if an --id or --owner could be either.")]

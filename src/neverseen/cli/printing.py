@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from neverseen.cli.output import OUTCOME
 from neverseen.io.files import leftovers_of
 from neverseen.labels import Label, from_text, in_class_order, normalise, plain, text
 from neverseen.proof.certificates import Certificate
@@ -24,6 +25,7 @@ def print_json(document: Any) -> None:
 
 def tell(words: str, facts: dict[str, Any], as_json: bool) -> None:
     """Print how a command ended: words for people, or facts for programs."""
+    OUTCOME.note(words)
     if as_json:
         print_json(facts)
     else:
@@ -114,10 +116,12 @@ def tell_leftovers(place: Path) -> None:
         )
 
 
-def tell_skipped(found: Samples) -> None:
-    """List on stderr the skipped samples of a source."""
-    for name, why in found.skipped:
+def usable(found: Samples) -> Samples:
+    """Return the samples of a source that have features, and list the skipped ones on stderr."""
+    kept = found.usable()
+    for name, why in kept.skipped:
         typer.echo(f"skipped: {shown(name)}: {shown(why)}", err=True)
+    return kept
 
 
 def skipped_view(found: Samples) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Commands that make changes visible, and last: publish, seal."""
+"""Commands that make changes visible and clear the disk: publish, seal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from neverseen.cli import options
 from neverseen.cli.opening import opened
+from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import about, published_words, tell
 
 if TYPE_CHECKING:
@@ -29,19 +30,25 @@ def publish(folder: options.Folder, keys: options.Keys = None, as_json: options.
     Example: `neverseen publish shop`
     """
     with opened(folder, write=True, keys=keys, signs=True) as model:
+        OUTCOME.note(_look(model), done=False)
         certificate = model.publish()
     tell(published_words(certificate), {"certificate": about(certificate)}, as_json)
 
 
 def seal(folder: options.Folder, keys: options.Keys = None, as_json: options.Json = False) -> None:
-    """Publish, and clear forgotten samples off the disk.
+    """Publish, then clear forgotten samples off the disk.
 
     Example: `neverseen seal shop`
     """
     with opened(folder, write=True, keys=keys, signs=True) as model:
+        OUTCOME.note(_look(model), done=False)
         certificate = model.publish()
         ended(model, published_words(certificate), False, seal=True)
     tell(f"sealed; {published_words(certificate)}", {"certificate": about(certificate), "sealed": True}, as_json)
+
+
+def _look(model: Store) -> str:
+    return f"neverseen status {model.folder} says what was done"
 
 
 @contextmanager
@@ -58,6 +65,7 @@ def _done_before(what: str) -> Iterator[None]:
 def ended(model: Store, done: str, publish: bool, *, seal: bool = False) -> Certificate | None:
     """Publish and seal, as wanted. If one fails, say what was `done` before it, and what to run later."""
     certificate = None
+    OUTCOME.note(done, done=False)
     if publish:
         command = f"neverseen {'seal' if seal else 'publish'} {model.folder}"
         with _done_before(done and f"{done}, but not published yet: run {command} later, and do not repeat this"):
@@ -67,4 +75,6 @@ def ended(model: Store, done: str, publish: bool, *, seal: bool = False) -> Cert
         command = f"neverseen seal {model.folder}"
         with _done_before(f"{done}; not sealed yet: run {command} later, and do not repeat the rest"):
             model.scrub()
+            done = f"{done}; sealed"
+    OUTCOME.note(done if publish or seal else f"{done}; {published_words(None)}")
     return certificate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,9 @@ import typer
 
 from neverseen.cli import options
 from neverseen.cli.opening import FEATURES, backbone_for, described, keys_of
+from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import print_json, print_table, tell
+from neverseen.errors import InputError, NeverseenError
 
 Name = Annotated[str, typer.Argument(help="The key's name.", show_default=False)]
 
@@ -29,9 +32,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8080,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate file for TLS, with its chain, in PEM.", show_default=False)
+        Path | None, typer.Option(help="Certificate file for TLS, with its chain, in PEM format.", show_default=False)
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Key file for TLS, in PEM.", show_default=False)] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key file for TLS, in PEM format.", show_default=False)] = None,
     min_batch: Annotated[
         int | None, typer.Option(help="Publish only when this many samples have changed.", show_default="1")
     ] = None,
@@ -54,6 +57,13 @@ def serve(
             show_default="3600",
         ),
     ] = None,
+    effect: Annotated[
+        str | None,
+        typer.Option(
+            help="When forgets take effect on predictions: published (with the next version) or immediate.",
+            show_default="published",
+        ),
+    ] = None,
     output: Annotated[
         str | None, typer.Option(help="Content of predictions: labels, top-k or scores.", show_default="labels")
     ] = None,
@@ -66,9 +76,9 @@ def serve(
 ) -> None:
     """Serve a store over HTTP, with a console for browsers.
 
-    Other settings come from the environment (`NEVERSEEN_SERVE_MIN_BATCH=10`), then from `service/service.toml` in the
-    store's folder, if that file exists. If the store has no recipe for its backbone, give the backbone with --backbone,
-    or serve only features and receipts with --backbone features.
+    Settings that are not given as options come from the environment (`NEVERSEEN_SERVE_MIN_BATCH=10`), then from
+    `service/service.toml` in the store's folder. If the store has no recipe for its backbone, give the backbone with
+    --backbone, or serve only features and receipts with --backbone features.
 
     Example: `neverseen serve shop --port 8080`
     """
@@ -83,6 +93,7 @@ def serve(
         max_delay=max_delay,
         publish_below_min_batch=publish_below_min_batch,
         seal_after=seal_after,
+        effect=effect,
         output=output,
         top_k=top_k,
         log_level=log_level,
@@ -91,7 +102,7 @@ def serve(
     known = None if keys is None else keys_of(folder, keys)
     network = backbone_for(folder, backbone)
     if not any(key.revoked is None for key in KeyFile(service_folder(folder)).all()):
-        typer.echo("warning: there are no API keys yet: neverseen keys add makes one", err=True)
+        typer.echo("warning: there are no API keys yet: make one with neverseen keys add", err=True)
     if backbone == FEATURES:
         words = f"samples are rows of {network.n_features} features of {network.name}: images and texts are refused"
         typer.echo(words, err=True)
@@ -117,12 +128,25 @@ def add(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make an API key and print its token. The token is stored nowhere and cannot be shown again.
+    """Make an API key and print its token. The token is not stored, and cannot be shown again.
 
     Example: `neverseen keys add shop ada-phone --scope learn --scope forget --owner ada`
     """
-    token = _file(folder).add(name, scope, owner)
-    tell(token, {"name": name, "owner": owner, "scopes": sorted(set(scope)), "token": token}, as_json)
+    keys = _file(folder)
+    OUTCOME.note(f"neverseen keys list {folder} says what was done", done=False)
+    token = keys.add(name, scope, owner)
+    try:
+        if as_json:
+            print_json({"name": name, "owner": owner, "scopes": sorted(set(scope)), "token": token})
+        else:
+            typer.echo(token)
+    except BaseException:  # nobody has the token
+        OUTCOME.note(f"nobody has the token of the key {name}: run neverseen keys revoke {folder} {name}", done=False)
+        with suppress(OSError, NeverseenError):
+            keys.revoke(name)
+            words = f"the key {name} was revoked, since nobody has its token. Add one under another name"
+            OUTCOME.note(words, done=False)
+        raise
 
 
 def list_keys(folder: options.Folder, as_json: options.Json = False) -> None:
@@ -138,7 +162,7 @@ def list_keys(folder: options.Folder, as_json: options.Json = False) -> None:
             "revoked": key.revoked,
             "scopes": list(key.scopes),
         }
-        for key in _file(folder).all()
+        for key in _file(folder, make=False).all()
     ]
     if as_json:
         print_json(found)
@@ -156,14 +180,18 @@ def revoke(folder: options.Folder, name: Name, as_json: options.Json = False) ->
 
     Example: `neverseen keys revoke shop ada-phone`
     """
-    revoked = _file(folder).revoke(name)
+    keys = _file(folder, make=False)
+    if not keys.path.exists():
+        raise InputError(f"there is no key {name!r}")
+    OUTCOME.note(f"neverseen keys list {folder} says what was done", done=False)
+    revoked = keys.revoke(name)
     tell(f"revoked {revoked.name}", {"name": revoked.name, "revoked": revoked.revoked}, as_json)
 
 
-def _file(folder: Path) -> Any:
-    """Return the file of keys of a store."""
+def _file(folder: Path, *, make: bool = True) -> Any:
+    """Return the file of keys of a store; `make` its folder, if it is not there."""
     from neverseen.service import KeyFile
-    from neverseen.service.operations.settings import service_folder
+    from neverseen.service.operations.settings import FOLDER, service_folder
 
     described(folder)
-    return KeyFile(service_folder(folder))
+    return KeyFile(service_folder(folder) if make else folder / FOLDER)

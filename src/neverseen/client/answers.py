@@ -17,7 +17,6 @@ class Request:
 
     Attributes
     ----------
-    id : str
     kind : str
         ``"learn"``, ``"forget"`` or ``"forget_class"``.
     state : str
@@ -56,12 +55,12 @@ class LearnResult:
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect that a forget would have; nothing was changed.
+    """The effect of a rehearsed forget. Nothing was changed.
 
     Attributes
     ----------
     samples : int or None
-        How many would be forgotten; None for a class, if the key lacks the scope ``audit``.
+        Number of samples that would be forgotten; None for a class, if the key lacks the scope ``audit``.
     raw : dict
         The whole answer of the service.
     """
@@ -72,14 +71,12 @@ class Effect:
 
 @dataclass(frozen=True)
 class ModelState:
-    """What the model is, or would be.
+    """The model, now or without some samples.
 
     Attributes
     ----------
-    samples : int
-    digest : str
     accuracy : float or None
-        Of the samples to predict; None if none were given.
+        Share of correct predictions for the test samples; None if there are none.
     """
 
     samples: int
@@ -89,13 +86,12 @@ class ModelState:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What the model is now, and what it would be without some samples.
+    """The model now, and the model without some samples.
 
     Attributes
     ----------
-    now, without : ModelState
     changed : int or None
-        How many predictions would be others; None if there were no samples to predict.
+        Number of test samples whose prediction differs; None if there are none.
     raw : dict
         The whole answer of the service.
     """
@@ -112,7 +108,6 @@ class Prediction:
 
     Attributes
     ----------
-    label : str or int
     scores : dict, or None
         By label, best first, if the service's output mode gives scores. In the mode ``"scores"`` all labels are texts,
         even numbers.
@@ -141,10 +136,8 @@ class Model:
 
     Attributes
     ----------
-    samples, classes : int
     version : int
         Number of the published version and of its certificate; 0 if nothing is published.
-    digest : str or None
     raw : dict
         The whole answer of the service: backbone, policy, queue...
     """
@@ -199,7 +192,7 @@ def read_request(said: dict[str, Any]) -> Request:
 
 def read_learned(said: dict[str, Any]) -> LearnResult:
     """Return the receipts and the request of a learn."""
-    return LearnResult([receipt_bytes(token) for token in said["receipts"]], read_request(said["request"]))
+    return LearnResult([receipt_bytes(word) for word in said["receipts"]], read_request(said["request"]))
 
 
 def read_effect(said: dict[str, Any]) -> Effect:
@@ -209,7 +202,7 @@ def read_effect(said: dict[str, Any]) -> Effect:
 
 
 def read_what_if(said: dict[str, Any]) -> WhatIf:
-    """Return what would be without some samples."""
+    """Return the two models that an answer compares."""
     return WhatIf(_state(said["now"]), _state(said["without"]), _count(said["changed"]), said)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import httpx
@@ -20,11 +19,13 @@ if TYPE_CHECKING:
     from neverseen.proof.certificates import Certificate
 
 T = TypeVar("T")
+Receipts = bytes | str | Iterable[bytes | str]
+Which = str | Request | LearnResult
 _CHECKS = ("signature", "chain")
 
 
 class Client(Connected):
-    """A forgetting service, over HTTP. Safe to share between threads; a context manager.
+    """A client of the service. Threads can share it, and it is a context manager.
 
     Every call has a timeout. If no answer comes, or the service says to try later, the client retries, and doubles the
     wait each time. A change is sent under one idempotency key, so it happens once however often it is sent. A refusal
@@ -72,9 +73,7 @@ class Client(Connected):
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -111,35 +110,38 @@ class Client(Connected):
     @overload
     def forget(
         self,
-        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        receipts: Receipts | None = None,
         samples: Any = None,
         labels: Any = None,
         ids: Iterable[str] | None = None,
         dry_run: Literal[False] = False,
         *,
+        owner: str | None = None,
         idempotency_key: str | None = None,
     ) -> Request: ...
 
     @overload
     def forget(
         self,
-        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        receipts: Receipts | None = None,
         samples: Any = None,
         labels: Any = None,
         ids: Iterable[str] | None = None,
         *,
         dry_run: Literal[True],
+        owner: str | None = None,
         idempotency_key: str | None = None,
     ) -> Effect: ...
 
     def forget(
         self,
-        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        receipts: Receipts | None = None,
         samples: Any = None,
         labels: Any = None,
         ids: Iterable[str] | None = None,
         dry_run: bool = False,
         *,
+        owner: str | None = None,
         idempotency_key: str | None = None,
     ) -> Request | Effect:
         """Forget samples, by receipts or by the samples themselves; return once that is on the service's disk.
@@ -156,10 +158,13 @@ class Client(Connected):
             Ids of the samples. Without ids, samples are found by their content.
         dry_run : bool
             Make all checks, change nothing, and return the effect.
+        owner : str, optional
+            The owner of the samples, if they were learned for one. Not needed if the API key has an owner.
         idempotency_key : str, optional
             See `learn`.
         """
-        return self._run(conversations.forget(self._retries, receipts, samples, labels, ids, idempotency_key, dry_run))
+        held = conversations.Held(receipts, samples, labels, ids, owner)
+        return self._run(conversations.forget(self._retries, held, idempotency_key, dry_run))
 
     @overload
     def forget_class(
@@ -183,24 +188,26 @@ class Client(Connected):
 
     def what_if(
         self,
-        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        receipts: Receipts | None = None,
         samples: Any = None,
         labels: Any = None,
         ids: Iterable[str] | None = None,
         test: Any = None,
         test_labels: Any = None,
+        owner: str | None = None,
     ) -> WhatIf:
-        """Return what the model would be without some samples, given as to `forget`; needs the scope audit.
+        """Preview a forget: return the model now and without some samples. Needs the scope audit; changes nothing.
 
-        Nothing is changed. `test` are samples to predict with and without these, and `test_labels` their labels.
+        Give receipts or samples as for `forget`. Both models also predict the samples in `test`, with `test_labels`.
         """
-        return self._run(conversations.what_if(self._retries, receipts, samples, labels, ids, test, test_labels))
+        held = conversations.Held(receipts, samples, labels, ids, owner)
+        return self._run(conversations.what_if(self._retries, held, test, test_labels))
 
     def model(self) -> Model:
         """Return a summary of the published model."""
         return self._run(conversations.model(self._retries))
 
-    def request(self, request: str | Request | LearnResult) -> Request:
+    def request(self, request: Which) -> Request:
         """Return a request with its present state."""
         return self._run(conversations.request(self._retries, request))
 
@@ -217,10 +224,7 @@ class Client(Connected):
         return self._run(conversations.certificates(self._retries, limit, before))
 
     def verify(
-        self,
-        certificate: int | Certificate,
-        receipt: bytes | str | None = None,
-        checks: Iterable[str] = _CHECKS,
+        self, certificate: int | Certificate, receipt: bytes | str | None = None, checks: Iterable[str] = _CHECKS
     ) -> list[Check]:
         """Have the service check a certificate. `check` does it locally, without sending the receipt.
 
@@ -246,7 +250,7 @@ class Client(Connected):
         """
         return self._run(conversations.administer(self._retries, "seal", below_min_batch))
 
-    def wait(self, request: str | Request | LearnResult, state: str = "published", timeout: float = 60.0) -> Request:
+    def wait(self, request: Which, state: str = "published", timeout: float = 60.0) -> Request:
         """Return a request once it has reached a state; raise `WaitedTooLongError` after `timeout` seconds."""
         return self._run(conversations.wait(self._retries, request, state, timeout))
 
@@ -269,13 +273,12 @@ class Client(Connected):
 
 
 class AsyncClient(Connected):
-    """`Client` for asyncio: the same verbs, to be awaited; an asynchronous context manager.
+    """`Client` for asyncio: the same methods, to be awaited. It is an asynchronous context manager.
 
     Parameters
     ----------
     url, token, timeout, retries, insecure, ca_file
         See `Client`.
-    transport : httpx.AsyncBaseTransport, optional
     """
 
     def __init__(
@@ -295,9 +298,7 @@ class AsyncClient(Connected):
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -319,41 +320,43 @@ class AsyncClient(Connected):
     @overload
     async def forget(
         self,
-        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        receipts: Receipts | None = None,
         samples: Any = None,
         labels: Any = None,
         ids: Iterable[str] | None = None,
         dry_run: Literal[False] = False,
         *,
+        owner: str | None = None,
         idempotency_key: str | None = None,
     ) -> Request: ...
 
     @overload
     async def forget(
         self,
-        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        receipts: Receipts | None = None,
         samples: Any = None,
         labels: Any = None,
         ids: Iterable[str] | None = None,
         *,
         dry_run: Literal[True],
+        owner: str | None = None,
         idempotency_key: str | None = None,
     ) -> Effect: ...
 
     async def forget(
         self,
-        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        receipts: Receipts | None = None,
         samples: Any = None,
         labels: Any = None,
         ids: Iterable[str] | None = None,
         dry_run: bool = False,
         *,
+        owner: str | None = None,
         idempotency_key: str | None = None,
     ) -> Request | Effect:
         """See `Client.forget`."""
-        return await self._run(
-            conversations.forget(self._retries, receipts, samples, labels, ids, idempotency_key, dry_run)
-        )
+        held = conversations.Held(receipts, samples, labels, ids, owner)
+        return await self._run(conversations.forget(self._retries, held, idempotency_key, dry_run))
 
     @overload
     async def forget_class(
@@ -377,21 +380,23 @@ class AsyncClient(Connected):
 
     async def what_if(
         self,
-        receipts: bytes | str | Iterable[bytes | str] | None = None,
+        receipts: Receipts | None = None,
         samples: Any = None,
         labels: Any = None,
         ids: Iterable[str] | None = None,
         test: Any = None,
         test_labels: Any = None,
+        owner: str | None = None,
     ) -> WhatIf:
         """See `Client.what_if`."""
-        return await self._run(conversations.what_if(self._retries, receipts, samples, labels, ids, test, test_labels))
+        held = conversations.Held(receipts, samples, labels, ids, owner)
+        return await self._run(conversations.what_if(self._retries, held, test, test_labels))
 
     async def model(self) -> Model:
         """See `Client.model`."""
         return await self._run(conversations.model(self._retries))
 
-    async def request(self, request: str | Request | LearnResult) -> Request:
+    async def request(self, request: Which) -> Request:
         """See `Client.request`."""
         return await self._run(conversations.request(self._retries, request))
 
@@ -408,10 +413,7 @@ class AsyncClient(Connected):
         return await self._run(conversations.certificates(self._retries, limit, before))
 
     async def verify(
-        self,
-        certificate: int | Certificate,
-        receipt: bytes | str | None = None,
-        checks: Iterable[str] = _CHECKS,
+        self, certificate: int | Certificate, receipt: bytes | str | None = None, checks: Iterable[str] = _CHECKS
     ) -> list[Check]:
         """See `Client.verify`."""
         return await self._run(conversations.verify(self._retries, certificate, receipt, checks))
@@ -424,9 +426,7 @@ class AsyncClient(Connected):
         """See `Client.seal`."""
         return await self._run(conversations.administer(self._retries, "seal", below_min_batch))
 
-    async def wait(
-        self, request: str | Request | LearnResult, state: str = "published", timeout: float = 60.0
-    ) -> Request:
+    async def wait(self, request: Which, state: str = "published", timeout: float = 60.0) -> Request:
         """See `Client.wait`."""
         return await self._run(conversations.wait(self._retries, request, state, timeout))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import ssl
 from collections.abc import Generator
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Bearer(httpx.Auth):
-    """Puts the token on each request, and nowhere else."""
+    """Adds the token to each request, and shows it nowhere else."""
 
     def __init__(self, token: str) -> None:
         self.__token = token
@@ -81,7 +82,12 @@ def request_of(http: httpx.Client | httpx.AsyncClient, step: Send) -> httpx.Requ
     """Return the HTTP request for a step."""
     content = step.content()
     headers = step.headers | ({} if content is None else {"Content-Type": "application/json"})
-    return http.build_request(step.method, step.path, params=step.query, content=content, headers=headers)
+    timeout = http.timeout
+    if step.timeout is not None:
+        timeout = httpx.Timeout(min(step.timeout, timeout.read or math.inf))
+    return http.build_request(
+        step.method, step.path, params=step.query, content=content, headers=headers, timeout=timeout
+    )
 
 
 def _address(url: str, with_token: bool, insecure: bool) -> httpx.URL:

@@ -1,21 +1,22 @@
 """Requests to the service and the reading of its answers, without any I/O.
 
-Each verb is a generator. It yields its next step, `Send` or `Pause`, receives the outcome, and returns the verb's
-result. `neverseen.client.clients` carries out the steps, once with threads and once with asyncio. So there is one logic
-of retries, errors and polling, and two short loops.
+Each method of a client is a generator. It yields its next step, `Send` or `Pause`, receives the outcome, and returns
+the result. `neverseen.client.clients` carries out the steps, once with threads and once with asyncio. So there is one
+logic of retries, errors and polling, and two short loops.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import httpx
 
@@ -46,7 +47,8 @@ class Send:
     body: dict[str, Any] | None = None  # to be sent as JSON
     query: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
-    repeatable: bool = True  # whether sending it twice does what sending it once does
+    repeatable: bool = True  # whether sending it twice has the same effect as sending it once
+    timeout: float | None = None  # seconds without any data, if fewer than the client's
 
     @property
     def about(self) -> str:
@@ -73,7 +75,7 @@ Conversation = Generator[Send | Pause, Outcome, T]
 
 @dataclass(frozen=True)
 class Retries:
-    """How often to try again, and when.
+    """The number of retries, and the waits between them.
 
     The wait doubles each time. Each wait is shortened at random, so that many clients do not return at the same time.
     """
@@ -82,11 +84,22 @@ class Retries:
     # seconds: the first wait, and the longest, whatever the service asks for
     first: float = 0.2
     longest: float = 20.0
+    # when there is no time left, by this clock
+    until: float = math.inf
+    clock: Callable[[], float] = time.monotonic
 
     def wait(self, tries: int, asked: float | None) -> float:
-        """Return the seconds to wait after so many tries; `asked` is the service's Retry-After."""
+        """Return the seconds to wait before the next try; `asked` is the service's Retry-After."""
         drawn = min(self.longest, self.first * 2.0 ** (tries - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
         return drawn if asked is None else asked + drawn / 4
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return max(0.0, self.until - self.clock())
+
+
+class _NoTimeLeft(Exception):  # noqa: N818
+    """Another try would come too late; caused by the error of the last."""
 
 
 def learn(
@@ -99,33 +112,39 @@ def learn(
     return (yield from _change("/v1/samples", body, key, retries, answers.read_learned))
 
 
-def forget(
-    retries: Retries, receipts: Any, samples: Any, labels: Any, ids: Iterable[str] | None, key: str | None, dry: bool
-) -> Conversation[answers.Request | answers.Effect]:
+class Held(NamedTuple):
+    """Samples that the service holds, as they are given to `forget` and `what_if`."""
+
+    receipts: Any
+    samples: Any
+    labels: Any
+    ids: Iterable[str] | None
+    owner: str | None
+
+    def body(self, verb: str) -> dict[str, Any]:
+        """Return the body of a request about them."""
+        if (self.receipts is None) == (self.samples is None):
+            raise InputError(f"give either receipts or samples: {verb} takes one of the two")
+        owner = {} if self.owner is None else {"owner": self.owner}
+        if self.receipts is not None:
+            if self.labels is not None or self.ids is not None:
+                raise InputError("receipts hold their labels and ids: leave labels and ids out")
+            return {"receipts": receipt_list(self.receipts)} | owner
+        if self.labels is None:
+            raise InputError("give the labels of the samples too: a sample was learned with its label")
+        return {"samples": sample_list(self.samples, self.labels, self.ids)} | owner
+
+
+def forget(retries: Retries, held: Held, key: str | None, dry: bool) -> Conversation[answers.Request | answers.Effect]:
     """Forget by receipts or by samples."""
-    return (yield from _forget("/v1/forget", _held("forget", receipts, samples, labels, ids), key, dry, retries))
+    return (yield from _forget("/v1/forget", held.body("forget"), key, dry, retries))
 
 
-def _held(verb: str, receipts: Any, samples: Any, labels: Any, ids: Iterable[str] | None) -> dict[str, Any]:
-    """Return the body of a request about samples that the service holds."""
-    if (receipts is None) == (samples is None):
-        raise InputError(f"give either receipts or samples: {verb} takes one of the two")
-    if receipts is not None:
-        if labels is not None or ids is not None:
-            raise InputError("receipts hold their labels and ids: leave labels and ids out")
-        return {"receipts": receipt_list(receipts)}
-    if labels is None:
-        raise InputError("give the labels of the samples too: a sample was learned with its label")
-    return {"samples": sample_list(samples, labels, ids)}
-
-
-def what_if(
-    retries: Retries, receipts: Any, samples: Any, labels: Any, ids: Iterable[str] | None, test: Any, test_labels: Any
-) -> Conversation[answers.WhatIf]:
-    """Ask what the model would be without some samples."""
+def what_if(retries: Retries, held: Held, test: Any, test_labels: Any) -> Conversation[answers.WhatIf]:
+    """Preview a forget."""
     if (test is None) != (test_labels is None):
         raise InputError("give test and test_labels together: the samples to predict, and their labels")
-    body = _held("what_if", receipts, samples, labels, ids)
+    body = held.body("what_if")
     if test is not None:
         body["test"] = sample_list(test, test_labels)
     return _read(answers.read_what_if, (yield from _exchange(Send("POST", "/v1/what-if", body), retries)))
@@ -204,16 +223,19 @@ def wait(
     """Poll, less and less often, until a request has reached a state."""
     if state not in answers.STATES:
         raise InputError(f"there is no state {state!r}: the states are {', '.join(answers.STATES)}")
-    until, interval = clock() + timeout, 0.05
+    retries, interval = replace(retries, until=clock() + timeout, clock=clock), 0.05
+    told = f"after {timeout:g} seconds: it goes on, wait again"
     while True:
-        found = yield from request(retries, which)
+        try:
+            found = yield from request(retries, which)
+        except _NoTimeLeft as late:
+            words = f"the state of request {_request_id(which)} is not known {told} ({late.__cause__})"
+            raise WaitedTooLongError(words) from late.__cause__
         if found.reached(state):
             return found
-        left = until - clock()
-        if left <= 0:
-            raise WaitedTooLongError(
-                f"request {found.id} is {found.state} and not {state} after {timeout:g} seconds: it goes on, wait again"
-            )
+        left = retries.left()
+        if not left:
+            raise WaitedTooLongError(f"request {found.id} is {found.state} and not {state} {told}")
         yield Pause(min(interval, left))
         interval = min(1.0, 1.5 * interval)
 
@@ -240,32 +262,35 @@ def _forget(
     path: str, body: dict[str, Any], key: str | None, dry: bool, retries: Retries
 ) -> Conversation[answers.Request | answers.Effect]:
     if dry:
-        said = yield from _exchange(Send("POST", path, body, {"dry_run": "true"}), retries)
+        headers = {} if key is None else {_KEY: key}
+        said = yield from _exchange(Send("POST", path, body, {"dry_run": "true"}, headers), retries)
         return _read(answers.read_effect, said)
     return (yield from _change(path, body, key, retries, lambda found: answers.read_request(found["request"])))
 
 
 _AGAIN = frozenset({408, 429, 502, 503, 504})
 _KEY = "Idempotency-Key"
+_LEAST = 1.0  # seconds that an exchange may take, however little time is left
 
 
 def _exchange(what: Send, retries: Retries) -> Conversation[httpx.Response]:
     """Return the answer to one exchange, or raise its error; retry where that helps and is safe."""
-    key = what.headers.get(_KEY)
+    key = None if "dry_run" in what.query else what.headers.get(_KEY)
     tries, doubt = 0, False  # doubt: an earlier attempt may have been carried out
     while True:
-        outcome = yield what
+        left = retries.left()
+        outcome = yield what if left == math.inf else replace(what, timeout=max(_LEAST, left))
         tries += 1
         if isinstance(outcome, httpx.RequestError):
             # An unsent request can always be sent again.
             unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
             safe, doubt = what.repeatable or unsent, doubt or not unsent
+            why = str(outcome) or type(outcome).__name__
+            times = f"{tries} tries" if tries > 1 else "one try"
+            failure: ServiceError = UnreachableError(f"{what.about} got no answer in {times}: {why}")
             if not safe or tries > retries.count or isinstance(outcome, httpx.UnsupportedProtocol):
-                why = str(outcome) or type(outcome).__name__
-                times = f"{tries} tries" if tries > 1 else "one try"
-                error = UnreachableError(f"{what.about} got no answer in {times}: {why}")
-                raise in_doubt(error, key if doubt else None) from outcome
-            yield Pause(retries.wait(tries, None))
+                raise in_doubt(failure, key if doubt else None) from outcome
+            yield from _pause(retries, retries.wait(tries, None), failure)
             continue
         response = _answered(outcome)
         if response.is_success:
@@ -274,18 +299,25 @@ def _exchange(what: Send, retries: Retries) -> Conversation[httpx.Response]:
         asked = _retry_after(response)
         safe = what.repeatable or response.status_code in (408, 429)  # refused on arrival: nothing was started
         patient = asked is None or asked <= retries.longest
-        if response.status_code in _AGAIN and safe and patient and tries <= retries.count:
-            yield Pause(retries.wait(tries, asked))
-            continue
-        refusal = from_answer(
+        failure = from_answer(
             response.status_code, _json_or_none(response), asked, response.headers.get("x-request-id"), what.about
         )
-        raise in_doubt(refusal, key if doubt else None)
+        if response.status_code not in _AGAIN or not safe or not patient or tries > retries.count:
+            raise in_doubt(failure, key if doubt else None)
+        yield from _pause(retries, retries.wait(tries, asked), failure)
+
+
+def _pause(retries: Retries, seconds: float, failure: ServiceError) -> Conversation[None]:
+    """Wait before the next try; if that comes too late, use up the time that is left and say so."""
+    left = retries.left()
+    yield Pause(min(seconds, left))
+    if seconds >= left:
+        raise _NoTimeLeft from failure
 
 
 def _answered(outcome: Outcome) -> httpx.Response:
     if not isinstance(outcome, httpx.Response):
-        raise TypeError("a conversation was not sent the outcome of what it asked for")
+        raise TypeError("a conversation did not receive the outcome of its step")
     return outcome
 
 

@@ -27,7 +27,6 @@ def sample_list(samples: Any, labels: Any = None, ids: Iterable[str] | None = No
         of texts (`str`), images (`bytes` of a file, its `Path`, a Pillow image), or rows of features. A single
         text or image is a batch of one.
     labels : sequence of str or int
-    ids : sequence of str
     """
     found = [_sample(sample, row) for row, sample in enumerate(_each(samples))]
     if not found:
@@ -61,10 +60,10 @@ def receipt_list(receipts: bytes | str | Iterable[bytes | str]) -> list[str]:
     return [entry if isinstance(entry, str) else base64.urlsafe_b64encode(entry).decode() for entry in given]
 
 
-def receipt_bytes(token: str) -> bytes:
+def receipt_bytes(word: str) -> bytes:
     """Return the bytes of a receipt in base64url."""
     try:
-        raw = token.encode("ascii").rstrip(b"=")
+        raw = word.encode("ascii").rstrip(b"=")
         return base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
         raise InputError("a receipt is not base64url: give it as the service gave it") from None

@@ -1,10 +1,9 @@
 """Encoders: float features in, small integers out, the same on every machine.
 
-An encoder works in two stages. `quantise` divides a row by its own root mean square and rounds it to int8; this
-is the one place where floats are rounded, by single IEEE operations in a fixed order. `Encoder.expand` turns those
-integers into the *code*, by integer arithmetic alone. Nothing is fitted: an encoder's settings are chosen
-before the first sample and never depend on data. Sections 1 and 2 of ``docs/specification.md`` define every
-bit.
+An encoder works in two stages. `quantise` divides a row by its own root mean square and rounds it to int8. It is the
+only place where floats are rounded, by single IEEE operations in a fixed order. `Encoder.expand` turns these integers
+into the *code*, by integer arithmetic alone. Nothing is fitted: the settings of an encoder are chosen before the first
+sample and never depend on data. Sections 1 and 2 of ``docs/specification.md`` define every bit.
 
 `register` adds an encoder: models with it can then be saved, stored and loaded by its `Encoder.kind`.
 """

@@ -1,4 +1,4 @@
-"""What an encoder is, and the registry of encoders."""
+"""The base class of encoders, and their registry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neverseen.registry import Registry
 
 
 class Graph(Protocol):
-    """An ONNX graph that is being built: values have names."""
+    """An ONNX graph under construction. Values have names."""
 
     def constant(self, values: Any, dtype: type = np.float64) -> str:
         """Add a constant, and return its name."""
@@ -72,7 +72,7 @@ class Encoder:
         raise NotImplementedError
 
     def array(self) -> np.ndarray | None:
-        """Return an integer array that is a setting too large for the configuration, or None.
+        """Return a setting that is too large for the configuration, as an integer array; or None.
 
         The configuration must contain its digest. In files, its name is ``centres``.
         """
@@ -83,7 +83,7 @@ class Encoder:
         return hashlib.sha256(canonical_json(self.configuration()).encode()).hexdigest()
 
     def code_size(self, n_features: int) -> int:
-        """Return the size of the code of a sample with that many features."""
+        """Return the size of a code, given the number of features."""
         raise NotImplementedError
 
     def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
@@ -118,7 +118,7 @@ def register(encoder: type[E]) -> type[E]:
 
 
 def require_storable(encoder: Encoder) -> None:
-    """Raise `ConfigurationError` for an encoder that `encoder_of` could not make again."""
+    """Raise `ConfigurationError` unless `encoder_of` can make this encoder again."""
     if encoder.kind not in kinds or kinds[encoder.kind] is not type(encoder):
         raise ConfigurationError(
             f"models with the encoder {type(encoder).__name__} cannot be saved: it is not registered. Give it a kind "
@@ -132,7 +132,7 @@ def encoder_of(settings: dict[str, Any], array: np.ndarray | None) -> Encoder:
 
 
 def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """Return a setting as an int, or say why it cannot be one."""
+    """Return a setting as an int; raise `ConfigurationError` if it is not a whole number in this range."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or not least <= value <= most:
         raise ConfigurationError(f"{name} must be a whole number between {least} and {most}; got {value!r}")
     return int(value)

@@ -1,4 +1,4 @@
-"""The encoders that come with the package. A new one is a class here, its section in the specification, and tests."""
+"""The encoders of this package. A new one needs a class here, a section in the specification, and tests."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def projection_shift(n_features: int) -> int:
 def projection_signs(seed: int, n_features: int, n_codes: int) -> np.ndarray:
     """Return the sign matrix, int8 of shape (n_features, n_codes).
 
-    Row i holds the first bits of ``SHAKE-256("neverseen:projection:1" || seed || i)``: a counter-based generator
-    that is a published standard (FIPS 202), so no library can change it under us.
+    Row i holds the first bits of ``SHAKE-256("neverseen:projection:1" || seed || i)``. This generator is a published
+    standard (FIPS 202), so no library can change it.
     """
     size = -(-n_codes // 8)
     stream = b"".join(
@@ -140,7 +140,7 @@ class GaussianKernel(Encoder):
     ----------
     centres : array-like of shape (n_codes, n_features)
         Public points, such as a named base set. They are quantised like samples; an int8 array counts as already
-        quantised. Do not take them from data that may have to be forgotten: a centre is never forgotten.
+        quantised. Do not take them from data that may be forgotten: a centre is never forgotten.
     bandwidth : float
         In units of the features' root mean square: with rows u, v of root mean square 1 and d0 features, the kernel
         is ``exp(-||u - v||**2 / (2 * bandwidth**2 * d0))``.
@@ -199,7 +199,7 @@ class GaussianKernel(Encoder):
     def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
         centres = self.array()
         if centres.shape[1] != quantised.shape[1]:
-            raise InputError(f"samples have {quantised.shape[1]} features and the centres {centres.shape[1]}")
+            raise InputError(f"samples have {quantised.shape[1]} features, but the centres have {centres.shape[1]}")
         matrix = CodeMatrix(np.ascontiguousarray(centres.T), hardware)
         offsets = (centres.astype(np.int64) ** 2).sum(axis=1)  # (d,)
         thresholds = kernel_thresholds(float(self.bandwidth), quantised.shape[1])  # t_1 >= t_2 >= ... >= t_127
@@ -232,7 +232,7 @@ def kernel_thresholds(bandwidth: float, n_features: int) -> np.ndarray:
     """Return ``t_v = floor(512 h**2 d0 ln(254 / (2v - 1)))`` for v = 1..127: the code is at least v up to distance t_v.
 
     `decimal` rounds its logarithm correctly at any precision, so the table is the same everywhere. The value is
-    transcendental; precision is raised until its floor is beyond doubt.
+    transcendental, so a high enough precision always decides its floor.
     """
     thresholds = np.empty(127, np.int64)
     for v in range(1, 128):

@@ -1,4 +1,4 @@
-"""Quantisation: the one place where floats are rounded, by single IEEE operations in a fixed order."""
+"""Quantisation: the only place where floats are rounded, by single IEEE operations in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CACHED = 2**15  # numbers quantised at a time: temporaries stay in a processor'
 
 
 def as_features(samples: Any) -> np.ndarray:
-    """Return samples as a float64 matrix, or say what is wrong with them.
+    """Return samples as a float64 matrix, or raise `InputError`.
 
     Accepts bool, integer and floating-point arrays of shape (n, d0) with n >= 0 and d0 >= 1.
     """
@@ -51,9 +51,9 @@ def quantise(samples: Any) -> np.ndarray:
 
     Notes
     -----
-    The same bits on every machine: scaling by a power of two, products, sums in a fixed tree,
+    The bits are the same on every machine: scaling by a power of two, products, sums in a fixed tree,
     division and square root are each one correctly rounded IEEE operation. Scaling to a largest magnitude in
-    [1/2, 1) rules out overflow, and what underflows is too small to move a sum that is at least 1/4.
+    [1/2, 1) rules out overflow. Numbers that underflow are too small to affect a sum of at least 1/4.
 
     Examples
     --------

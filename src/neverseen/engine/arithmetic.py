@@ -1,4 +1,4 @@
-"""Exact integer products on hardware that was built for floats.
+"""Exact integer products on hardware built for floats.
 
 Floating-point sums of integers are exact while every partial sum stays within the significand: 2**24 for
 float32, 2**53 for float64, in any order, fused or not. So a product is exact *by construction* once its
@@ -33,9 +33,9 @@ assert MAX_SAMPLES * INT8_PRODUCT < 2**62
 
 
 def random_vector(size: int, hardware: Hardware) -> Array:
-    """Return `size` int64 values, uniform modulo 2**64, that no input could have been built against.
+    """Return `size` int64 values, uniform modulo 2**64, that no input can have been built against.
 
-    They are drawn from a generator with a new seed of 256 bits each time, and never leave the check that they are for.
+    They come from a generator with a new seed of 256 bits each time, and never leave their check.
     """
     generator = np.random.default_rng(int.from_bytes(os.urandom(32)))
     return hardware.array(generator.integers(-(2**63), 2**63 - 1, size, endpoint=True))
@@ -95,7 +95,7 @@ def class_sums(codes: Array, positions: np.ndarray, classes: int, hardware: Hard
 def exact_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
     """Return the product of two int64 arrays, exact because the caller has bounded its partial sums by 2**53.
 
-    One or two rows are multiplied in integers: that takes less than a check, and leaves nothing to check.
+    One or two rows are multiplied in integers: this is cheaper than a check, and needs none.
     """
     if 0 < len(left) <= 2:
         rows = [hardware.wrapping_matvec(right.T, row) for row in left]
@@ -121,7 +121,7 @@ def wide_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
 
 
 class ExactOperand:
-    """An int64 matrix that others are multiplied by in float64, exactly, with its check vector worked out once.
+    """An int64 matrix for many exact products in float64, with its check vector computed once.
 
     The caller bounds the partial sums of every product by 2**53.
     """
@@ -142,7 +142,7 @@ class ExactOperand:
 
 
 class CodeMatrix:
-    """A fixed int8 matrix that many batches are multiplied by, with its check vector worked out once.
+    """A fixed int8 matrix for products with many batches, with its check vector computed once.
 
     Parameters
     ----------
@@ -176,13 +176,12 @@ class IntegerSystem:
     gamma : int
         At least 1. The smallest eigenvalue of A is at least gamma.
     measure : bool
-        Take a pass over the matrix where that allows wider blocks. It pays where several products follow.
+        Take a pass over the matrix if that allows wider blocks. It pays off if several products follow.
     floor : Fraction, optional
-        A bound that no eigenvalue of A is below, for sums that others made (`neverseen.engine.definiteness`).
+        A lower bound on the eigenvalues of A, for sums from others (`neverseen.engine.definiteness`).
 
     Attributes
     ----------
-    size : int
     floor : Fraction
         gamma, unless given: every error bound divides by it.
     trace : int
@@ -211,7 +210,7 @@ class IntegerSystem:
                 f"sums of {self._bits} bits over {self.size} features leave no room for exact products; "
                 "split the model, or use a smaller gamma"
             )
-        # Not before that refusal: whether sums are refused must not depend on who asks.
+        # Not before that refusal: whether sums are refused must not depend on `measure`.
         if measure and self.size and self._float_width(self._limb_count) > 62 - self._reach:  # else of no use
             largest = float(hardware.row_sums(self._cut()[0] if self._shares else gram).max()) + gamma
             # d conversions and additions, each right to 2**-53 relative, and a few more operations.
@@ -224,7 +223,7 @@ class IntegerSystem:
             self.deviation = math.sqrt(float((squares - sums * means + squares * 1e-9).max()))
 
     def has_room_for(self, samples: int) -> bool:
-        """Return whether so many samples more could not make the system one that is refused."""
+        """Return whether the system would still be accepted with so many more samples."""
         return (self._top + samples * INT8_PRODUCT).bit_length() + self._spread <= 60
 
     def _float_width(self, limbs: int) -> int:
@@ -287,7 +286,7 @@ class IntegerSystem:
 
 
 class ChangedSystem:
-    """A system and samples that came or went since its sums were added up: ``A' = A + C'SC``.
+    """A system, and samples added or removed since its sums were computed: ``A' = A + C'SC``.
 
     How large a block may be
     ------------------------
@@ -301,17 +300,16 @@ class ChangedSystem:
 
     Parameters
     ----------
-    base : IntegerSystem
     codes : int8 array of shape (w, d)
     signs : ndarray of shape (w,), +1 and -1
     settled : callable
-        Returns the Gram matrix of ``A'``, for those who cannot do without.
+        Returns the Gram matrix of ``A'``, for callers who need it.
     """
 
     def __init__(
         self, base: IntegerSystem, codes: Array | None, signs: np.ndarray, settled: Callable[[], Array]
     ) -> None:
-        self.size, self.hardware, self.settled = base.size, base.hardware, settled
+        self.size, self.gamma, self.hardware, self.settled = base.size, base.gamma, base.hardware, settled
         self._base, self._codes = base, codes if len(signs) else None
         self._signs = base.hardware.array(signs.astype(np.int64)[:, None])
         lengths = np.zeros(0) if self._codes is None else self.hardware.row_sums(self._codes)

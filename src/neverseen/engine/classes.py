@@ -1,4 +1,4 @@
-"""What is kept for each class: the sum of its codes and, where class forgetting is wanted, its own Gram matrix."""
+"""The sums of each class: the sum of its codes and, with class tracking, its own Gram matrix."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from neverseen.hardware import Array, Hardware
 
 
 class ClassSums:
-    """The sum of the codes of each class: one row each of an int64 array where the hardware computes.
+    """The sum of the codes of each class: one row of an int64 array in the hardware's memory.
 
-    Rows that no class has are zero: of a class that is gone nothing stays.
+    Unused rows are zero: nothing remains of a class that is gone.
 
     Parameters
     ----------
     size : int
         Number of codes d.
-    hardware : Hardware
     """
 
     def __init__(self, size: int, hardware: Hardware) -> None:
@@ -47,7 +46,7 @@ class ClassSums:
         return self._table[[self._rows[name] for name in names]]
 
     def change(self, names: list[str], sums: Array, sign: int) -> None:
-        """Add `sign` times sums, int64 of shape (C, d), to those of the classes named, new ones among them."""
+        """Add `sign` times sums, int64 of shape (C, d), to those of the named classes, which may be new."""
         new = [name for name in names if name not in self._rows]
         short = len(self._names) + len(new) - len(self._table)
         if short > 0:  # twice as many rows as there were, so that they are seldom copied
@@ -59,7 +58,7 @@ class ClassSums:
         self._hardware.add_to_rows(self._table, [self._rows[name] for name in names], sums, sign)
 
     def remove(self, name: str) -> None:
-        """Let a class go: the last row takes its place."""
+        """Remove a class: the last row takes its place."""
         row, moved = self._rows.pop(name), self._names.pop()
         last = len(self._names)
         if row != last:
@@ -71,16 +70,15 @@ class ClassSums:
 class ClassGrams:
     """One Gram matrix per class: the upper triangle, packed row by row, in the narrowest integers that hold it.
 
-    **A sum over one sample is that sample.** Keep these only where class forgetting without data is worth it, and
-    guard them as you would the data.
+    **A sum over one sample is that sample.** Keep these only if you need to forget classes without their samples, and
+    guard them like the data.
 
     Parameters
     ----------
     size : int
         Number of codes d.
     folder : path, optional
-        Keep the sums in files there instead of memory. A folder of its own is made inside, and removed with
-        this object.
+        Keep the sums in files there instead of memory, in a new folder that is removed with this object.
     """
 
     def __init__(self, size: int, folder: str | os.PathLike[str] | None = None) -> None:
@@ -102,7 +100,7 @@ class ClassGrams:
         return np.load(kept, mmap_mode="r", allow_pickle=False) if isinstance(kept, Path) else kept
 
     def require(self, names: Iterable[str]) -> None:
-        """Raise if what is kept of one of these classes cannot be read; those that are not kept are passed over."""
+        """Raise if the sums of one of these classes cannot be read. Classes without sums are passed over."""
         for name in names:
             if name in self:
                 self.packed(name)
@@ -119,7 +117,7 @@ class ClassGrams:
             kept.unlink(missing_ok=True)
 
     def _write(self, folder: Path, packed: np.ndarray) -> Path:
-        """Write a new file. None is written twice: a process that was forked from this one may still read it."""
+        """Write a new file. No file is written twice: a process forked from this one may still read it."""
         if self._spill is None or self._process != os.getpid():
             folder.mkdir(parents=True, exist_ok=True)
             self._spill = Path(tempfile.mkdtemp(prefix="class-sums-", dir=folder))  # mode 700
@@ -131,7 +129,7 @@ class ClassGrams:
         return Path(path)
 
     def change(self, other: ClassGrams, sign: int) -> None:
-        """Add or take away the sums of another. If some to be taken away are not there, nothing is changed."""
+        """Add or subtract the sums of another. If a class to be subtracted is missing, nothing changes."""
         missing = [name for name in other if name not in self]
         if sign < 0 and missing:
             raise NotLearnedError(f"no sums are kept for class {missing[0]}")
@@ -156,6 +154,6 @@ class ClassGrams:
 
 
 def _remove(folder: Path, process: int) -> None:
-    """Remove a folder, unless it is that of the process which this one was forked from."""
+    """Remove a folder, unless it belongs to the process from which this one was forked."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)

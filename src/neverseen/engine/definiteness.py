@@ -1,8 +1,8 @@
-"""Whether a matrix can be a sum of samples: conditions that are cheap to see, and a proof.
+"""Whether a matrix can be a sum of samples: conditions that are cheap to check, and a proof.
 
 A Gram matrix ``G = Σ c'c`` is positive semidefinite, and every error bound of this package rests on that: no
-eigenvalue of ``A = G + gamma I`` is below gamma. Sums that a model added up itself are Gram matrices. Sums from a file
-may be anything. `why_impossible` is what a reader looks at; `least_eigenvalue` is what a check of weights needs.
+eigenvalue of ``A = G + gamma I`` is below gamma. Sums that a model computed itself are Gram matrices. Sums from a file
+may be anything. Readers of files use `why_impossible`, and checks of weights use `least_eigenvalue`.
 
 How an eigenvalue is bounded
 ----------------------------
@@ -25,9 +25,9 @@ How an eigenvalue is bounded
    So ``||E|| <= 10 max ||E v||``, but for a probability below ``0.674**64 < 2**-36``. The signs are drawn afresh and
    after G is fixed: no G can be built against them.
 
-That is the cost of a factorisation and of a few products with 64 columns. It proves real sums while gamma is not too
-small beside them: rounding leaves an ``||E||`` of about ``2**-53 d max_i G_ii``. Where floats cannot tell, a small
-matrix is settled in exact integers, and a large one is not proved.
+The cost is a factorisation and a few products with 64 columns. The proof succeeds for real sums unless gamma is very
+small beside them: rounding leaves an ``||E||`` of about ``2**-53 d max_i G_ii``. Where floats cannot decide, a small
+matrix is settled in exact integers, and a large one stays unproved.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PROBES = 64
 
 
 def why_impossible(packed: np.ndarray, sums: np.ndarray, counts: Sequence[int]) -> str | None:
-    """Return why these are not the sums of any samples, or None if nothing speaks against it.
+    """Return the reason why these cannot be sums of samples, or None if none is found.
 
     Necessary conditions, each exact and cheap, for n samples, n_j of them in class j:
 
@@ -119,7 +119,7 @@ def _square_exceeds(x: np.ndarray, y: np.ndarray, z: np.ndarray, top: int) -> np
 
 
 def least_eigenvalue(system: IntegerSystem) -> Fraction | None:
-    """Return a proven lower bound on the eigenvalues of ``A = G + gamma I``, or None where none can be proved.
+    """Return a proven lower bound on the eigenvalues of ``A = G + gamma I``, or None if there is no proof.
 
     It is at least ``gamma / 2``. For sums of real samples it is nearly gamma, unless gamma is tiny beside them.
 

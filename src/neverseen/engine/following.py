@@ -1,8 +1,8 @@
-"""Following changes: the certified weights after samples came or went, without a full solve.
+"""Following changes: the certified weights after samples were added or removed, without a full solve.
 
-Let p be the bits of the grid. For the system ``A X = 2**p B``, whose solution X* is the weights in grid steps, there
-is kept for every weight an integer, the *step*, and a float64 between -1/2 and 1/2, the *rest*, and for every column j
-two bounds. They claim that there is a real matrix Y such that
+Let p be the bits of the grid. The system ``A X = 2**p B`` has the solution X*, the weights in grid steps. We keep for
+every weight an integer, the *step*, and a float64 between -1/2 and 1/2, the *rest*; and for every column j two bounds.
+They claim that there is a real matrix Y such that
 
     |step + rest - Y| <= slip_j  for every entry,  and  ||2**p B_j - A Y_j|| <= residual_j.
 
@@ -11,7 +11,7 @@ half lies within the doubt of a rest, the step is the weight.
 
 Small changes
 -------------
-Let k samples with codes C and one-hot labels L come or go, with signs S of +1 or -1: ``A' = A + C'SC`` and
+Let k samples with codes C and one-hot labels L be added or removed, with signs S of +1 or -1: ``A' = A + C'SC`` and
 ``B' = B + C'SL``. Take any U, let ``V = C' - A'U``, take any E, and let ``Y' = Y + U S E``. Then
 
     2**p B' - A' Y' = (2**p B - A Y) + V S E + C' S (2**p L - C Y - E).
@@ -22,9 +22,9 @@ the number of classes.
 
 Large changes
 -------------
-The inverse is updated, Y moves by about what the samples move it, and the residual of all columns is computed anew,
-exactly: see `_anew`. Nothing that was claimed before is needed for that. Columns with an entry in doubt after small
-changes go the same way.
+The inverse is updated, Y moves by about the effect of the samples, and the residual of all columns is computed anew,
+exactly: see `_anew`. This needs none of the earlier bounds. Columns with an entry in doubt after small changes are
+treated in the same way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from neverseen.errors import HardwareError
 from neverseen.hardware import Array, Hardware
 
 _SMALL = 2**6
-"""Samples up to which a change is small: U has a column for each, and the large way has one for each class."""
+"""Number of samples up to which a change is small: U has a column for each, a large change one for each class."""
 _FOLLOW_BITS = 22
 """U is refined until ``V S E`` adds less than 2**-22 grid steps to the doubt."""
 _ANEW_BITS = 30
@@ -79,7 +79,7 @@ class Misfit(NamedTuple):
 
 @dataclass(frozen=True)
 class Following:
-    """A solution on its way through changes.
+    """A solution that follows changes.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Following:
     def after(
         self, system: ChangedSystem, cross: Cross, codes: Array, signs: np.ndarray, targets: np.ndarray
     ) -> Following | None:
-        """Return the solution after samples came or went, or None where a full solve is cheaper or needed.
+        """Return the solution after samples were added or removed, or None if a full solve is cheaper or needed.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ class Following:
         cross : callable
             Returns columns of the class sums after the change, int64 of shape (d, c).
         codes : int8 array of shape (k, d)
-        signs : ndarray of shape (k,), +1 for samples that came and -1 for those that went
+        signs : ndarray of shape (k,), +1 for added samples and -1 for removed ones
         targets : ndarray of shape (k,), each sample's column, or -1 if its class is gone
         """
         if not can_follow(len(codes), system.size, self.hardware):
@@ -401,7 +401,12 @@ class _Anew:
             return np.ldexp(norms, -self.scale)
 
     def step(self, precondition: Preconditioner) -> None:
-        """Refine once, or raise `NoProgressError`. `bounds` was called before."""
+        """Refine once, or raise `NoProgressError`. `bounds` was called before.
+
+        Fractions stay between -1/2 and 1/2, so F is at most 2**57 before a block is added to it: `scale` is at most 58.
+        A block is at most 2**61, because A times it is below 2**62 and A is at least 1. So F cannot wrap, however far
+        off the guess was.
+        """
         hardware = self.system.hardware
         before = hardware.max_abs(self._floats)
         correction = precondition(self._floats)
@@ -410,16 +415,20 @@ class _Anew:
             raise NoProgressError
         block = hardware.int64(hardware.rint(correction * 2.0**finer))
         self.residual = (self.residual << finer) - self.system.product(block)
-        self.fractions = (self.fractions << finer) + block
         self.scale += finer
+        self._carry((self.fractions << finer) + block)
         if not hardware.max_abs(hardware.float64(self.residual)) * 2.0**-finer < before / 4:
             raise NoProgressError
 
+    def _carry(self, fractions: Array) -> None:
+        """Move whole steps from the fractions to the steps. The sum, and so the residual, stays the same."""
+        whole = (fractions + (1 << (self.scale - 1))) >> self.scale
+        self.steps, self.fractions = self.steps + whole, fractions - (whole << self.scale)
+
     def rounded(self) -> tuple[Array, Array]:
         """Return steps and rests; a rest is right to 2**-54."""
-        carry = (self.fractions + (1 << (self.scale - 1))) >> self.scale
-        rests = self.system.hardware.float64(self.fractions - (carry << self.scale)) * 2.0**-self.scale
-        return self.steps + carry, rests
+        self._carry(self.fractions)
+        return self.steps, self.system.hardware.float64(self.fractions) * 2.0**-self.scale
 
 
 def _picked(array: Array, columns: list[int]) -> Array:

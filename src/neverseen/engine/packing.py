@@ -1,4 +1,4 @@
-"""Integers in as little room as they need: the upper triangle of a symmetric matrix, and the narrowest type."""
+"""Compact integers: the upper triangle of a symmetric matrix, and the narrowest type that fits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pack_triangle(matrix: np.ndarray) -> np.ndarray:
 
 
 def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:
-    """Return the symmetric int64 matrix whose upper triangle is given."""
+    """Return the symmetric int64 matrix with this upper triangle."""
     matrix = np.empty((size, size), np.int64)
     place = 0
     for row in range(size):

@@ -1,7 +1,7 @@
-"""Approximate inverses: what makes the certified solve fast, and cannot make it wrong.
+"""Approximate inverses: they make the certified solve fast, and cannot make it wrong.
 
-Everything here is ordinary floating point. A preconditioner that is stale, imprecise or nonsense costs refinement
-steps or is given up; the weights stay the same (`neverseen.engine.solver`).
+Everything here is ordinary floating point. A stale, imprecise or nonsensical preconditioner costs refinement steps, or
+is given up; the weights stay the same (`neverseen.engine.solver`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from neverseen.hardware import Array, Hardware
 
 MOST_CORRECTIONS = 2**8
-"""Samples whose corrections are kept apart from the inverse. More are merged into it, which takes a pass over it."""
+"""Number of samples whose corrections are kept apart from the inverse. Merging more takes a pass over it."""
 
 
 class NoProgressError(Exception):
-    """The preconditioner at hand does not contract."""
+    """The preconditioner does not contract."""
 
 
 class Preconditioner(Protocol):
@@ -40,9 +40,9 @@ class CholeskyFactor:
 
 
 class Corrections:
-    """Two rows of d numbers for each sample that an inverse was corrected for; rows are only ever added.
+    """The corrections of an inverse, two rows of d numbers for each sample. Rows are only ever added.
 
-    Whoever holds the first rows may go on reading them while others add more: that is why corrections cost no copies.
+    So the first rows can still be read while others add more, and corrections need no copies.
     """
 
     def __init__(self, size: int, hardware: Hardware) -> None:
@@ -60,7 +60,7 @@ class Corrections:
 class Inverse:
     """An explicit approximate inverse, such as the paper's Knowledge Tracking Matrix T, corrected for small changes.
 
-    Let k samples with codes C come or go, with signs S of +1 or -1. By Woodbury's identity
+    Let k samples with codes C be added or removed, with signs S of +1 or -1. By Woodbury's identity
 
         (A + C'SC)^-1 = A^-1 - Z K Z'   with Z = A^-1 C' and K = (S + C Z)^-1,
 
@@ -81,9 +81,9 @@ class Inverse:
         return found - hardware.matmul(lefts.T, hardware.matmul(rights, right))
 
     def after(self, codes: Array, signs: np.ndarray) -> tuple[Inverse, Array]:
-        """Return the inverse after samples came or went, and about ``A'^-1 C'``, (d, k); codes are float64, (k, d).
+        """Return the inverse after a change of samples, and about ``A'^-1 C'``, (d, k); codes are float64, (k, d).
 
-        Raises `NoProgressError` where the core is singular or memory is short.
+        Raises `NoProgressError` if the core is singular or memory is short.
         """
         hardware = self.hardware
         try:

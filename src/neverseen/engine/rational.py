@@ -22,7 +22,6 @@ def exact_solution(
     Parameters
     ----------
     gram : int64 ndarray of shape (d, d)
-    gamma : int
     right : int64 ndarray of shape (d,)
     approximate : list of d Fractions
     error : Fraction
@@ -31,7 +30,7 @@ def exact_solution(
     Returns
     -------
     list of d Fractions, or None
-        None if the approximation is not yet close enough to single x out. It always is once
+        None if the approximation is not yet close enough to determine x. It always is once
         ``error < 1 / (2 D**2)`` for the common denominator D of x.
     """
     denominator = 1
@@ -53,10 +52,10 @@ def block_values(
 ) -> dict[int, Fraction] | None:
     """Return exact entries `rows` of the solution from the blocks of the system they belong to.
 
-    Features that never occur together leave zeros in G, and the system falls into blocks that can be solved one by one.
-    None if a block has more than `largest` features.
+    Features that never occur together leave zeros in G, so the system falls into blocks that can be solved separately.
+    Returns None if a block has more than `largest` features.
     """
-    from scipy.sparse import csr_array  # takes long to import, and is seldom needed
+    from scipy.sparse import csr_array  # takes long to import, and is rarely needed
     from scipy.sparse.csgraph import connected_components
 
     _, block_of = connected_components(csr_array(gram != 0), directed=False)

@@ -18,7 +18,7 @@ from neverseen.errors import LimitError
 from neverseen.hardware import Array
 
 SOLVE_BITS = 26
-"""A solution is refined until its error bound is below 2**-26 grid steps. One entry in 2**25 is then too near a tie
+"""A solution is refined until its error bound is below 2**-26 grid steps. Then one entry in 2**25 is too near a tie
 to be decided at once, and small changes can be followed from there."""
 RATIONAL_SIZE = 96
 """Systems and blocks up to this size may be solved by elimination over the rationals."""
@@ -86,7 +86,7 @@ class Refinement:
 
 
 def rounded(values: FixedPoint, errors: np.ndarray, grid_bits: int) -> tuple[np.ndarray, dict[int, list[int]]]:
-    """Return the rounded grid weights, and by column the rows that the bound does not decide.
+    """Return the rounded grid weights and, for each column, the rows that the bound does not decide.
 
     Parameters
     ----------
@@ -141,8 +141,8 @@ def refined_weights(
 def _settled(
     system: IntegerSystem, single: Refinement, right: np.ndarray, precondition: Preconditioner, grid_bits: int
 ) -> np.ndarray:
-    """Return the weights of one column that has entries too near a tie for the bound at hand."""
-    look = single.scale + 64  # near-ties are nearly always told from ties by that many bits more
+    """Return the weights of a column with entries too near a tie for the current bound."""
+    look = single.scale + 64  # these extra bits nearly always distinguish a near-tie from a tie
     while True:
         while single.scale < look and single.norms.any():
             single.step(precondition, least_gain=0.5)
@@ -160,7 +160,7 @@ def _settled(
 def _exact_values(
     system: IntegerSystem, single: Refinement, right: np.ndarray, rows: list[int], grid_bits: int
 ) -> dict[int, Fraction] | None:
-    """Return the exact values of the entries `rows` of one column, if they can be known by now."""
+    """Return the exact values of the entries `rows` of one column, if they can be determined yet."""
     gram = system.hardware.numpy(system.gram)
     values = block_values(gram, system.gamma, right, rows, RATIONAL_SIZE)
     if values is not None:

@@ -11,8 +11,8 @@ How it is proved
    ``|X_ij - W*_ij| <= ||X_j - W*_j||_2 = ||A^-1 R_j||_2 <= ||R_j||_2 / gamma``.
 3. An entry is rounded only when no half-integer of the grid lies within that bound. Otherwise X is refined: a
    preconditioner (any approximate inverse of A) turns R into a correction, and R is updated exactly.
-4. An exact tie is beyond refinement. Where it has gone on for long without deciding, the entry is settled in exact
-   rational arithmetic: its own block of the system if that is small, else the whole column guessed from continued
+4. Refinement cannot decide an exact tie. If it has gone on for long, the entry is settled in exact rational
+   arithmetic: its own block of the system if that is small, else the whole column guessed from continued
    fractions and proved by substitution, else by the distance that two different fractions must keep.
 
 Floating point appears inside preconditioners, where it decides how fast R shrinks and nothing else, and in norms,
@@ -39,7 +39,7 @@ from neverseen.hardware import Array, Hardware, choose
 
 @dataclass(frozen=True)
 class Solution:
-    """Correctly rounded weights, and what lets the next solve start from them.
+    """Correctly rounded weights, with data from which the next solve can start.
 
     Attributes
     ----------
@@ -49,8 +49,6 @@ class Solution:
         An approximation of W* with more bits.
     residuals : ndarray of shape (C,)
         Proven upper bounds on the column norms of ``B - A values``.
-    preconditioner : Preconditioner
-    gamma, grid_bits : int
     """
 
     weights: np.ndarray
@@ -81,12 +79,11 @@ def solve(
     grid_bits : int
         Weights are multiples of ``2**-grid_bits``.
     hint : Solution, Preconditioner or float array of shape (d, d), optional
-        The solution of a similar system, a factor, or an approximate inverse of A (the paper's T). Right, stale or
-        nonsense, the weights are the same.
-    hardware : Hardware, optional
+        The solution of a similar system, a factor, or an approximate inverse of A (the paper's T). Whether it
+        is right, stale or nonsense, the weights are the same.
     floor : Fraction, optional
-        For sums that others made: a proven bound that no eigenvalue of ``G + gamma I`` is below. Without it G is
-        trusted to be a Gram matrix, and the bound is gamma.
+        For sums from others: a proven lower bound on the eigenvalues of ``G + gamma I``. Without it, G is trusted to be
+        a Gram matrix, and the bound is gamma.
 
     Returns
     -------
@@ -127,7 +124,7 @@ def solve(
         )
     exact = eliminated(hardware.numpy(gram), gamma, hardware.numpy(cross))
     steps = [[round(value * (1 << grid_bits)) for value in row] for row in exact]
-    # The limit of `refinement.rounded`, so that whether a weight fits does not depend on the way to it.
+    # The limit of `refinement.rounded`: whether a weight fits must not depend on how it was computed.
     if max(abs(step) for row in steps for step in row) >> grid_bits >= 2 ** min(LIMB - 1, 61 - grid_bits):
         raise LimitError(f"a weight does not fit the grid of 2**-{grid_bits}; raise gamma or lower grid_bits")
     weights = np.array(steps, dtype=np.int64)
@@ -148,7 +145,7 @@ def _identity(right: Array) -> Array:
 def _preconditioners(
     system: IntegerSystem, hint: Solution | Preconditioner | np.ndarray | None
 ) -> list[tuple[Callable[[], Preconditioner | None], float]]:
-    """Return ways to precondition, best first, each with the bits a step must gain for it to be worth keeping."""
+    """Return preconditioners, best first, each with the bits that a step must gain to be worthwhile."""
     hardware = system.hardware
     ways: list[tuple[Callable[[], Preconditioner | None], float]] = []
     if isinstance(hint, Solution):

@@ -1,9 +1,9 @@
-"""Sums over samples: the whole of what a model knows.
+"""Sums over samples: the whole state of a model.
 
 For codes c and one-hot labels y the statistics are ``G = Σ c'c``, one sum ``Σ c`` per class (the columns of ``B = Σ
-c'y``) and one count per class, all integers. Integer sums have no rounding: adding and taking away in any order,
-batching or grouping gives the same bits as adding what is left. Nothing derived from the sums is ever mixed into
-them.
+c'y``) and one count per class, all integers. Integer sums have no rounding error: whatever the order and the
+batches in which samples are added and removed, the bits are those of the remaining samples. Nothing derived from the
+sums is ever mixed into them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import hashlib
 import os
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,20 +21,20 @@ import numpy as np
 from neverseen.engine.arithmetic import MAX_SAMPLES, ChangedSystem, IntegerSystem, class_sums, gram
 from neverseen.engine.classes import ClassGrams, ClassSums
 from neverseen.engine.packing import pack_triangle, unpack_triangle
-from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError
+from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError, NotTrackedError
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import LabelIndex, in_class_order
 
 _FEW_ROWS = 512
-"""Batches of fewer samples wait, to be added up together: a pass over the matrix takes as long for one as for many."""
-_MANY_ROWS = 2048
-"""When so many wait, they are added up."""
+"""Smaller batches wait, to be added together: a pass over the matrix takes as long for one sample as for many."""
+MANY_ROWS = 2048
+"""Number of waiting samples at which they are added."""
 _ROWS_ASIDE = 256
-"""So many may stand beside the Gram matrix in products with it: each costs as much as a row of it."""
+"""Number of waiting samples that a product may use beside the Gram matrix. Each costs as much as a row of it."""
 
 
 class Waiting(NamedTuple):
-    """Samples that came or went and are not in the Gram matrix yet."""
+    """Samples that were added or removed, but are not in the Gram matrix yet."""
 
     codes: Array  # int8, (n, d)
     sign: int
@@ -41,8 +43,8 @@ class Waiting(NamedTuple):
 class Statistics:
     """Gram matrix, class sums and class counts of a multiset of samples.
 
-    Small changes wait, as codes, until the Gram matrix is looked at or `settle` is called. Sums of integers do not
-    depend on when they are made.
+    Small changes wait, as codes, until the Gram matrix is needed or `settle` is called. Sums of integers do not depend
+    on the time at which they are computed.
 
     Parameters
     ----------
@@ -51,16 +53,15 @@ class Statistics:
     hardware : Hardware, optional
         Where the Gram matrix lives.
     track_classes : bool
-        Also keep a Gram matrix for each class, so that a class can be taken away without its samples.
+        Also keep a Gram matrix for each class, so that a class can be removed without its samples.
     class_folder : path, optional
-        Keep those in files there.
+        Keep these matrices in files there.
 
     Attributes
     ----------
     gram : int64 array of shape (d, d)
     sums : dict of str to int64 ndarray of shape (d,)
         By canonical label text.
-    counts : dict of str to int
 
     Examples
     --------
@@ -159,7 +160,7 @@ class Statistics:
             self._sums.change(list(sums), self.hardware.array(np.stack(list(sums.values()))), 1)
 
     def settle(self) -> Array:
-        """Add up what waits, and return the Gram matrix. If a check fails, all of it goes on waiting."""
+        """Add the waiting samples, and return the Gram matrix. If a check fails, they keep waiting."""
         with self._lock:
             self._require_whole()
             if self._waiting:
@@ -168,17 +169,28 @@ class Statistics:
                 self._gram = self.hardware.zeros(self.size, self.size)
             return self._gram
 
-    def system(self, gamma: int) -> ChangedSystem:
-        """Return ``G + gamma I``, without adding up what waits if that is little. It is good until the next change."""
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Keep other threads from adding the waiting samples, even by reading the sums: a `system` depends on them."""
+        with self._lock:
+            yield
+
+    def system(self, gamma: int, most_aside: int = _ROWS_ASIDE) -> ChangedSystem:
+        """Return ``G + gamma I``. A few waiting samples stay beside the matrix.
+
+        It is valid until the next change, or until somebody reads the sums: use it while they are `still`.
+        """
         with self._lock:
             self._require_whole()
             aside = sum(len(codes) for codes, _ in self._waiting)
-            if self._system is None or self._system.gamma != gamma or aside > _ROWS_ASIDE:
+            if self._system is None or self._system.gamma != gamma or aside > most_aside:
                 self._gram = self.hardware.int64(self.settle())
                 self._system = IntegerSystem(self._gram, gamma, self.hardware, measure=True)
-            elif not self._system.has_room_for(aside):  # whether sums are refused must not depend on what waits
+            elif not self._system.has_room_for(
+                aside
+            ):  # whether sums are refused must not depend on the waiting samples
                 self.settle()
-                return self.system(gamma)
+                return self.system(gamma, most_aside)
             codes = self.hardware.concatenate([codes for codes, _ in self._waiting], 0) if self._waiting else None
             signs = np.concatenate([np.full(len(codes), sign) for codes, sign in self._waiting] or [np.zeros(0)])
             return ChangedSystem(self._system, codes, signs, self.settle)
@@ -190,7 +202,7 @@ class Statistics:
             )
 
     def _added_up(self) -> list[tuple[Array, int]]:
-        """Return what waits, added up; nothing is changed, also if a check fails."""
+        """Return the sums of the waiting samples; changes nothing, even if a check fails."""
         parts = []
         for sign in (1, -1):
             some = [codes for codes, its_sign in self._waiting if its_sign == sign]
@@ -199,7 +211,7 @@ class Statistics:
         return parts
 
     def _take_in(self, parts: list[tuple[Array, int]]) -> None:
-        """Add what waited. An interrupt in the middle must not pass for sums."""
+        """Add the waiting samples. An interrupt half-way must not leave false sums."""
         before, self._torn = self._torn, True
         self._waiting = []
         for part in parts:
@@ -221,7 +233,7 @@ class Statistics:
         self.hardware.add_in_place(self._gram, matrix, sign)
 
     def copied(self) -> Statistics:
-        """Return the same sums in memory of their own, without the Gram matrices of classes."""
+        """Return a copy of the sums, without the Gram matrices of classes."""
         with self._lock:
             twin = Statistics(self.size, self.hardware)
             twin._gram = self.settle() + 0
@@ -241,11 +253,11 @@ class Statistics:
         return in_class_order(self.counts)
 
     def cross(self) -> np.ndarray:
-        """Return B: int64 of shape (d, C), classes in class order; a transposed view, quick to make."""
+        """Return B: int64 of shape (d, C), classes in class order. It is a transposed view, so it costs little."""
         return self.hardware.numpy(self._sums.of(self.classes)).T
 
     def cross_here(self, columns: list[int] | None = None) -> Array:
-        """Return `cross`, or some columns of it, where the sums are, laid out row by row."""
+        """Return `cross`, or some columns of it, in the hardware's memory, row by row."""
         classes = self.classes
         names = classes if columns is None else [classes[column] for column in columns]
         return self.hardware.contiguous(self._sums.of(names).T)
@@ -255,7 +267,7 @@ class Statistics:
         self.merge(Statistics.of(codes, labels, self.hardware, self.class_grams is not None))
 
     def remove(self, codes: Array, labels: Any) -> None:
-        """Take samples away that were added before."""
+        """Remove samples that were added before."""
         self.subtract(Statistics.of(codes, labels, self.hardware, self.class_grams is not None))
 
     def merge(self, other: Statistics) -> None:
@@ -271,10 +283,10 @@ class Statistics:
             raise LimitError(f"{self.total} + {other.total} samples exceed the {MAX_SAMPLES} whose sums fit 64 bits")
 
     def subtract(self, other: Statistics) -> None:
-        """Take away the statistics of samples that are part of these.
+        """Subtract the statistics of samples that are part of these.
 
-        Refused, with nothing changed, when counts or sums show that they are not. That is a necessary test, not a
-        sufficient one: only the holdings (`neverseen.holdings`) know which samples are there.
+        If counts or sums show that they are not part, it raises and changes nothing. The test is necessary, not
+        sufficient: only the holdings (`neverseen.holdings`) know which samples are held.
         """
         with self._lock:
             self.require_part(other)
@@ -286,14 +298,14 @@ class Statistics:
         for name, count in other.counts.items():
             held = self.counts.get(name, 0)
             if count > held:
-                raise NotLearnedError(f"{held} samples of class {name} are held; {count} were to be taken away")
+                raise NotLearnedError(f"{held} samples of class {name} are held; {count} were to be removed")
             if count == held and not np.array_equal(self._sum(name), other._sum(name)):
-                raise NotLearnedError(f"the samples of class {name} to be taken away are not those that are held")
+                raise NotLearnedError(f"the samples of class {name} to be removed are not among those held")
 
     def remove_class(self, name: str) -> None:
-        """Take a whole class away by its own sums; needs `track_classes`."""
+        """Remove a whole class by its own sums; needs `track_classes`."""
         if self.class_grams is None:
-            raise ConfigurationError(
+            raise NotTrackedError(
                 "class sums are not kept; set track_classes=True before learning, or forget by sample"
             )
         if name not in self.counts:
@@ -340,10 +352,10 @@ class Statistics:
             self._waiting += [
                 Waiting(self._here(codes, other.hardware), sign * its_sign) for codes, its_sign in other._waiting
             ]
-            if sum(len(codes) for codes, _ in self._waiting) >= _MANY_ROWS:
+            if sum(len(codes) for codes, _ in self._waiting) >= MANY_ROWS:
                 try:
                     parts = self._added_up()
-                except HardwareError:  # they go on waiting, and who looks at the sums is told
+                except HardwareError:  # they keep waiting, and the next caller who needs the sums gets the error
                     pass
                 else:
                     self._take_in(parts)

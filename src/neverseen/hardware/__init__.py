@@ -1,7 +1,7 @@
-"""What a machine offers: arrays, fast products, factors. Nothing here is trusted to be exact.
+"""Hardware: arrays, fast products and factors of one machine. Nothing here is trusted to be exact.
 
-Kinds of hardware stand behind one small set of operations, `HardwareOf`, so that the exact arithmetic and the solver
-are written once:
+Every kind of hardware offers the same small set of operations, `HardwareOf`, so that the exact arithmetic and the
+solver are written once:
 
 ========  ===================  ==========================================================
 name      arrays live in       int8 products by
@@ -11,8 +11,8 @@ torch     main memory          int8 matrix units (VNNI, AMX) when they pass a se
 cuda      GPU memory           int8 tensor cores
 ========  ===================  ==========================================================
 
-`choose` picks by what is there, and `register` adds a kind. The choice changes the time a model takes, never a bit of
-it: `neverseen.engine.arithmetic` bounds every product before and checks it after.
+`choose` picks the best kind available, and `register` adds a kind. The choice affects the time a model takes, never its
+bits: `neverseen.engine.arithmetic` bounds every product before and checks it after.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _made(factory: Callable[[], HardwareOf[Any]]) -> Hardware:
 
 
 def choose(name: str = "auto") -> Hardware:
-    """Return the hardware of that name; ``"auto"`` takes CUDA, else PyTorch, else NumPy, by what is there.
+    """Return the hardware of that name; ``"auto"`` means CUDA if available, else PyTorch, else NumPy.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Compiles the kernels, where there is a compiler. It needs only the standard library: packages are built with it.
+"""Compiles the kernels, if there is a compiler. It uses only the standard library, as it runs when a package is built.
 
-Nobody needs a compiler. Without the library everything works, and takes longer.
+The compiler is optional: without the kernels everything works, and takes longer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SECONDS = 300  # a compiler that takes longer than this is stuck
 
 
 def version(folder: Path) -> int:
-    """Return the number of the source in a folder: a library of another source has another number."""
+    """Return the number of the source in a folder. Each source has its own number, which its library carries."""
     checksum = 0
     for name in _SOURCES:
         checksum = zlib.crc32((folder / name).read_bytes(), checksum)
@@ -27,10 +27,10 @@ def version(folder: Path) -> int:
 
 
 def compile_library(folder: Path) -> str | None:
-    """Compile the kernels of a folder into it, with ``$CC`` or ``cc``; return why not if that fails.
+    """Compile the kernels in a folder with ``$CC`` or ``cc``; return None, or the reason if that fails.
 
-    The library is replaced at once, so that a process that uses the old one is not disturbed. If compiling fails, there
-    is none afterwards.
+    The library is replaced in one step, so a process that uses the old one is not disturbed. If compiling fails, no
+    library is left.
     """
     library = folder / LIBRARY
     compiler = os.environ.get("CC") or "cc"

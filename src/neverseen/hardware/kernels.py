@@ -1,10 +1,10 @@
 """Compiled loops for the products and updates that every request repeats, if the package was built with a compiler.
 
-``kernels.c`` says what they compute. They are optional: `available` says whether they are there, and who uses them does
-the same without. ``NEVERSEEN_KERNELS=0`` in the environment turns them off.
+``kernels.c`` says what they compute. They are optional: `available` tells whether they can be used, and their callers
+can do the same work without them. ``NEVERSEEN_KERNELS=0`` in the environment turns them off.
 
-Every function checks its arrays before it passes their addresses on: a wrong one raises, and nothing has changed. What
-is computed in integers has the same bits on every machine, with any number of threads. float64 results have not.
+Every function checks its arrays before it passes on their addresses, and raises before anything changes. Integer
+results are the same on every machine, with any number of threads; float64 results are not.
 
 ``python -m neverseen.hardware.kernels`` says whether they are in use; with ``--build`` it compiles them first.
 """
@@ -31,7 +31,7 @@ _TERMS = 512  # columns of a low rank that are packed at a time
 
 
 def _load(folder: Path) -> tuple[ctypes.CDLL | None, str]:
-    """Return the library of a folder, or None, and which or why."""
+    """Return the library in a folder, or None; and its name, or the reason."""
     if os.environ.get("NEVERSEEN_KERNELS") == "0":
         return None, "turned off by NEVERSEEN_KERNELS=0"
     path = folder / compiling.LIBRARY
@@ -61,7 +61,7 @@ def available() -> bool:
 
 
 def times_vector(matrix: np.ndarray, vector: np.ndarray, *, threads: int | None = None) -> np.ndarray:
-    """Return ``matrix @ vector`` for a symmetric matrix, of which one triangle is read.
+    """Return ``matrix @ vector`` for a symmetric matrix. It reads only one triangle.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def times_vector(matrix: np.ndarray, vector: np.ndarray, *, threads: int | None 
         Integers are multiplied modulo 2**64.
     vector : ndarray of shape (d,), of the same type
     threads : int, optional
-        Chosen by the work and the processors if not given, here and in the other functions.
+        By default chosen by the amount of work and the number of processors, here and in the other functions.
     """
     size, kind = _square(matrix), _kind(matrix)
     _check("vector", vector, kind, (size,))
@@ -117,7 +117,7 @@ def add_codes(matrix: np.ndarray, codes: np.ndarray, signs: np.ndarray, *, threa
     Parameters
     ----------
     matrix : int64 ndarray of shape (d, d)
-        Symmetric; both triangles get the same.
+        Symmetric; both triangles get the same numbers.
     codes : int8 ndarray of shape (n, d), entries in -127..127
     signs : int8 ndarray of shape (n,), entries in -1..1
     """
@@ -174,11 +174,11 @@ def move(
     *,
     threads: int | None = None,
 ) -> int:
-    """Add ``(uh * shift + ul) @ (eh + el)`` to numbers kept as whole steps and rests; return how many are in doubt.
+    """Add ``(uh * shift + ul) @ (eh + el)`` to numbers stored as integer steps and rests; return how many are in doubt.
 
     For each entry ``p = uh @ eh`` is exact, and ``q = ul @ (eh + el) + (uh * shift) @ el`` is rounded. Both are rounded
-    to whole numbers, what that leaves is added to the rest, and the rest is rounded again: the whole numbers go to
-    `steps`, and a rest between -1/2 and 1/2 remains.
+    to integers, their remainders are added to the rest, and the rest is rounded again. The integers go to `steps`, and
+    a rest between -1/2 and 1/2 remains.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def move(
     doubt : float64 ndarray of shape (C,)
         An entry is in doubt unless its rest is further than this from a half. NaN is in doubt.
     near : int64 ndarray, of any length
-        Gets the places of such entries in ``steps.ravel()``, in any order, as many as there is room for.
+        Receives the places of such entries in ``steps.ravel()``, in any order, as many as fit.
     """
     _check("steps", steps, np.int64, (None, None), changes=True)
     (size, columns) = steps.shape
@@ -228,7 +228,7 @@ def _square(matrix: np.ndarray) -> int:
 
 
 def _check(name: str, array: np.ndarray, kind: type, shape: tuple[int | None, ...], *, changes: bool = False) -> None:
-    """Raise unless an array is of a type and shape (None: any length), row by row, and may be written if it changes."""
+    """Raise unless an array has this type and shape (None: any length), lies row by row, and is writable if needed."""
     if not isinstance(array, np.ndarray) or array.dtype != np.dtype(kind):
         found = getattr(array, "dtype", type(array).__name__)
         raise TypeError(f"{name} must be an array of {kind.__name__}, not {found}")
@@ -276,13 +276,13 @@ def _passed(argument: np.ndarray | float) -> ctypes.c_void_p | ctypes.c_double |
 
 
 def _main(arguments: list[str]) -> str | int:
-    """Print whether the kernels are in use; return what went wrong, or 0."""
+    """Print whether the kernels are in use; return an error message, or 0."""
     if arguments not in ([], ["--build"]):
         return "usage: python -m neverseen.hardware.kernels [--build]"
     if arguments:
         if reason := compiling.compile_library(_FOLDER):
             return f"the kernels could not be compiled: {reason}"
-        # This process has looked at an older library, and would be given it again.
+        # This process has loaded an older library, and would get it again.
         return subprocess.run([sys.executable, "-m", "neverseen.hardware.kernels"], check=False).returncode
     print(f"the kernels are {'in use' if available() else 'not in use'} ({_state})")  # noqa: T201
     return 0

@@ -1,4 +1,4 @@
-"""NumPy and SciPy on the CPU: always there, and the reference for the others."""
+"""NumPy and SciPy on the CPU: always available, and the reference for the other kinds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUM_ROWS = 2**14  # codes turned to int64 at a time
 
 
 class NumpyHardware(HardwareOf[np.ndarray]):
-    """NumPy and SciPy on the CPU: always there, and the reference for the others."""
+    """NumPy and SciPy on the CPU: always available, and the reference for the other kinds."""
 
     name = "numpy"
     cholesky_keeps = False
@@ -184,7 +184,7 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     # -- factors -----------------------------------------------------------------------------------
 
     def cholesky(self, matrix: np.ndarray) -> np.ndarray | None:
-        from scipy.linalg import lapack  # takes long to import, and who only looks at a store solves nothing
+        from scipy.linalg import lapack  # takes long to import, and a command that only reads a store solves nothing
 
         factor, info = lapack.dpotrf(matrix.T, lower=0, overwrite_a=1, clean=0)  # .T: LAPACK's order, no copy
         return factor if info == 0 and np.isfinite(factor[-1, -1]) else None
@@ -215,6 +215,6 @@ def _blas() -> ThreadpoolController:
 
 
 def blocks(matrix: np.ndarray) -> list[slice]:
-    """Return rows to take at a time, so that an int64 or float64 copy of them stays in a processor's cache."""
+    """Return slices of rows, so small that an int64 or float64 copy of each stays in a processor's cache."""
     rows = max(1, 2**18 // max(1, matrix.shape[1]))
     return [slice(start, start + rows) for start in range(0, len(matrix), rows)]

@@ -1,4 +1,4 @@
-"""What the engine asks of a machine: arrays, and operations on them. Nothing here is trusted to be exact."""
+"""The operations that the engine needs from a machine. Nothing here is trusted to be exact."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FLOAT32_ROWS = 2**24 // INT8_PRODUCT  # 1040 products of codes sum to less than 
 INT32_ROWS = (2**31 - 1) // INT8_PRODUCT  # 133,144 of them to less than 2**31
 
 Factor = Any
-"""What `HardwareOf.cholesky` returns: only the hardware that made it looks inside."""
+"""The result of `HardwareOf.cholesky`: only the hardware that made it looks inside."""
 
 
 class Array(Protocol):  # noqa: PLW1641 (arrays have no hash)
-    """What the engine does with an array by itself: an ndarray and a tensor of PyTorch have it all.
+    """The operations that the engine applies to arrays directly. NumPy's arrays and PyTorch's tensors have them all.
 
-    Everything else is an operation of the hardware. An array is only ever given to the hardware that made it.
+    Everything else is an operation of the hardware. An array is only ever passed to the hardware that made it.
     """
 
     @property
@@ -74,20 +74,21 @@ Moved = tuple[A, A, list[int]]
 class HardwareOf(Protocol[A]):
     """The operations of one kind of hardware, whose arrays are of type `A`.
 
-    A kind of hardware is a class with all of these; `neverseen.checks.check_hardware` tries them. Every exact product
-    is bounded before and checked after by `neverseen.engine.arithmetic`: a mistake here costs an error, never a bit.
+    A kind of hardware is a class with all of these; `neverseen.checks.check_hardware` tests them.
+    `neverseen.engine.arithmetic` bounds every exact product before and checks it after, so a mistake here raises an
+    error and never changes a bit.
 
     Attributes
     ----------
     name : str
-        That it is registered under.
+        The name under which it is registered.
     cholesky_keeps : bool
         Whether `cholesky` leaves its argument as it was.
     integers : bool
-        Whether 64-bit integer products are quick: `symmetric_product` and `int8_int64_matmul`. Else they are made of
-        float64 products, and checked.
+        Whether 64-bit integer products (`symmetric_product`, `int8_int64_matmul`) are fast. If not, float64 products
+        are used instead, and checked.
     follows : int
-        Samples up to which to follow a change (`neverseen.engine.following`) is faster than to solve anew.
+        Number of samples up to which following a change (`neverseen.engine.following`) is faster than a new solve.
     """
 
     name: str
@@ -99,25 +100,25 @@ class HardwareOf(Protocol[A]):
         return object.__hash__(self)
 
     def alone(self) -> AbstractContextManager[Any]:
-        """Return a context in which floating-point work is done by one thread: for many small steps.
+        """Return a context in which one thread does all floating-point work: for many small steps.
 
-        Threads that were used once go on spinning for work, on the cores that the next step needs.
+        Otherwise, threads that have finished a step keep spinning on the cores that the next step needs.
         """
         return nullcontext()
 
     # -- arrays ------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be pickled and copied as a name: what it holds belongs to this machine."""
+        """Pickle and copy only the name: everything else belongs to this machine."""
         from neverseen.hardware import choose
 
         return choose, (self.name,)
 
     def array(self, values: np.ndarray) -> A:
-        """Return `values` where this hardware computes; no copy when they are there already."""
+        """Return `values` in this hardware's memory; no copy if they are there already."""
 
     def numpy(self, array: A) -> np.ndarray:
-        """Return an array as NumPy's, in main memory."""
+        """Return an array as a NumPy array, in main memory."""
 
     def zeros(self, *shape: int) -> A:
         """Return int64 zeros."""
@@ -175,7 +176,7 @@ class HardwareOf(Protocol[A]):
         """Return a float64 product."""
 
     def symmetric_matmul(self, left: A, right: A) -> A:
-        """Return a float64 product; `left` is symmetric, or may be taken to be."""
+        """Return a float64 product; `left` is symmetric, or may be treated as if it were."""
         return self.matmul(left, right)
 
     def less_product(self, matrix: A, left: A, right: A) -> A:
@@ -234,14 +235,14 @@ class HardwareOf(Protocol[A]):
         """Return the solution of the factored system for each column of `right`."""
 
     def cholesky_inverse(self, factor: Factor) -> A:
-        """Return the inverse of the matrix that was factored, symmetric."""
+        """Return the inverse of the factored matrix, symmetric."""
 
     def triangle(self, factor: Factor) -> A:
-        """Return the lower triangle that a Cholesky factor consists of, with zeros above."""
+        """Return a Cholesky factor as a lower triangular matrix, with zeros above the diagonal."""
 
     def inverse(self, matrix: A) -> A:
         """Return the inverse of a small float64 matrix; raise ValueError or RuntimeError if it is singular."""
 
 
 Hardware = HardwareOf[Array]
-"""Some kind of hardware: whoever has it knows no more about its arrays than `Array` says."""
+"""Any kind of hardware: its user knows about its arrays only what `Array` says."""

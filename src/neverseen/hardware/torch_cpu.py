@@ -80,16 +80,16 @@ class TorchHardware(NumpyHardware):
 def _rows(array: np.ndarray) -> np.ndarray:
     """Return an int8 matrix row by row, with rows of zeros if it has too few for the matrix units."""
     if len(array) >= _FEW:
-        return np.ascontiguousarray(array)
+        return np.require(array, requirements=["C", "W"])  # of read-only ones PyTorch would warn
     rows = np.zeros((_FEW, array.shape[1]), np.int8)
     rows[: len(array)] = array
     return rows
 
 
 def _passes_int8_self_test(torch: Any) -> bool:
-    """Return whether this build's int8 product is there and exact on its hardest inputs.
+    """Return whether this build has an int8 product, and whether it is exact on the hardest inputs.
 
-    Without VNNI some CPUs add pairs of products in 16 bits and saturate; rows of equal extremes show it.
+    Without VNNI, some CPUs add pairs of products in 16 bits and saturate. Rows of equal extremes reveal it.
     """
     try:
         left = np.full((32, 512), 127, np.int8)

@@ -29,7 +29,7 @@ class CudaHardware(HardwareOf[Any]):
 
         if not torch.cuda.is_available():
             raise ConfigurationError(
-                "hardware='cuda' was asked for and PyTorch sees no CUDA device; use hardware='auto'"
+                "hardware='cuda' was requested, but PyTorch sees no CUDA device; use hardware='auto'"
             )
         self._torch = torch
 
@@ -147,9 +147,9 @@ class CudaHardware(HardwareOf[Any]):
 class BlockedFactor:
     """A lower Cholesky factor on a GPU, with its diagonal blocks inverted.
 
-    A substitution row by row leaves a GPU idle. With the blocks inverted it is a few dozen products, five times as
-    fast for a hundred columns. Inverted blocks are a little less accurate than a substitution: a factor is only ever
-    a hint, and refinement makes up for it.
+    Substitution row by row leaves a GPU idle. With inverted blocks, a solve is a few dozen products, and five times as
+    fast for a hundred columns. It is a little less accurate. That is harmless: a factor is only a hint, and refinement
+    makes up for it.
     """
 
     def __init__(self, factor: torch.Tensor, torch: Any) -> None:
@@ -180,8 +180,8 @@ class BlockedFactor:
 def _inverted(blocks: torch.Tensor, torch: Any) -> torch.Tensor:
     """Return the inverses of lower triangular blocks, of shape (b, n, n).
 
-    Doubling: the inverse of [[P, 0], [Q, R]] is [[P', 0], [-R' Q P', R']], with P' and R' the inverses of P and R. For
-    n a power of two all pairs of one size are done at once, in log2(n) rounds of two products; a substitution has n.
+    Doubling: the inverse of [[P, 0], [Q, R]] is [[P', 0], [-R' Q P', R']], with P' and R' the inverses of P and R. If n
+    is a power of two, all pairs of one size are done at once, in log2(n) rounds of two products. Substitution takes n.
     """
     count, size = len(blocks), blocks.shape[1]
     if size & (size - 1):

@@ -1,12 +1,21 @@
-"""What a model holds, without the samples: keyed digests of them, in memory or in a ledger.
+"""Holdings: the record of the samples that a model holds, as keyed digests, in memory or in a ledger.
 
-`Change` is what comes in; `Holdings` is what answers and keeps; `neverseen.holdings.deciding` says what may come and
-go, in one place for both kinds of holdings.
+A `Change` describes samples to learn or forget. `neverseen.holdings.deciding` decides whether it is allowed, for both
+kinds of `Holdings`, which answer its questions and record the result.
 """
 
 from neverseen.holdings.change import FORGET, FORGET_CLASS, LEARN, Change
 from neverseen.holdings.deciding import Decision, decide, members_of, moved, require_new, standing
-from neverseen.holdings.digests import DIGEST_SIZE, Member, Ticket, member_digests, owned_number, tickets_of
+from neverseen.holdings.digests import (
+    DIGEST_SIZE,
+    Member,
+    Origin,
+    Ticket,
+    content_digest,
+    member_digests,
+    owned_number,
+    ticket_number,
+)
 from neverseen.holdings.memory import MemoryHoldings
 from neverseen.holdings.protocol import Found, HeldTicket, Holdings
 
@@ -22,7 +31,9 @@ __all__ = [
     "Holdings",
     "Member",
     "MemoryHoldings",
+    "Origin",
     "Ticket",
+    "content_digest",
     "decide",
     "member_digests",
     "members_of",
@@ -30,5 +41,5 @@ __all__ = [
     "owned_number",
     "require_new",
     "standing",
-    "tickets_of",
+    "ticket_number",
 ]

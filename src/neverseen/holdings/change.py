@@ -1,4 +1,4 @@
-"""`Change`: one change of what a model holds. It is made once and passed on unchanged."""
+"""`Change`: one change of the samples of a model. It is made once and passed on unchanged."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.holdings.digests import Ticket
-from neverseen.labels import LabelIndex, from_text
+from neverseen.holdings.digests import Member, Origin, Ticket
+from neverseen.labels import LabelIndex, from_private_text, from_text
 
 LEARN = "learn"
 """Samples to learn."""
 FORGET = "forget"
 """Samples to forget."""
-FORGET_CLASS = "forget-class"
+FORGET_CLASS = "forget_class"
 """A class to forget."""
 _NO_ROWS = np.empty((0, 0), np.int8)
 
@@ -23,6 +23,9 @@ _NO_ROWS = np.empty((0, 0), np.int8)
 @dataclass(frozen=True, eq=False)
 class Change:
     """Samples to learn or to forget, or a class to forget.
+
+    The tickets and member digests of its samples are made once, with the change. Checking and committing it use the
+    same ones, even if it is checked again because the model has changed since.
 
     Attributes
     ----------
@@ -33,13 +36,18 @@ class Change:
         Of n samples.
     tickets : tuple of Ticket, or None
         None if the samples have no ids, or are found only by their features and labels.
+    members : tuple of Member
+        Class and digest of each sample.
+    origin : Origin or None
+        The key and configuration of its tickets and members. Only a model with the same ones makes the change.
+        None if there are no members yet: the model makes them itself.
     owner : str or None
         Canonical text of the owner whose samples may be forgotten; None for any.
     name : str
         Canonical text of the class to forget.
     receipts : tuple of bytes
         The new receipts of a learn, or the receipts given to a forget; empty if there are none.
-    prints : tuple of bytes
+    fingerprints : tuple of bytes
         Fingerprints of the raw samples that a cache of features must drop.
     contents : tuple of bytes
         Keyed digests of the raw samples, to recognise one that is held with other features; empty for receipts.
@@ -56,14 +64,21 @@ class Change:
     quantised: np.ndarray = field(default_factory=lambda: _NO_ROWS)
     labels: LabelIndex = field(default_factory=lambda: LabelIndex([]))
     tickets: tuple[Ticket, ...] | None = None
+    members: tuple[Member, ...] = ()
+    origin: Origin | None = None
     owner: str | None = None
     name: str = ""
     receipts: tuple[bytes, ...] = ()
-    prints: tuple[bytes, ...] = ()
+    fingerprints: tuple[bytes, ...] = ()
     contents: tuple[bytes, ...] = ()
     features: np.ndarray | None = None
     seen_at: object = None
     request: Any = None
+
+    def __post_init__(self) -> None:
+        fixed = self.quantised.view()
+        fixed.flags.writeable = False
+        object.__setattr__(self, "quantised", fixed)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,7 +91,8 @@ class Change:
     def facts(self) -> Iterator[dict[str, Any]]:
         """Yield id, label and owner of each sample, as they were given; for samples with tickets."""
         for ticket, name in zip(self.tickets or (), self.classes, strict=True):
-            yield {"id": from_text(ticket.id), "label": from_text(name), "owner": from_text(ticket.owner)}
+            id_, owner = from_private_text(ticket.id), from_private_text(ticket.owner)
+            yield {"id": id_, "label": from_text(name), "owner": owner}
 
     def noting(self, request: Any) -> Change:
         """Return the same change with a note, which the ledger writes in the same transaction."""

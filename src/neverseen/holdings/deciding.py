@@ -1,60 +1,77 @@
-"""What may come and what may go: the one place where requests are held against what a model holds."""
+"""Decides which changes are allowed. This is the only place that compares requests with the holdings of a model."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from neverseen.errors import AmbiguousError, IdTakenError, KeyMissingError, NotLearnedError
+from neverseen.errors import (
+    AmbiguousError,
+    ConfigurationError,
+    IdTakenError,
+    InputError,
+    KeyMissingError,
+    NotLearnedError,
+)
 from neverseen.holdings.change import FORGET_CLASS, LEARN, Change
-from neverseen.holdings.digests import Member, Ticket, member_digests
-from neverseen.holdings.protocol import Holdings
-from neverseen.labels import LabelIndex
+from neverseen.holdings.digests import Member, Origin, Ticket, member_digests
+from neverseen.holdings.protocol import HeldTicket, Holdings
 from neverseen.proof.keys import Key
 
 
 class Decision(NamedTuple):
-    """A change that may be made, and what it comes to."""
+    """The effect of a change that is allowed."""
 
     change: Change
-    members: list[Member]  # of its samples
+    members: Sequence[Member]  # of its samples
     numbers: list[bytes]  # of the tickets that go
+    contents: frozenset[bytes] = frozenset()  # of these tickets
 
 
 def decide(holdings: Holdings, configuration: bytes, change: Change, *, seen: bool = False) -> Decision:
-    """Return what a change comes to, or raise why it may not be made. Nothing is changed.
+    """Return the effect of a change; raise if it is not allowed. Nothing changes yet.
 
     Parameters
     ----------
     configuration : bytes
         Digest of the model's configuration.
     change : Change
-        That a class is held, and its sums are, the model says.
+        For a class to forget, the model itself checks that the class and its sums are held.
     seen : bool
-        Whether `require_new` has let its ids pass, or all its tickets were `standing`, and nothing has changed since.
+        Whether `require_new` has accepted its ids, or all its tickets were `standing`, and nothing has changed since.
     """
     if change.kind == FORGET_CLASS:
         return Decision(change, [], [])
-    members = members_of(holdings, configuration, change.quantised, change.labels)
+    members = members_of(holdings, configuration, change)
     if change.kind == LEARN:
         if not seen:
-            require_new(holdings, change.tickets or ())
+            require_new(holdings, [ticket.number for ticket in change.tickets or ()])
+            _require_unused(holdings, change.tickets or ())
         return Decision(change, members, [])
+    gone: Sequence[Ticket | HeldTicket]
     if change.tickets is None:
-        return Decision(change, members, _without_tickets(holdings, members, change.owner))
-    return Decision(change, members, _with_tickets(holdings, members, change.tickets, change.owner, seen))
+        gone = _without_tickets(holdings, members, change.owner)
+    else:
+        gone = _with_tickets(holdings, members, change.tickets, change.owner, seen)
+    return Decision(change, members, [each.number for each in gone], frozenset(each.content for each in gone))
 
 
-def members_of(holdings: Holdings, configuration: bytes, quantised: np.ndarray, index: LabelIndex) -> list[Member]:
-    """Return class and digest of each sample."""
-    return member_digests(configuration, required_key(holdings), quantised, index)
+def members_of(holdings: Holdings, configuration: bytes, change: Change) -> Sequence[Member]:
+    """Return the class and the member digest of each sample of a change: those made with it, if there are any."""
+    origin = Origin(configuration, required_key(holdings))
+    if change.origin is None:
+        return member_digests(*origin, change.quantised, change.labels)
+    if change.origin != origin:
+        raise ConfigurationError(
+            "this change was made for a model with another key or configuration: make it with the model that is to "
+            "make it. Nothing was changed"
+        )
+    return change.members
 
 
 def required_key(holdings: Holdings) -> Key:
-    """Return the key of holdings, or say that it is missing."""
+    """Return the membership key of the holdings, or raise `KeyMissingError`."""
     if holdings.key is None:
         raise KeyMissingError(
             "this model was loaded without its membership key: it can predict, not learn or forget samples. "
@@ -63,33 +80,46 @@ def required_key(holdings: Holdings) -> Key:
     return holdings.key
 
 
-def require_new(holdings: Holdings, tickets: Sequence[Ticket]) -> None:
-    """Raise `IdTakenError` if an id is held already, or given twice."""
-    held = holdings.by_numbers({ticket.number for ticket in tickets}) if tickets else {}
+def require_new(holdings: Holdings, numbers: Sequence[bytes]) -> None:
+    """Raise `IdTakenError` if a held sample has one of these ids (as ticket numbers), or if one is given twice."""
+    held = holdings.by_numbers(set(numbers)) if numbers else {}
     seen: dict[bytes, int] = {}
-    for row, ticket in enumerate(tickets):
-        if ticket.number in held:
+    for row, number in enumerate(numbers):
+        if number in held:
             raise IdTakenError(
                 f"the id of row {row} belongs to a sample the model holds: every sample needs an id of its own. "
                 "Nothing was learned",
                 row,
             )
-        first = seen.setdefault(ticket.number, row)
+        first = seen.setdefault(number, row)
         if first != row:
             raise IdTakenError(f"the id of row {row} is given twice in one call. Nothing was learned", row, first)
 
 
+def _require_unused(holdings: Holdings, tickets: Sequence[Ticket]) -> None:
+    """Raise `InputError` if a receipt is used up: a sample that is learned again has a new salt and a new receipt."""
+    salted = {ticket.commitment: row for row, ticket in enumerate(tickets) if ticket.salt}
+    used = [salted[each] for each in holdings.used(salted)] if salted else []
+    if used:
+        raise InputError(
+            f"the sample of row {min(used)} was learned with its receipt before, and forgotten: the receipt is used "
+            "up. Make the change anew, for a new receipt. Nothing was learned"
+        )
+
+
 def standing(
     holdings: Holdings, tickets: Sequence[Ticket], members: Sequence[Member], owner: str | None = None
-) -> list[bool]:
-    """Return, for each ticket, whether the sample beside it is held under it, and by this very receipt if any."""
+) -> list[HeldTicket | None]:
+    """Return for each ticket the held ticket of its sample, under its receipt if it names one; None if not held."""
     asked = {ticket.number for ticket in tickets if ticket.number and owner in (None, ticket.owner)}
     held = holdings.by_numbers(asked, owner)
     found = [held.get(ticket.number) for ticket in tickets]
     return [
-        each is not None
+        each
+        if each is not None
         and each.member == digest
         and (each.commitment is None or ticket.commitment in (b"", each.commitment))
+        else None
         for each, ticket, (_, digest) in zip(found, tickets, members, strict=True)
     ]
 
@@ -97,16 +127,16 @@ def standing(
 def moved(
     holdings: Holdings, rows: Iterable[int], members: Sequence[Member], contents: Sequence[bytes]
 ) -> tuple[int, ...]:
-    """Return those of some rows that are held with other features: their content is known, their features are not."""
+    """Return the rows whose sample is held with other features: the content is known, the features are not."""
     held, known = holdings.by_members(members), holdings.knows_contents(contents)
     return tuple(row for row in rows if contents[row] in known and members[row][1] not in held)
 
 
-def _without_tickets(holdings: Holdings, members: Sequence[Member], owner: str | None) -> list[bytes]:
-    """Return the ticket numbers that go when these samples go.
+def _without_tickets(holdings: Holdings, members: Sequence[Member], owner: str | None) -> list[HeldTicket]:
+    """Return the tickets to remove with these samples, which were given without tickets.
 
-    A sample must be held without an id, or be asked for as often as it is held: which of several ids should go would
-    be a guess.
+    A sample must be held without an id, or be requested as often as it is held. Otherwise it would be a guess which of
+    its ids to remove.
     """
     found = holdings.by_members(members, owner)
     asked: Counter[Member] = Counter()
@@ -123,7 +153,7 @@ def _without_tickets(holdings: Holdings, members: Sequence[Member], owner: str |
             "more often than learned. Nothing was changed",
             tuple(missing),
         )
-    gone: list[bytes] = []
+    gone: list[HeldTicket] = []
     for member, wanted in asked.items():
         times, tickets = found[member[1]]
         if wanted <= times - len(tickets):
@@ -135,44 +165,51 @@ def _without_tickets(holdings: Holdings, members: Sequence[Member], owner: str |
                 "which by their ids, or give the receipts. Nothing was changed",
                 row,
             )
-        gone += [ticket.number for ticket in tickets]
+        gone += tickets
     return gone
 
 
 def _with_tickets(
     holdings: Holdings, members: Sequence[Member], tickets: Sequence[Ticket], owner: str | None, seen: bool
-) -> list[bytes]:
-    """Return the ticket numbers that go when these samples go, or raise `NotLearnedError` if one does not stand."""
-    tickets = _numbered(holdings, members, tickets, owner)
-    first = {ticket.number: row for row, ticket in reversed(list(enumerate(tickets)))}
-    stand = [True] * len(tickets) if seen else standing(holdings, tickets, members, owner)
-    missing = tuple(row for row, ticket in enumerate(tickets) if first[ticket.number] != row or not stand[row])
+) -> list[Ticket | HeldTicket]:
+    """Return the tickets to remove with these samples; raise `NotLearnedError` if a ticket does not stand."""
+    found: list[Ticket | HeldTicket | None] = [None] * len(tickets)
+    if seen:
+        found[:] = tickets
+    elif any(ticket.number for ticket in tickets):
+        found[:] = standing(holdings, tickets, members, owner)
+    for row, each in _unnumbered(holdings, members, tickets, owner):
+        found[row] = each
+    gone: dict[bytes, Ticket | HeldTicket] = {}
+    missing = []
+    for row, going in enumerate(found):
+        if going is None or going.number in gone:
+            missing.append(row)
+        else:
+            gone[going.number] = going
     if missing:
         known = "under the id of" if tickets[missing[0]].id else "of the owner of"
         raise NotLearnedError(
             f"the model holds no such sample {known} row {missing[0]} ({len(missing)} of {len(tickets)} rows in "
             "all): it is another sample's or owner's, is given twice, or was forgotten. Nothing was changed",
-            missing,
+            tuple(missing),
         )
-    return [ticket.number for ticket in tickets]
+    return list(gone.values())
 
 
-def _numbered(
+def _unnumbered(
     holdings: Holdings, members: Sequence[Member], tickets: Sequence[Ticket], owner: str | None
-) -> Sequence[Ticket]:
-    """Return tickets with their numbers.
+) -> Iterator[tuple[int, HeldTicket]]:
+    """Yield, for tickets without numbers, the row and the held ticket of each sample that is held.
 
-    One without a number is of a sample whose owner or id is not known: it is found by its features, its label, and the
-    one of the two that is known.
+    A ticket has no number if the owner or the id of its sample is unknown. Then the sample is found by its features,
+    its label, and the one of the two that is known.
     """
     asked: dict[tuple[Member, str, str], list[int]] = {}
     for row, (ticket, member) in enumerate(zip(tickets, members, strict=True)):
         if not ticket.number:
             asked.setdefault((member, ticket.id, ticket.owner), []).append(row)
-    if not asked:
-        return tickets
-    held = holdings.by_members({member for member, _, _ in asked}, owner)
-    numbered = list(tickets)
+    held = holdings.by_members({member for member, _, _ in asked}, owner) if asked else {}
     for (member, id_text, whose), rows in asked.items():
         among = held[member[1]].tickets if member[1] in held else ()
         found = [each for each in among if id_text in ("", each.id) and whose in ("", each.owner)]
@@ -186,6 +223,4 @@ def _numbered(
                 "changed",
                 rows[0],
             )
-        for row, each in zip(rows, found, strict=False):
-            numbered[row] = tickets[row]._replace(number=each.number, owner=each.owner)
-    return numbered
+        yield from zip(rows, found, strict=False)

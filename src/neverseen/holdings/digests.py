@@ -1,11 +1,12 @@
-"""The keyed digests that stand for samples.
+"""Keyed digests, which represent samples.
 
-- A *member digest* stands for a sample's features and class. Whoever has the digests but not the key cannot tell
-  whether a given sample is among them.
-- A *ticket* stands for one act of learning. Two people may hand in the same picture: to the sums it is one sample
-  learned twice, but each has a receipt of their own, and a receipt must work once. Its *number* is a keyed digest of
-  the id, in a store of owner and id; its *content* is a keyed digest of the raw sample. If the content is
-  known and the member digest is not, the sample was learned and its features have moved.
+- A *member digest* represents the features and the class of a sample. Somebody who has the digests but not the key
+cannot
+  tell whether a given sample is among them.
+- A *ticket* represents one learning of a sample. Two people may bring the same picture. For the sums it is one sample
+  learned twice, but each person has a receipt of their own, which must work once. The *number* of a ticket is a keyed
+  digest of the id, or in a store of owner and id. Its *content* is a keyed digest of the raw sample. If the content is
+  known but the member digest is not, the sample was learned, and its features have moved.
 
 Sections 8 and 9 of ``docs/specification.md`` give them byte by byte.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,11 +25,18 @@ from neverseen.proof.keys import Key
 DIGEST_SIZE = 16
 
 Member = tuple[str, bytes]
-"""Class and digest of a sample."""
+"""The class and the member digest of a sample."""
+
+
+class Origin(NamedTuple):
+    """The key and configuration of digests. Digests of different origins never match."""
+
+    configuration: bytes  # digest of the model's configuration
+    key: Key  # the membership key
 
 
 class Ticket(NamedTuple):
-    """What stands for one sample learned under an id. Holdings in memory keep the first two alone."""
+    """One sample that was learned under an id. Holdings in memory keep only the first two fields."""
 
     number: bytes  # empty if the id, or in a store the owner, is not known
     content: bytes
@@ -45,7 +52,7 @@ def member_digests(configuration: bytes, key: Key, quantised: np.ndarray, index:
     Parameters
     ----------
     configuration : bytes
-        Digest of the model's configuration, bound into each: digests of differently configured models never meet.
+        Digest of the model's configuration. It is part of each digest, so those of other configurations never match.
     key : Key
         The membership key.
     """
@@ -63,25 +70,18 @@ def member_digests(configuration: bytes, key: Key, quantised: np.ndarray, index:
     return members
 
 
-def tickets_of(
-    configuration: bytes, key: Key, ids: Iterable[str], names: Iterable[str], prints: Iterable[bytes]
-) -> list[Ticket]:
-    """Return the ticket of each sample of a model in memory, where no two samples have the same id.
+def content_digest(configuration: bytes, key: Key, fingerprint: bytes, name: str) -> bytes:
+    """Return the keyed digest of a raw sample, given its fingerprint and the canonical text of its class."""
+    return _keyed(configuration, key, b"neverseen:raw", fingerprint + name.encode()).digest()
 
-    It takes the arguments of `member_digests`, the canonical texts of ids and classes, and fingerprints of 16 bytes.
-    """
-    return [
-        Ticket(
-            _keyed(configuration, key, b"neverseen:ticket", id_text.encode()).digest(),
-            _keyed(configuration, key, b"neverseen:raw", fingerprint + name.encode()).digest(),
-            id_text,
-        )
-        for id_text, name, fingerprint in zip(ids, names, prints, strict=True)
-    ]
+
+def ticket_number(configuration: bytes, key: Key, id_text: str) -> bytes:
+    """Return the number of a ticket of a model in memory, where no two samples have the same id."""
+    return _keyed(configuration, key, b"neverseen:ticket", id_text.encode()).digest()
 
 
 def owned_number(configuration: bytes, key: Key, owner: str, id_text: str) -> bytes:
-    """Return the number of a ticket in a store, where ids are an owner's own: the same id of two owners has two."""
+    """Return the number of a ticket in a store. Each owner has their own ids, so it covers both owner and id."""
     about = struct.pack("<Q", len(owner)) + owner.encode() + id_text.encode()
     return _keyed(configuration, key, b"neverseen:owned", about).digest()
 

@@ -1,6 +1,7 @@
-"""Holdings in memory: a multiset of member digests for each class, and the tickets of those learned under ids.
+"""Holdings in memory: a multiset of member digests for each class, and the tickets of samples learned under ids.
 
-Forgetting removes digests and tickets and leaves no mark: what is left is what never having learned leaves.
+Forgetting removes digests and tickets without a trace: the holdings equal those of a model that never learned the
+sample.
 """
 
 from __future__ import annotations
@@ -30,13 +31,19 @@ class _Ticket(NamedTuple):
 
 
 class MemoryHoldings:
-    """What a model in memory holds; see `neverseen.holdings.Holdings`.
+    """The holdings of a model in memory; see `neverseen.holdings.Holdings`.
 
-    Without a key holdings can be kept, saved and lose classes, but no sample can be looked up.
+    Without a key, holdings can be kept and saved, and classes can be forgotten, but no sample can be looked up.
+
+    Attributes
+    ----------
+    key_check : str or None
+        Identifies the key of the digests (`Key.check`), even if the key itself is unknown.
     """
 
     def __init__(self, key: Key | None) -> None:
         self.key = key
+        self.key_check = None if key is None else key.check()
         self._members: dict[str, Counter[bytes]] = {}  # class -> digests
         self._tickets: dict[bytes, _Ticket] = {}  # by number
         self._numbers: dict[bytes, set[bytes]] = {}  # member digest -> numbers of its tickets
@@ -45,11 +52,11 @@ class MemoryHoldings:
     # -- answers -----------------------------------------------------------------------------------
 
     def by_numbers(self, numbers: Iterable[bytes], owner: str | None = None) -> dict[bytes, _Ticket]:
-        """Return the tickets that stand under these numbers; whose they are is not kept."""
+        """Return the held tickets with these numbers. Owners are not kept."""
         return {number: self._tickets[number] for number in numbers if number in self._tickets}
 
     def by_members(self, members: Iterable[Member], owner: str | None = None) -> dict[bytes, Found]:
-        """Return how these are held, by digest; those that are not held are left out."""
+        """Return how these members are held, by digest, without those that are not held."""
         found = {}
         for name, digest in members:
             times = self._members.get(name, Counter()).get(digest, 0)
@@ -59,8 +66,12 @@ class MemoryHoldings:
         return found
 
     def knows_contents(self, contents: Iterable[bytes]) -> set[bytes]:
-        """Return those of these contents that are held, whatever their features were."""
+        """Return the contents that are held, whatever their features are."""
         return {content for content in contents if self._contents[content]}
+
+    def used(self, commitments: Iterable[bytes]) -> set[bytes]:
+        """Return nothing: in memory, a receipt is valid again once its sample is learned again."""
+        return set()
 
     def counts(self) -> dict[str, int]:
         """Return the number of samples of each class."""
@@ -69,8 +80,8 @@ class MemoryHoldings:
     # -- changes -----------------------------------------------------------------------------------
 
     def record(self, decision: Decision) -> None:
-        """Carry out what was decided."""
-        change, members, numbers = decision
+        """Carry out a decision."""
+        change, members, numbers, _ = decision
         if change.kind == LEARN:
             for name, digest in members:
                 self._members.setdefault(name, Counter())[digest] += 1
@@ -105,7 +116,7 @@ class MemoryHoldings:
                 del self._contents[ticket.content]
 
     def require_mergeable(self, other: MemoryHoldings) -> None:
-        """Raise unless both are under one key, and no id is in both."""
+        """Raise unless both have the same key, and no id is in both."""
         if self.key is None or other.key is None:
             raise KeyMissingError("models can be merged only with their membership keys. Load them with key=")
         if self.key != other.key:
@@ -115,7 +126,7 @@ class MemoryHoldings:
             raise InputError(f"both models hold samples under the same id ({both} in all); ids must be different")
 
     def merge(self, other: MemoryHoldings) -> None:
-        """Take in all that another holds, `require_mergeable` having been called."""
+        """Add everything that another holds. Call `require_mergeable` first."""
         for name, held in other._members.items():
             self._members.setdefault(name, Counter()).update(held)
         for ticket in other._tickets.values():
@@ -135,7 +146,7 @@ class MemoryHoldings:
         return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 3 * DIGEST_SIZE)
 
     def fill(self, members: np.ndarray, counts: dict[str, int], tickets: np.ndarray | None = None) -> None:
-        """Take in what `members_array` and `tickets_array` returned.
+        """Add the members and tickets that `members_array` and `tickets_array` returned.
 
         Parameters
         ----------
@@ -154,7 +165,7 @@ class MemoryHoldings:
             self._add(_Ticket(number, digest, content))
 
     def is_sound(self) -> bool:
-        """Return whether no member digest has more tickets than it is held. No two classes share a digest."""
+        """Return whether each member digest has at most as many tickets as held samples. Classes share no digests."""
         held: Counter[bytes] = Counter()
         for digests in self._members.values():
             held.update(digests)

@@ -1,4 +1,4 @@
-"""What every kind of holdings can do. `neverseen.holdings.deciding` decides; holdings only answer and keep."""
+"""The protocol of holdings. `neverseen.holdings.deciding` decides; holdings only answer and record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HeldTicket(Protocol):
-    """A ticket that stands."""
+    """A ticket of a held sample."""
 
     @property
     def number(self) -> bytes: ...  # noqa: D102
@@ -39,27 +39,30 @@ class Found(NamedTuple):
 class Holdings(Protocol):
     """Which samples a model holds.
 
-    Answers that are limited to an owner look at no other owner's rows.
+    Questions about one owner read no rows of other owners.
 
     Attributes
     ----------
     key : Key or None
-        For member digests. Without it no sample can be looked up, learned or forgotten.
+        The membership key. Without it, no sample can be looked up, learned or forgotten.
     """
 
     key: Key | None
 
     def by_numbers(self, numbers: Iterable[bytes], owner: str | None = None) -> Mapping[bytes, HeldTicket]:
-        """Return the tickets that stand under these numbers."""
+        """Return the held tickets with these numbers."""
 
     def by_members(self, members: Iterable[Member], owner: str | None = None) -> Mapping[bytes, Found]:
-        """Return how these are held, by digest; those that are not held are left out."""
+        """Return how these members are held, by digest, without those that are not held."""
 
     def knows_contents(self, contents: Iterable[bytes]) -> set[bytes]:
         """Return those of these contents of tickets that are held."""
 
-    def record(self, decision: Decision) -> None:
-        """Carry out what was decided, all of it or, if it raises a `NeverseenError`, nothing.
+    def used(self, commitments: Iterable[bytes]) -> set[bytes]:
+        """Return those of these commitments whose samples were forgotten. No other sample will ever have them."""
 
-        What lasts is on disk when this returns.
+    def record(self, decision: Decision) -> None:
+        """Carry out a decision: all of it or, if it raises a `NeverseenError`, nothing.
+
+        In a ledger, it is on disk when this returns.
         """

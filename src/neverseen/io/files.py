@@ -7,12 +7,15 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from neverseen.errors import FileRejectedError
+
+_PAUSE = 0.005  # seconds between two tries for a lock
 
 
 def replace_file(path: Path, parts: Iterable[Any]) -> None:
@@ -23,7 +26,7 @@ def replace_file(path: Path, parts: Iterable[Any]) -> None:
 
 
 def create_file(path: Path, parts: Iterable[Any]) -> None:
-    """Write a new file of mode 600 in the same way; raise `FileExistsError` if it exists already.
+    """Write a new file of mode 600 in the same way; raise `FileExistsError` if there is one already.
 
     On file systems without hard links (FAT, exFAT, some network mounts), the test and the renaming are two steps. Two
     processes that do not lock each other out could then both succeed.
@@ -62,21 +65,23 @@ def _written_beside(path: Path, parts: Iterable[Any]) -> Iterator[Path]:
 
 
 def leftovers_of(path: Path, *, folders: bool = False) -> list[Path]:
-    """Return partial copies beside a file (or a folder too), of a process that is writing it or died doing so."""
+    """Return partial copies beside a file (with `folders`, folders too): a process is writing it, or was killed."""
     pattern = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}", re.ASCII)  # as `mkstemp` names them
     found = [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]
     return [each for each in found if folders or each.is_symlink() or not each.is_dir()]
 
 
-def read_secret(path: Path, limit: int) -> bytes:
+def read_secret(path: Path, limit: int, name: str | None = None) -> bytes:
     """Return the content of a file that only its owner may read, up to one byte more than `limit`.
 
-    Raises `FileRejectedError` with the reason if others may read or change it.
+    Raises `FileRejectedError` with the reason if others may read or change it. Errors use `name` for the path.
     """
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if os.name == "posix" and mode & 0o077:
-            raise FileRejectedError(f"others may read or change it (mode {mode:o}); if nobody has: chmod 600 {path}")
+            raise FileRejectedError(
+                f"others may read or change it (mode {mode:o}); if nobody has: chmod 600 {name or path}"
+            )
         return file.read(limit + 1)
 
 
@@ -95,16 +100,33 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
-    """Keep out other processes that lock the same folder (POSIX systems alone).
+def locked_folder(folder: Path, shared_within: float | None = None) -> Iterator[None]:
+    """Keep out other processes that lock the same folder (POSIX systems only).
 
-    By hand, as filelock and portalocker would take the place of the two calls of ``flock``, and of nothing else.
+    Written by hand: filelock or portalocker would replace a few calls of ``flock``, and nothing else.
+
+    Parameters
+    ----------
+    shared_within : float, optional
+        Share the lock with others who share it too. Wait this many seconds for those who do not, and then raise
+        `TimeoutError`. By default, wait for everybody, without limit.
     """
     import fcntl
 
     handle, process = os.open(folder, os.O_RDONLY), os.getpid()
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        if shared_within is None:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        else:
+            end = time.monotonic() + shared_within
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > end:
+                        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), str(folder)) from None
+                    time.sleep(_PAUSE)
         yield
     finally:
         if os.getpid() == process:  # a forked process may have the file open: closing alone would not unlock it
@@ -113,7 +135,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def require_file(path: Path, what: str) -> None:
-    """Raise unless a path is a file, and say what to give. Reading a pipe might wait for ever."""
+    """Raise, and say `what` to give, unless a path is a file. Reading a pipe might wait for ever."""
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}: give {what}")
     if not path.is_file():

@@ -1,7 +1,7 @@
-"""ONNX graphs, put together node by node and written as one file, without a package for it.
+"""ONNX graphs, built node by node and written as one file, without the package onnx.
 
-An ONNX file is one protocol-buffer message (``onnx.proto``); the numbers below are its field numbers. The same graph is
-the same bytes everywhere.
+An ONNX file is one protocol-buffer message (``onnx.proto``); the numbers below are its field numbers. The same graph
+gives the same bytes everywhere.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _IR_VERSION = 8
 _KINDS = {"float32": 1, "int8": 3, "int64": 7, "float64": 11}  # TensorProto.DataType
 
 Shape = Sequence[int | str]
-"""Of an input or output; a text names a length that is left open."""
+"""The shape of an input or output; a text names a variable length."""
 
 
 class Graph:
-    """Nodes and constants, as they are added. Values are known by their names.
+    """A graph, built by adding nodes and constants. Values have names.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ _WIDTHS = {name: np.dtype(kind).newbyteorder("<") for kind, name in _DTYPES.item
 
 
 def pack(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> list[Any]:
-    """Return the bytes of a file, in parts; `about` are JSON values, ``"format"`` among them, and tensors integers."""
+    """Return the bytes of a file, in parts: a description (JSON values, with ``"format"``) and integer tensors."""
     names = sorted(tensors)
     blobs = [np.ascontiguousarray(tensors[name], dtype=tensors[name].dtype.newbyteorder("<")) for name in names]
     header: dict[str, Any] = {}
@@ -86,7 +86,7 @@ def _parsed(raw: bytes, expected: str) -> tuple[dict[str, Any], dict[str, np.nda
 
 
 def _checksum(about: dict[str, Any], header: dict[str, Any], parts: list[memoryview]) -> str:
-    """Return the SHA-256 of the description without it, the header without the description, and the tensors."""
+    """Return the SHA-256 of the description (without checksum), the header (without description) and the tensors."""
     hasher = hashlib.sha256(canonical_json(about).encode() + canonical_json(header).encode())
     for part in parts:
         hasher.update(part)
@@ -94,6 +94,6 @@ def _checksum(about: dict[str, Any], header: dict[str, Any], parts: list[memoryv
 
 
 def demand(holds: bool, why: str) -> None:
-    """Raise `FileRejectedError` with the reason unless something holds."""
+    """Raise `FileRejectedError` with the reason unless a condition holds."""
     if not holds:
         raise FileRejectedError(why)

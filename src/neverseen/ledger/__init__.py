@@ -1,9 +1,9 @@
-"""Which samples a store holds, and what happened since its last snapshot, in a SQL database.
+"""The ledger of a store: the held samples, and the changes since the last snapshot, in a SQL database.
 
-SQLite in a file, or PostgreSQL by URL; `register` adds a kind of database. The database is where a store commits: a
-change is one transaction over the journal and the samples, there whole or not at all, and on disk when `Ledger.writing`
-is left. There are no features here but in the journal, and they go with the next snapshot. What is removed leaves no
-mark but the commitment that a certificate shows: the rows of a ledger that forgot are those of one that never learned.
+The database is SQLite in a file, or PostgreSQL; `register` adds a kind. A store commits here: each change is one
+transaction over the journal and the samples. It happens as a whole or not at all, and is on disk when `Ledger.writing`
+ends. Only the journal has features, and the next snapshot drops them. A removed sample leaves no trace except its
+commitment in a certificate: the rows are those of a ledger that never had the sample.
 """
 
 from __future__ import annotations

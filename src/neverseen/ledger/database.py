@@ -1,4 +1,4 @@
-"""The database of a ledger: opened so that what is committed stays, written by one at a time, scrubbed on request."""
+"""The database of a ledger: commits are durable, one process writes at a time, and deleted rows can be scrubbed."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _PAGE_ROWS = 1000  # of a table that is made anew, those in memory at a time
 
 
 class Transaction:
-    """An open transaction: statements in, rows out, failures as `LedgerError`."""
+    """An open transaction. It runs statements, returns rows, and raises failures as `LedgerError`."""
 
     def __init__(self, database: Database, connection: sa.Connection) -> None:
         self.database = database
         self._connection: sa.Connection | None = connection
 
     def rows(self, statement: sa.Executable, values: Any = None) -> Sequence[Any]:
-        """Return all rows that a statement yields."""
+        """Return all rows of a statement."""
         with self.database.clear_errors():
             return self._open().execute(statement, values).fetchall()
 
     def rows_in(self, question: sa.Select[Any], column: sa.Column[Any], values: Iterable[Any]) -> Iterator[Any]:
-        """Yield the rows of a question in which a column has one of these values."""
+        """Yield the rows of a query in which a column has one of these values."""
         for chunk in chunks(sorted(set(values))):
             yield from self.rows(question.where(column.in_(chunk)))
 
@@ -47,7 +47,8 @@ class Transaction:
     def load(self, table: sa.Table, rows: list[tuple[Any, ...]]) -> None:
         """Insert many rows, each the values of all columns in order.
 
-        They go to the driver as they are. To have SQLAlchemy look at each value takes longer than to store it.
+        They go to the driver directly: SQLAlchemy would take longer to look at each value than the database to store
+        it.
         """
         names = ", ".join(f'"{column.name}"' for column in table.columns)
         marks = ", ".join([self.database.mark] * len(table.columns))
@@ -62,9 +63,9 @@ class Transaction:
         values: list[int],
         equal: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[Any]:
-        """Return some columns of the rows whose key is one of these, by the driver: there may be very many.
+        """Return some columns of the rows with one of these keys, directly from the driver: there may be very many.
 
-        Rows in which a column is not `equal` to what it is given are not fetched.
+        `equal` names columns and the values that the rows must have in them; other rows are not fetched.
         """
         mark = self.database.mark
         marks = ", ".join([mark] * len(values))
@@ -76,7 +77,7 @@ class Transaction:
     def rebuild(
         self, table: sa.Table, columns: Iterable[str], renewed: Callable[[Sequence[Any]], tuple[Any, ...]]
     ) -> None:
-        """Make a table anew as it is defined now. The new rows are made of these columns of the old ones."""
+        """Create a table again as it is defined now. The new rows are made from these columns of the old ones."""
         old = f"{table.name}_old"
         with self.database.clear_errors():
             connection = self._open()
@@ -99,7 +100,7 @@ class Transaction:
             tables.create_all(self._open(), checkfirst=False)
 
     def end(self) -> None:
-        """Refuse anything more."""
+        """Refuse further statements."""
         self._connection = None
 
     def _open(self) -> sa.Connection:
@@ -115,7 +116,6 @@ class Database(ABC):
     ----------
     name : str
         For messages: a path, or an address without the password.
-    engine : Engine
     patience : float
         Seconds to wait for others.
     """
@@ -131,14 +131,14 @@ class Database(ABC):
         self._process = os.getpid()
 
     def close(self) -> None:
-        """Let go of all connections, unless they are another process's."""
+        """Close all connections, unless they belong to another process."""
         if self._process == os.getpid():
             self._engine.dispose()
 
     def require_own_process(self) -> None:
         """Raise `LedgerError` in a process that was forked from the one that opened the database.
 
-        The connections are not its own, nor is the right to write. What one of the two wrote, the other would not know.
+        The connections and the right to write belong to the other process. Neither would notice the other's changes.
         """
         if self._process != os.getpid():
             raise LedgerError(
@@ -147,19 +147,19 @@ class Database(ABC):
             )
 
     def table_names(self) -> set[str]:
-        """Return the names of all tables there are."""
+        """Return the names of all tables."""
         with self.clear_errors():
             return set(sa.inspect(self._engine).get_table_names())
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Hand out a transaction that sees one state of the database, whatever is written meanwhile."""
+        """Open a transaction that sees one state of the database, whatever others write meanwhile."""
         with self._transaction("read") as transaction:
             yield transaction
 
     @contextmanager
     def writing(self, locked: bool = True) -> Iterator[Transaction]:
-        """Hand out the one write transaction: on disk once it is left, or undone if it is left by an exception."""
+        """Open the one write transaction. It is on disk when the block ends, or undone if the block raises."""
         if self._uncertain:
             raise LedgerError(
                 f"an earlier change of the ledger {self.name} may have been made or not: open it again to see",
@@ -169,7 +169,7 @@ class Database(ABC):
             yield transaction
 
     def stop_writing(self) -> None:
-        """Refuse to write from now on, as after a commit that failed."""
+        """Refuse to write from now on, as after a failed commit."""
         self._uncertain = True
 
     @contextmanager
@@ -191,48 +191,49 @@ class Database(ABC):
                 connection.close()  # rolls back what is not committed
 
     def _commit(self, connection: sa.Connection, purpose: str) -> None:
-        """Commit. One that fails may have been made: what a disk did before it failed shows when it is read again."""
+        """Commit. A failed commit may still have reached the disk: that shows when the database is opened again."""
         self.require_own_process()
         with self.clear_errors(uncertain=purpose != "read"):
             try:
                 connection.commit()
             except BaseException:
-                self._uncertain = purpose != "read"
+                if purpose != "read":  # what was uncertain before stays so
+                    self._uncertain = True
                 connection.invalidate()
                 raise
 
     @contextmanager
     def clear_errors(self, uncertain: bool = False) -> Iterator[None]:
-        """Turn what the database raises into a `LedgerError` that says what to do.
+        """Turn errors of the database into a `LedgerError` that says what to do.
 
-        It shows neither values nor passwords, and what it was raised from is not shown either. It is `uncertain` while
-        a commit is under way: if that fails, it may have been made or not.
+        It shows neither values nor passwords, and hides the original error. During a commit it is `uncertain`: a failed
+        commit may have been made or not.
         """
         try:
             yield
-        except DBAPIError as error:
-            words = self._explained(error, error.connection_invalidated)
+        except SQLAlchemyError as error:
+            words = f"the ledger {self.name} cannot be used ({type(error).__name__})"
+            if isinstance(error, DBAPIError):
+                words = self._explained(error, error.connection_invalidated)
             if uncertain:
                 words += ". Whether the last change was made is not known: open the ledger again to see"
             raise LedgerError(words, uncertain=uncertain) from None
-        except SQLAlchemyError as error:
-            raise LedgerError(f"the ledger {self.name} cannot be used ({type(error).__name__})") from None
 
     @abstractmethod
     def insert(self, table: sa.Table) -> Insert:
-        """Return an INSERT that can say what to do about a row that is there already."""
+        """Return an INSERT that can handle a row that exists already."""
 
     @abstractmethod
     def scrub(self) -> None:
-        """Make sure that no file of the database holds what was deleted."""
+        """Make sure that no file of the database holds deleted rows."""
 
     @abstractmethod
     def prepare(self, transaction: Transaction) -> None:
-        """Do what this kind of database needs once the tables are made."""
+        """Finish new tables, as this kind of database needs."""
 
     @abstractmethod
     def check(self, transaction: Transaction) -> None:
-        """Raise `LedgerError` unless tables and indexes fit each other."""
+        """Raise `LedgerError` unless tables and indexes match."""
 
     @abstractmethod
     def _begin(self, connection: sa.Connection, purpose: str) -> None: ...
@@ -245,11 +246,11 @@ kinds: Registry[Callable[[str, bool, float], Database]] = Registry(
     "database", "databases", {"sqlite": "ledger.sqlite:SQLite", "postgresql+psycopg": "ledger.postgresql:PostgreSQL"}
 )
 register = kinds.add
-"""``register(scheme, factory)`` adds a kind of database; it gets URL, create and patience, as `SQLite` does."""
+"""``register(scheme, factory)`` adds a kind of database; the factory takes URL, create and patience, like `SQLite`."""
 
 
 def open_database(url: str, create: bool, patience: float) -> Database:
-    """Return the database of a URL: ``sqlite:///path``, the rest taken as it is, or ``postgresql+psycopg://...``."""
+    """Return the database of a URL: ``sqlite:///path``, with any path, or ``postgresql+psycopg://...``."""
     if not isinstance(url, str):
         raise ConfigurationError(f"the URL of a ledger is a text; got {type(url).__name__}")
     return kinds[url.partition(":")[0][:20]](url, create, patience)  # never more in a message: a password may follow

@@ -46,24 +46,24 @@ from neverseen.ledger.tables import (
 from neverseen.ledger.writing import Writing
 
 PATIENCE = 10.0
-"""Seconds to wait for another writer, and in `Ledger.scrub` for readers, before giving up."""
+"""Seconds to wait for another writer, and in `Ledger.scrub` for readers."""
 RECENT = 20_000
-"""Requests among which those of one client are looked for."""
+"""Number of requests that are searched for those of one client."""
 
 
 class Ledger:
     """The samples that a store holds, and its journal, in a database.
 
-    Reading sees one state of the ledger, that of the last commit, and never waits for a writer; inside `writing`, in
-    the same thread, it sees what has been written so far. A ledger may be shared by threads.
+    Reads see the state of the last commit, and never wait for a writer. Inside `writing`, the same thread sees its own
+    changes. Threads may share a ledger.
 
     Parameters
     ----------
     url : str
-        ``sqlite:///path``, where all that follows the third slash is the path, or
+        ``sqlite:///path``, where everything after the third slash is the path, or
         ``postgresql+psycopg://user:password@host/database``.
     create : bool
-        Make it. Without, it must be there.
+        Whether to create it. Otherwise it must exist.
     patience : float, optional
         Seconds to wait for others; `PATIENCE` by default.
 
@@ -109,15 +109,15 @@ class Ledger:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the ledger is of an older format: counts, journal and notes can be read, and nothing else done."""
+        """Whether the ledger has an older format. Then only counts, journal and notes can be read."""
         if self._format != FORMAT:
             self._format = self.meta("format")  # another process may have brought it up to date
         return self._format != FORMAT
 
     def migrate(self, number_of: Callable[[SampleRow], bytes]) -> None:
-        """Bring a ledger of an older format up to date: all of it, or if that fails nothing.
+        """Bring a ledger of an older format up to date, as a whole or not at all.
 
-        `number_of` returns the number that a sample has in this format; in the older one, a digest of the id alone.
+        `number_of` returns the number of a sample in this format. In the older one it was a digest of the id alone.
         """
         migrate_tables(self._database, number_of)
 
@@ -125,15 +125,14 @@ class Ledger:
         if self.is_outdated:
             raise LedgerError(
                 f"the ledger {self._database.name} is of the older format {self._format!r}: open its store once for "
-                "writing, with its keys, to bring it up to date (neverseen publish FOLDER, with --keys FILE if they "
-                "are not in the folder)"
+                "writing, with its keys, to bring it up to date; publish does that"
             )
 
     def close(self) -> None:
-        """Let go of the database, and of the right to write it."""
+        """Close the database, and give up the right to write it."""
         try:
             if self._writer is not None:
-                with suppress(LedgerError), self.writing() as writing:  # a note that stays bars nobody from `claim`
+                with suppress(LedgerError), self.writing() as writing:  # if the note stays, others can still `claim`
                     writing.release()
         finally:
             self._database.close()
@@ -150,13 +149,13 @@ class Ledger:
     # -- reading -----------------------------------------------------------------------------------
 
     def by_numbers(self, numbers: Iterable[bytes], owner: str | None = None) -> dict[bytes, SampleRow]:
-        """Return the samples held under these ticket numbers; with an owner, a canonical text, that owner's alone."""
+        """Return the samples with these ticket numbers; if an owner (canonical text) is given, only theirs."""
         return {row.number: row for row in self._found("number", numbers, owner)}
 
     def by_members(self, members: Iterable[bytes], owner: str | None = None) -> dict[bytes, list[SampleRow]]:
-        """Return the samples held with these member digests, those of each in the order of their numbers.
+        """Return the samples with these member digests, those of each digest in the order of their numbers.
 
-        With an owner, a canonical text, that owner's alone: no row of another is looked at.
+        If an owner (canonical text) is given, only theirs: no row of another owner is read.
         """
         found: dict[bytes, list[SampleRow]] = {}
         for row in sorted(self._found("member", members, owner)):
@@ -166,7 +165,7 @@ class Ledger:
     def knows_contents(self, contents: Iterable[bytes]) -> set[bytes]:
         """Return those of these contents that are held.
 
-        Meant for wording an error: it walks through an index from end to end.
+        It reads a whole index, so use it only to word an error.
         """
         self._require_current()
         wanted = set(contents)
@@ -179,7 +178,7 @@ class Ledger:
             return {as_bytes(content) for (content,) in rows} & wanted
 
     def knows_commitments(self, commitments: Iterable[bytes]) -> set[bytes]:
-        """Return those of these commitments whose samples are held. It walks through all rows."""
+        """Return those of these commitments whose samples are held. It reads all rows."""
         with self._reading() as transaction:
             rows = transaction.rows_in(sa.select(samples.c.commitment), samples.c.commitment, commitments)
             return {as_bytes(commitment) for (commitment,) in rows}
@@ -190,22 +189,26 @@ class Ledger:
             return read_counts(transaction)
 
     def total(self) -> int:
-        """Return the number of samples, counted, not noted."""
+        """Return the number of samples, counted anew."""
         with self._reading() as transaction:
             ((held,),) = transaction.rows(sa.select(sa.func.count()).select_from(samples))
             return int(held)
 
-    def learned_since_certificate(self) -> tuple[int, int]:
-        """Return how many samples were learned since the last certificate and are held, and how many are held."""
+    def learned_since_certificate(self) -> tuple[int, int, int]:
+        """Return the number of held samples learned since the last certificate, of all held samples, and its number.
+
+        All three belong to one state of the ledger.
+        """
         with self._reading() as transaction:
-            since = sa.func.count().filter(samples.c.version > last_certificate(transaction))
+            number = last_certificate(transaction)
+            since = sa.func.count().filter(samples.c.version > number)
             ((learned, held),) = transaction.rows(sa.select(since, sa.func.count()).select_from(samples))
-            return int(learned), int(held)
+            return int(learned), int(held), number
 
     def samples(self, name: str | None = None) -> Iterator[SampleRow]:
         """Yield all samples, or those of a class, in the order of their numbers.
 
-        An iteration that is not over holds a state of the ledger: `scrub` does not succeed meanwhile.
+        An unfinished iteration holds a state of the ledger: `scrub` fails meanwhile.
         """
         self._require_current()
         with self._reading() as transaction:
@@ -214,16 +217,16 @@ class Ledger:
                 yield sample_of(row, last)
 
     def check(self) -> None:
-        """Raise `LedgerError` unless all rows are whole, and samples under their keys and as many as noted.
+        """Raise `LedgerError` unless all rows are undamaged, with the right keys and counts.
 
-        It reads all.
+        It reads everything.
         """
         self._require_current()
         with self._reading() as transaction:
             check_rows(transaction)
 
     def journal(self, after: int = 0) -> Iterator[JournalRow]:
-        """Yield the changes after a sequence number, in order, one in memory at a time."""
+        """Yield the changes after a sequence number, in order, with one in memory at a time."""
         with self._reading() as transaction:
             while True:
                 question = sa.select(journal).where(journal.c.sequence > after).order_by(journal.c.sequence).limit(1)
@@ -235,20 +238,20 @@ class Ledger:
                 yield JournalRow(after, as_text(kind), as_bytes(payload))
 
     def meta(self, key: str) -> str | None:
-        """Return what is noted under a key."""
+        """Return the note with this key, or None."""
         with self._reading() as transaction:
             return read_note(transaction, key)
 
     def pending(self) -> list[bytes]:
-        """Return the commitments of what was forgotten and is in no certificate yet, sorted."""
+        """Return the commitments of forgotten samples that are in no certificate yet, sorted."""
         with self._reading() as transaction:
             rows = transaction.rows(sa.select(pending))
             return sorted(as_bytes(commitment, COMMITMENT_SIZE) for (commitment,) in rows)
 
     def holds_pending(self) -> bool:
-        """Return whether a sample is held that is noted as forgotten. It walks through all rows, if any is noted.
+        """Return whether a held sample has a commitment in `pending`. If there are any, it reads all rows.
 
-        A receipt without a salt does not count: a sample that was learned again had the same one.
+        Receipts without a salt do not count: a sample that was learned again has the same one.
         """
         self._require_current()
         with self._reading() as transaction:
@@ -263,14 +266,14 @@ class Ledger:
             return last_certificate(transaction)
 
     def certificates_of(self, commitments: Iterable[bytes]) -> dict[bytes, int]:
-        """Return, for each of these commitments that a certificate lists, the number of the last that does."""
+        """Return the number of the last certificate that lists each of these commitments, if one does."""
         question = sa.select(certified.c.commitment, sa.func.max(certified.c.certificate))
         with self._reading() as transaction:
             rows = transaction.rows_in(question.group_by(certified.c.commitment), certified.c.commitment, commitments)
             return {as_bytes(commitment): as_number(number) for commitment, number in rows}
 
     def certified(self) -> Iterator[tuple[bytes, int]]:
-        """Yield all commitments that certificates are said to list, each with the certificate's number."""
+        """Yield all commitments that certificates list, according to the ledger, each with the certificate's number."""
         last, place = (b"", 0), sa.tuple_(*certified.columns)
         with self._reading() as transaction:
             while page := transaction.rows(
@@ -284,30 +287,35 @@ class Ledger:
                     yield last
 
     def request(self, request_id: str) -> RequestRow | None:
-        """Return the request of an id."""
+        """Return the request with this id, or None."""
         self._require_current()
         with self._reading() as transaction:
             found = transaction.rows(sa.select(*REQUEST).where(requests.c.id == request_id))
             return request_of(found[0]) if found else None
 
     def requests_by_tag(self, tags: Iterable[bytes]) -> dict[bytes, RequestRow]:
-        """Return the requests of these tags."""
+        """Return the requests with these tags."""
         with self._reading() as transaction:
             rows = transaction.rows_in(sa.select(*REQUEST), requests.c.tag, tags)
             return {row.tag: row for row in map(request_of, rows) if row.tag is not None}
 
+    def has_tags(self) -> bool:
+        """Return whether a request has a tag."""
+        with self._reading() as transaction:
+            return bool(transaction.rows(sa.select(requests.c.place).where(requests.c.tag.is_not(None)).limit(1)))
+
     def requests(self, limit: int, before: str | None = None, client: str | None = None) -> list[RequestRow]:
-        """Return some requests, the latest first.
+        """Return requests, latest first.
 
         Parameters
         ----------
         limit : int
-            How many at most.
+            The greatest number to return.
         before : str, optional
-            Those before the request of this id. None if there is no such request.
+            Only requests before this id. The result is None if there is no such request.
         client : str, optional
-            Those of this client, as long as its name is there (`scrub` clears it), among the `RECENT` before that: a
-            client that made few of many does not have all of them looked at.
+            Only requests of this client, while its name is known (`scrub` clears it). Only the `RECENT` requests before
+            that point are searched, to bound the work.
         """
         self._require_current()
         question = sa.select(*REQUEST).order_by(requests.c.place.desc()).limit(limit)
@@ -319,6 +327,19 @@ class Ledger:
             question = question.where(requests.c.client == client, requests.c.place >= end - RECENT)
         with self._reading() as transaction:
             return [request_of(row) for row in transaction.rows(question)]
+
+    def first_request(self, after: int, forgotten: bool = False) -> int | None:
+        """Return the time of the first request that no certificate up to this number publishes, or None.
+
+        The time is Unix time in milliseconds. With `forgotten`, requests to learn do not count. It reads all requests.
+        """
+        self._require_current()
+        later = requests.c.version > after
+        if forgotten:
+            later &= requests.c.kind != "learn"
+        with self._reading() as transaction:
+            ((first,),) = transaction.rows(sa.select(sa.func.min(requests.c.applied)).where(later))
+            return None if first is None else as_number(first)
 
     def _found(self, column: str, digests: Iterable[bytes], owner: str | None) -> list[SampleRow]:
         self._require_current()
@@ -336,7 +357,7 @@ class Ledger:
 
     @contextmanager
     def _reading(self) -> Iterator[Transaction]:
-        """Hand out this thread's write transaction if it is open, else a read transaction."""
+        """Yield this thread's write transaction if it is open, else a read transaction."""
         current: Transaction | None = getattr(self._local, "transaction", None)
         if current is not None:
             yield current
@@ -348,15 +369,15 @@ class Ledger:
 
     @contextmanager
     def writing(self, claim: bool = False) -> Iterator[Writing]:
-        """Change the ledger: all of it, on disk, once this is left; nothing, if it is left by an exception.
+        """Change the ledger. The changes are on disk when the block ends; if it raises, nothing has changed.
 
-        There is one writer at a time. Another waits, and after a while gives up with a `LedgerError`.
+        There is one writer at a time. Another waits for a while, and then raises `LedgerError`.
 
         Parameters
         ----------
         claim : bool
-            Be the only one who writes, from this change until `close`, or until another claims it. Whoever keeps
-            something beside the ledger that must follow its changes needs this: a change by anybody else is refused.
+            Be the only writer, from this change until `close`, or until another process claims the ledger. Changes by
+            others are refused. You need this if you keep data beside the ledger that must follow its changes.
         """
         if getattr(self._local, "transaction", None) is not None:
             raise LedgerError("this thread is changing the ledger already: leave `writing` first")
@@ -374,7 +395,7 @@ class Ledger:
             finally:
                 self._local.transaction = None
             if writing.failed:
-                raise LedgerError("a change to the ledger failed and was passed over: nothing was changed")
+                raise LedgerError("an error during a change of the ledger was ignored: nothing was changed")
         if token is not None:
             self._writer = token
 
@@ -383,7 +404,7 @@ class Ledger:
         self._database.require_own_process()
 
     def require_claim(self) -> None:
-        """Raise `LedgerError` if another has claimed the ledger since, or it was closed."""
+        """Raise `LedgerError` if another process has claimed the ledger since, or if it was closed."""
         with self._reading() as transaction:
             self._require_claim(transaction)
 
@@ -396,14 +417,14 @@ class Ledger:
             )
 
     def stop_writing(self) -> None:
-        """Refuse to write until the ledger is opened again: something beside it waits for its state to stay."""
+        """Refuse to write until the ledger is opened again: data beside it depends on its present state."""
         self._database.stop_writing()
 
     def scrub(self) -> None:
-        """Clear the database of what was deleted.
+        """Clear deleted rows from the database.
 
-        Afterwards none of its files holds a deleted row, and the order of the rows tells nothing about what came and
-        went. It takes time and disk space like writing the database three times over. In PostgreSQL readers wait
+        Afterwards no file of it holds a deleted row, and the order of the rows reveals nothing about earlier samples.
+        This takes as much time and disk space as writing the database three times. In PostgreSQL, readers wait
         meanwhile, and the server's own log and backups keep what they have.
         """
         with self.writing() as writing:

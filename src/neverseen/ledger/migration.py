@@ -1,4 +1,4 @@
-"""How the tables of a ledger come to be: made new, or brought up to date."""
+"""Creates the tables of a ledger, or brings older ones up to date."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from neverseen.ledger.tables import (
 )
 
 Renumber = Callable[[SampleRow], bytes]
-"""Returns the number that a sample of an older ledger gets; see `Ledger.migrate`."""
+"""Returns the new number of a sample of an older ledger; see `Ledger.migrate`."""
 
 
 class Step(NamedTuple):
-    """Leads to a format of the tables from the one before."""
+    """A step from one format of the tables to the next."""
 
     number: int
     format: str
@@ -39,7 +39,7 @@ class Step(NamedTuple):
     def record(self, transaction: Transaction) -> None:
         """Note that the step was taken, in the transaction that takes it.
 
-        By hand: Alembic's table has neither the time nor a description, and is one that `schema` would have to let in.
+        Written by hand: Alembic's table has neither time nor description, and `schema` would have to allow it.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         transaction.run(sa.insert(migrations), [{"number": self.number, "applied": now, "what": self.what}])
@@ -65,7 +65,7 @@ STEPS = (
         _to_format_2,
     ),
 )
-"""The steps to all formats, the oldest first. A new format gets a step, and `tables` keeps the tables before it."""
+"""The steps to all formats, oldest first. A new format needs a step; `tables` keeps the tables before it."""
 
 
 def create_tables(database: Database) -> None:
@@ -82,7 +82,7 @@ def create_tables(database: Database) -> None:
 
 
 def migrate_tables(database: Database, number_of: Renumber) -> None:
-    """Take the steps that tables of an older format lack, in one transaction; see `Ledger.migrate`."""
+    """Take all missing steps, in one transaction; see `Ledger.migrate`."""
     with database.writing() as transaction:
         formats = [step.format for step in STEPS]
         found = read_note(transaction, "format")

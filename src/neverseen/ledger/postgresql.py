@@ -21,7 +21,7 @@ _NAMES = re.compile(r'"(?:[^"]|"")*"|[^,\s"]+')
 
 
 class PostgreSQL(Database):
-    """A database of PostgreSQL. With `create`, the tables are not there yet."""
+    """A database of PostgreSQL. With `create`, it has no tables yet."""
 
     is_ours_alone = False
     mark = "%s"
@@ -90,10 +90,10 @@ class PostgreSQL(Database):
         return postgresql.insert(table)
 
     def prepare(self, transaction: Transaction) -> None:
-        """Keep the server from noting values of columns as statistics, where they would outlast their rows.
+        """Keep the server from recording values of columns as statistics, where they would outlast their rows.
 
-        Then the tables must be what is asked for when they are opened. What acts on all tables of the database, such as
-        a publication, acts on new ones too: it is refused before they are committed.
+        Then check the new tables as when they are opened. Anything that acts on all tables of the database, such as a
+        publication, acts on them too, and is refused before they are committed.
         """
         for table in tables.sorted_tables:
             for column in table.columns:
@@ -101,7 +101,7 @@ class PostgreSQL(Database):
         require_postgresql(lambda question: transaction.rows(sa.text(question)), self.name, [tables])
 
     def check(self, transaction: Transaction) -> None:
-        """Do nothing: a server looks after its own files."""
+        """Do nothing: a server takes care of its own files."""
 
     def _begin(self, connection: sa.Connection, purpose: str) -> None:
         if purpose == "read":
@@ -110,9 +110,9 @@ class PostgreSQL(Database):
             connection.execute(sa.text(f"LOCK TABLE {meta.name} IN EXCLUSIVE MODE"))
 
     def scrub(self) -> None:
-        """Write every table anew, the samples in the order of their numbers.
+        """Rewrite every table, with the samples in the order of their numbers.
 
-        The server's own log, its standbys and its backups are not in our hands.
+        The server's own log, its standbys and its backups are beyond our control.
         """
         with self.clear_errors():
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -128,9 +128,11 @@ class PostgreSQL(Database):
                 if getattr(error.orig, "sqlstate", None) != _LOCKED:
                     raise
                 raise self._being_read() from None
+            # Somebody may have added what keeps values since the connection was made: then nothing is clear.
+            require_postgresql(lambda question: connection.execute(sa.text(question)).all(), self.name, [tables])
 
     def _wait_for_older_readers(self, connection: sa.Connection) -> None:
-        """Wait until nobody sees what was deleted before now: rows that somebody sees are carried over."""
+        """Wait until no transaction can see the deleted rows: rows that are still visible would be copied."""
         now = connection.execute(sa.text("SELECT CAST(CAST(pg_current_xact_id() AS xid) AS text)")).scalar_one()
         older = sa.text(
             "SELECT count(*) FROM (SELECT backend_xmin AS seen FROM pg_stat_activity "

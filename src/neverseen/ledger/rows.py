@@ -1,6 +1,6 @@
-"""Rows as they are read: a database made elsewhere may hold anything in any column.
+"""Reads rows, and checks them: a database made elsewhere may hold anything in any column.
 
-SQLite does not insist on types. What is not as it must be is refused before it is used.
+SQLite does not enforce types. A wrong value is refused before it is used.
 """
 
 from __future__ import annotations
@@ -41,46 +41,44 @@ REQUEST = list(requests.columns)[1:]
 
 def damaged() -> LedgerError:
     """Return the error for a value that no ledger writes."""
-    return LedgerError(
-        "the ledger is damaged: there is something in it that was not written by neverseen. Restore it from a copy"
-    )
+    return LedgerError("the ledger is damaged: it holds a value that neverseen did not write. Restore it from a copy")
 
 
 def as_bytes(value: Any, size: int | None = None) -> bytes:
-    """Return bytes that were read. `bytes` of a large number would be as many bytes."""
+    """Return a value that must be bytes. `bytes` of a large number would allocate that many."""
     if type(value) is not bytes or len(value) > PAYLOAD_LIMIT or size not in (None, len(value)):
         raise damaged()
     return value
 
 
 def as_text(value: Any) -> str:
-    """Return a text that was read."""
+    """Return a value that must be a text."""
     if type(value) is not str:
         raise damaged()
     return value
 
 
 def as_number(value: Any) -> int:
-    """Return a whole number that was read."""
+    """Return a value that must be a whole number."""
     if type(value) is not int:
         raise damaged()
     return value
 
 
 def _is_no_commitment(table: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition for rows whose commitment is none. SQLite sorts all that is not bytes before bytes."""
+    """Return the condition for rows with an impossible commitment. SQLite sorts other types before bytes."""
     column = table.c.commitment
     return (column < b"") | (sa.func.length(column) != COMMITMENT_SIZE)
 
 
 def read_note(transaction: Transaction, key: str) -> str | None:
-    """Return what is noted under a key, or None."""
+    """Return the note with this key, or None."""
     found = transaction.rows(sa.select(meta.c.value).where(meta.c.key == key))
     return as_text(found[0][0]) if found else None
 
 
 def read_number(transaction: Transaction, key: str) -> int:
-    """Return the number that is noted under a key, or 0."""
+    """Return the number noted under a key, or 0."""
     noted = read_note(transaction, key) or "0"
     if not (noted.isascii() and noted.isdecimal() and len(noted) <= _NUMBER_DIGITS):
         raise damaged()
@@ -88,7 +86,7 @@ def read_number(transaction: Transaction, key: str) -> int:
 
 
 def read_counts(transaction: Transaction) -> dict[str, int]:
-    """Return the number of samples of each class, as noted."""
+    """Return the noted number of samples of each class."""
     rows = transaction.rows(sa.select(classes))
     return dict(sorted((as_text(name), as_number(count)) for name, count in rows))
 
@@ -99,7 +97,7 @@ def last_certificate(transaction: Transaction) -> int:
 
 
 def request_of(row: Any) -> RequestRow:
-    """Return a request, of the columns `REQUEST`."""
+    """Return the request in a row of the columns `REQUEST`."""
     id_, tag, client, kind, count, body, applied, version, maker = row
     return RequestRow(
         as_text(id_),
@@ -122,7 +120,7 @@ def _is_whole(row: Any, check: Any) -> bool:
 
 
 def sample_of(row: Any, published: int) -> SampleRow:
-    """Return a sample, of the columns `FIELDS`, with its state after so many certificates."""
+    """Return the sample in a row of the columns `FIELDS`, with its state, given the last certificate."""
     number, content, member, name, id_text, owner, commitment, salt, learned, version, check = row
     if not _is_whole(row, check):
         raise LedgerError(
@@ -135,7 +133,7 @@ def sample_of(row: Any, published: int) -> SampleRow:
 
 
 def in_order(transaction: Transaction, columns: list[Any], name: str | None = None) -> Iterator[Any]:
-    """Yield columns of all samples, or of those of a class, the number first, in the order of the numbers."""
+    """Yield columns of all samples, or of those of a class, in the order of their numbers. The number comes first."""
     last = sa.tuple_(sa.literal(-(2**32)), sa.literal(b""))
     while True:
         question = (
@@ -155,7 +153,7 @@ def in_order(transaction: Transaction, columns: list[Any], name: str | None = No
 
 
 def check_rows(transaction: Transaction) -> None:
-    """Raise `LedgerError` unless all rows are whole, and samples under their keys and as many as noted."""
+    """Raise `LedgerError` unless all rows are undamaged, with the right keys and counts."""
     found: Counter[str] = Counter()
     before, name = b"", transaction.database.name
     transaction.database.check(transaction)
@@ -181,7 +179,7 @@ def check_rows(transaction: Transaction) -> None:
 
 
 def _check_rest(transaction: Transaction) -> None:
-    """Raise `LedgerError` unless commitments, requests and the journal's numbers are such as a ledger writes."""
+    """Raise `LedgerError` unless commitments, requests and the numbers of the journal are valid."""
     outside = (certified.c.certificate < 1) | (certified.c.certificate > last_certificate(transaction))
     for which in (_is_no_commitment(pending), _is_no_commitment(certified) | outside):
         if transaction.rows(sa.select(sa.literal(1)).where(which).limit(1)):

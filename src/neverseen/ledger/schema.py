@@ -1,8 +1,8 @@
-"""What a database must consist of to be a ledger: these tables and indexes, and nothing else.
+"""Checks that a database has the tables and indexes of a ledger, and nothing else.
 
-A database that was made elsewhere may bring more than rows. A trigger copies what is deleted, a view or a generated
-column calls functions, a constraint refuses what should be written. So a database is compared, before anything is read
-from it or written to it, with what a new ledger would consist of. The comparison follows the metadata of `tables`.
+A database that was made elsewhere may contain more than rows: a trigger that copies deleted rows, a view or a generated
+column that calls functions, a constraint that refuses writes. So before anything is read or written, the database is
+compared with a new ledger. The comparison follows the metadata of `tables`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from sqlalchemy.dialects import postgresql
 from neverseen.errors import LedgerError
 
 Part = tuple[str, ...]
-"""A part of a schema: what kind it is, its name, the table it belongs to, and how it is defined."""
+"""A part of a schema: its kind, its name, its table, and its definition."""
 Ask = Callable[[str], Iterable[Sequence[Any]]]
-"""Puts a question in SQL to the database, and returns the rows."""
+"""Runs a query in SQL, and returns the rows."""
 
+_QUOTES = "statistics of the column"
+_REWRITE = "VACUUM (FULL) pg_catalog.pg_statistic"
 _WORD = re.compile(r'"(\w+)"|(\w+|[^\w\s])', re.ASCII)
 
 
 def require_sqlite(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
-    """Raise `LedgerError` unless a SQLite database is just what one of these, the newest first, would be made into."""
+    """Raise `LedgerError` unless a SQLite database has exactly one of these sets of tables (newest first)."""
     _require(_parts_of_sqlite(ask), [_expected_of_sqlite(tables)[0] for tables in allowed], name)
     # Every part has the right name and text, so its columns can be asked for: none of them is computed by others' code.
     _require(_columns_of_sqlite(ask), [_expected_of_sqlite(tables)[1] for tables in allowed], name)
 
 
 def require_postgresql(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
-    """Raise `LedgerError` unless the tables of a ledger in PostgreSQL are just what one of these would be made into.
+    """Raise `LedgerError` unless a ledger in PostgreSQL has exactly one of these sets of tables.
 
-    What else is in the same database does not matter, unless it acts on these tables, as an event trigger does when
-    they are made anew.
+    Other contents of the database do not matter, unless they act on these tables, as an event trigger does when the
+    tables are rewritten.
     """
     _require(_parts_of_postgresql(ask, allowed), [_expected_of_postgresql(tables) for tables in allowed], name)
 
@@ -58,6 +60,12 @@ def _require(found: set[Part], allowed: list[set[Part]], name: str) -> None:
     remedy = "Restore the ledger from a copy that you trust; if a newer version of neverseen wrote it, use that one"
     if kind == "event trigger":
         remedy = "It acts on all tables of its database: drop or disable it, or give the ledger a database of its own"
+    elif kind == _QUOTES:
+        # What one of the two leaves, the other removes: the rows, and then their bytes in the server's own table. That
+        # one all others of the database use, so it is not for us to lock it.
+        quoted = [part for part in extra if part[0] == _QUOTES]
+        alter = [f'ALTER TABLE {of} ALTER COLUMN "{column}" TYPE {type_}' for _, column, of, type_ in quoted]
+        remedy = "They quote values. As the owner of the database: " + "; ".join([*alter, _REWRITE])
     raise LedgerError(
         f"the ledger {name} is not made of the tables of a ledger: {words}. It could keep what is forgotten, so it is "
         f"not used, and nothing was changed. {remedy}"
@@ -65,7 +73,7 @@ def _require(found: set[Part], allowed: list[set[Part]], name: str) -> None:
 
 
 def _plain(definition: str) -> str:
-    """Return a definition without what does not matter: white space, and quotes around words."""
+    """Return a definition without white space and without quotes around words, which do not matter."""
     return " ".join(quoted or other for quoted, other in _WORD.findall(definition))
 
 
@@ -88,7 +96,7 @@ def _columns_of_sqlite(ask: Ask) -> set[Part]:
 
 @cache
 def _expected_of_sqlite(tables: sa.MetaData) -> tuple[set[Part], set[Part]]:
-    """Return the parts and columns of a database in memory that is made for the purpose."""
+    """Return the parts and columns of a new database, made in memory for comparison."""
     engine = sa.create_engine("sqlite://")
     try:
         with engine.connect() as connection:
@@ -141,6 +149,11 @@ SELECT 'relative', CAST(CAST(h.inhrelid AS pg_catalog.regclass) AS pg_catalog.te
 UNION ALL
 SELECT 'statistics', s.stxname, o.relname, '' FROM ours AS o JOIN pg_catalog.pg_statistic_ext AS s ON s.stxrelid = o.oid
 UNION ALL
+SELECT '{quotes}', s.attname, o.relname, pg_catalog.format_type(a.atttypid, a.atttypmod)
+    FROM ours AS o JOIN pg_catalog.pg_namespace AS n ON n.oid = o.relnamespace
+    JOIN pg_catalog.pg_stats AS s ON s.schemaname = n.nspname AND s.tablename = o.relname
+    JOIN pg_catalog.pg_attribute AS a ON a.attrelid = o.oid AND a.attname = s.attname
+UNION ALL
 SELECT 'publication', p.pubname, o.relname, ''
     FROM ours AS o JOIN pg_catalog.pg_namespace AS n ON n.oid = o.relnamespace
     JOIN pg_catalog.pg_publication_tables AS p ON p.schemaname = n.nspname AND p.tablename = o.relname
@@ -151,7 +164,8 @@ SELECT 'event trigger', evtname, evtname, '' FROM pg_catalog.pg_event_trigger WH
 
 def _parts_of_postgresql(ask: Ask, allowed: Sequence[sa.MetaData]) -> set[Part]:
     names = sorted({name for tables in allowed for name in tables.tables})
-    question = _CATALOGUE.format(names=", ".join(f"pg_catalog.to_regclass('{name}')" for name in names))
+    ours = ", ".join(f"pg_catalog.to_regclass('{name}')" for name in names)
+    question = _CATALOGUE.format(names=ours, quotes=_QUOTES)
     return {(str(kind), str(name), str(table), _plain(str(about))) for kind, name, table, about in ask(question)}
 
 

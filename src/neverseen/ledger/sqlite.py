@@ -30,20 +30,20 @@ _READER_SETTINGS = ("temp_store", "cache_size")  # of a file that may not be wri
 
 
 def in_file(path: Path) -> str:
-    """Return the URL of a ledger in a file, whatever characters its path has."""
+    """Return the URL of a ledger in a file. Its path may have any characters."""
     return f"{_PREFIX}{path}"
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL of a ledger that means the same whatever the working folder is."""
+    """Return a URL of the ledger that does not depend on the working folder."""
     return in_file(Path(url.removeprefix(_PREFIX)).absolute()) if url.startswith(_PREFIX) else url
 
 
 class SQLite(Database):
     """A file of SQLite, with a write-ahead log: readers and the writer do not wait for each other.
 
-    The URL is ``sqlite:///`` and a path, which is taken as it is. With `create` the file is made, of mode 600. One that
-    is there is opened; whether it is of use is for the caller to find out.
+    The URL is ``sqlite:///`` followed by a path, which is used as it stands. With `create`, a missing file is created
+    with mode 600. An existing file is opened; the caller checks whether it is a ledger.
     """
 
     is_ours_alone = True
@@ -108,8 +108,8 @@ class SQLite(Database):
     def _mode(self) -> str:
         """Return how to open the file.
 
-        SQLite makes two files beside a database with a write-ahead log, even to read it. Where it may not, the database
-        can be read as one that nobody changes, if there is no log; or through the files of whoever writes it.
+        SQLite makes two files beside a database with a write-ahead log, even to read it. If it may not, the database
+        can still be read: as an unchanging file if there is no log, or through the files of a running writer.
         """
         if not self.is_read_only:
             return "mode=rw"  # never made by accident
@@ -121,7 +121,7 @@ class SQLite(Database):
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Hand out a transaction; where the file may not be written, see that nobody else wrote it meanwhile."""
+        """Open a transaction. If the file may not be written, check afterwards that nobody else wrote it meanwhile."""
         before = self._stamp() if self.is_read_only and self._is_at_rest() else None
         with super().reading() as transaction:
             yield transaction
@@ -136,7 +136,7 @@ class SQLite(Database):
         return sqlite.insert(table)
 
     def prepare(self, transaction: Transaction) -> None:
-        """Do nothing: all that SQLite needs is set with each connection."""
+        """Do nothing: each connection sets everything that SQLite needs."""
 
     def check(self, transaction: Transaction) -> None:  # noqa: D102
         ((found,),) = transaction.rows(sa.text("PRAGMA integrity_check(1)"))
@@ -147,7 +147,7 @@ class SQLite(Database):
         connection.exec_driver_sql("BEGIN" if purpose == "read" else "BEGIN IMMEDIATE")
 
     def scrub(self) -> None:
-        """Write the samples anew in the order of their numbers, then the whole file, and empty the log."""
+        """Rewrite the samples in the order of their numbers, then the whole file, and empty the log."""
         self._empty_log(min(self._patience, _MOMENT))  # or all of it would be written into the log, time and again
         # SQLite numbers the rows as they come. Gaps in these numbers would show that something went, and where.
         old = f"{samples.name}_old"
@@ -166,10 +166,12 @@ class SQLite(Database):
                 transaction.run(CreateIndex(index))
         with self.clear_errors(), self._engine.connect() as connection:  # not in a transaction: none was begun
             connection.exec_driver_sql("VACUUM")
+            # Somebody may have added what keeps values since the connection was made: then nothing is clear.
+            require_sqlite(lambda question: connection.exec_driver_sql(question).all(), self.name, SCHEMAS[:1])
         self._empty_log(self._patience)
 
     def _empty_log(self, patience: float) -> None:
-        """Carry the log over into the file, and empty it; wait so long for those who read."""
+        """Move the log into the file, and empty it; wait this long for readers."""
         with self.clear_errors(), self._engine.connect() as connection:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(1000 * patience)}")
             try:
@@ -195,17 +197,17 @@ class SQLite(Database):
             ("SQLITE_LOCKED", "is in use by another writer: wait for it to end, and try again"),
             ("SQLITE_CORRUPT", "is damaged: restore it from a copy"),
             ("SQLITE_NOTADB", "is damaged, or no database at all: restore it from a copy"),
-            ("SQLITE_FULL", "found the disk full: make room, and try again"),
+            ("SQLITE_FULL", "found the disk full: free some space, and try again"),
             ("SQLITE_READONLY", "may not be written, which SQLite does even to read: see who owns file and folder"),
             ("SQLITE_CANTOPEN", "cannot be opened: see that the file is there, and who owns it and its folder"),
-            ("SQLITE_IOERR", "could not be read or written: see to the disk, then open it again"),
+            ("SQLITE_IOERR", "could not be read or written: check the disk, then open it again"),
         ):
             if code.startswith(start):
                 return f"the ledger {self.name} {words} ({code})"
-        # No more: what the driver says may quote what is in a row.
+        # No more: the driver's message may quote values of a row.
         return f"the ledger {self.name} cannot be used ({code or type(error.orig).__name__})"
 
 
 def may_write(path: Path) -> bool:
-    """Return whether a database may be written: its file, and its folder, where its log is made."""
+    """Return whether a database may be written: both its file and its folder, where its log goes."""
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)

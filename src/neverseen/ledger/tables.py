@@ -1,8 +1,8 @@
 """The rows of a ledger, and the tables that hold them.
 
-Digests are looked up by short integer keys, the first bytes of each, and compared in full afterwards. An index over
-keys is a third the size of one over digests, and how fast samples can be added is decided by how many pages of an
-index each of them touches. A key decides nothing: two digests with the same key are two digests.
+Digests are looked up by short integer keys, their first bytes, and then compared in full. An index over keys is a third
+of the size of one over digests, and the speed of adding samples depends on the number of index pages that each one
+touches. A key alone decides nothing: two digests with the same key are two digests.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from neverseen.errors import InputError
 FORMAT = "neverseen-ledger-2"
 """Format of the tables. Older ones: see `neverseen.ledger.migration.STEPS`."""
 CHUNK = 450
-"""Values in one statement, at most. Some statements bind each twice, and the smallest limit about is 999."""
+"""Most values in one statement. Some statements bind each value twice, and the smallest usual limit is 999."""
 NAME_LIMIT = 2000
-"""Bytes of a class's text: what the indexes of PostgreSQL take, with room to spare."""
+"""Most bytes of a class's text: it fits the indexes of PostgreSQL, with room to spare."""
 LASTING = 33
-"""Bytes of a request's body that outlast a seal, if it has so many. A shorter one is cleared."""
+"""First bytes of a request's body that a seal keeps. A shorter body is cleared."""
 PAYLOAD_LIMIT = 2**29
-"""Bytes of a journal row, below what either database takes."""
+"""Most bytes of a journal row, below the limit of either database."""
 DIGEST_SIZE, COMMITMENT_SIZE, _SALT_SIZE = 16, 32, 16
 
 Number = TypeVar("Number")
 
 
 class SampleRow(NamedTuple):
-    """One sample that is held. The digests are keyed: without the key they tell nothing."""
+    """One held sample. The digests are keyed: without the key they reveal nothing."""
 
     number: bytes  # 16, digest of owner and id; no two samples have the same
     content: bytes  # 16, digest of the raw sample and its class
@@ -47,7 +47,7 @@ class SampleRow(NamedTuple):
 
 
 class RequestRow(NamedTuple):
-    """One request that was carried out, for whoever made it to ask about."""
+    """One request that was carried out. Its client can ask about it."""
 
     id: str
     tag: bytes | None  # by which a repetition is known; no two requests have the same
@@ -61,7 +61,7 @@ class RequestRow(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What is to be noted in the transaction of a change."""
+    """Notes to write in the transaction of a change."""
 
     requests: Sequence[RequestRow] = ()  # that the change carries out, in order
     meta: Mapping[str, str | None] = {}  # as for `Writing.set_meta`
@@ -177,7 +177,7 @@ sa.Index("neverseen_samples_number", old_samples.c.number_key)
 sa.Index("neverseen_samples_member", old_samples.c.member_key, old_samples.c.content_key)
 old_requests = _before(requests, old_tables, "maker")
 SCHEMAS = (tables, old_tables)
-"""What a database may consist of when it is opened: the tables of now, and those of the older format."""
+"""The sets of tables that a database may have when it is opened: the present ones, and those of the older format."""
 
 
 _KEY = struct.Struct(">I")  # the first four bytes of a digest
@@ -202,14 +202,14 @@ def owner_key_of(owner: str) -> int:
 
 
 def check_of(row: Sequence[Any]) -> int:
-    """Return the CRC-32 of a sample, its first nine columns: what a disk changed does not pass for one."""
+    """Return the CRC-32 of the first nine columns of a sample. It reveals damage."""
     number, content, member, name, id_text, owner, commitment, salt, learned = row[:9]
     texts = f"{name}\0{id_text}\0{owner}\0{learned}".encode()
     return crc32(texts, crc32(number + content + member + commitment + salt))
 
 
 def record(row: SampleRow, position: int, version: int) -> tuple[Any, ...]:
-    """Return a sample as the values of its columns, in order, or refuse it with its position in the request.
+    """Return the values of a sample's columns, in order; raise with its position in the request if it cannot be stored.
 
     `version` is that of the next certificate.
     """

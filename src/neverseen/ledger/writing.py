@@ -35,7 +35,7 @@ _RESERVED = ("format", "sequence", "certificate", "writer")  # keys of meta that
 class Writing:
     """One write transaction of a ledger; made by `Ledger.writing`.
 
-    If one of its methods fails, so does the whole.
+    If one of its methods fails, the whole transaction fails.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -46,14 +46,14 @@ class Writing:
         """Add a change to the journal and return its sequence number, higher than any before."""
         with self._all_or_nothing():
             if len(payload) > PAYLOAD_LIMIT:
-                raise LimitError(f"a journal row has {len(payload)} bytes, and {PAYLOAD_LIMIT} fit: do it in parts")
+                raise LimitError(f"a journal row has {len(payload)} bytes, and {PAYLOAD_LIMIT} fit: split the change")
             sequence = read_number(self._transaction, "sequence") + 1
             self._note("sequence", str(sequence))
             self._transaction.run(sa.insert(journal), [{"sequence": sequence, "kind": kind, "payload": bytes(payload)}])
             return sequence
 
     def add(self, rows: Sequence[SampleRow]) -> None:
-        """Take samples in. A number that is there already is refused."""
+        """Add samples. A number that is in use is refused."""
         with self._all_or_nothing():
             version = last_certificate(self._transaction) + 1
             records = [record(row, position, version) for position, row in enumerate(rows)]
@@ -78,7 +78,7 @@ class Writing:
                     )
 
     def remove(self, numbers: Sequence[bytes]) -> None:
-        """Let samples go, and note their commitments for the next certificate. All of them must be there."""
+        """Remove samples, all of which must be held, and note their commitments for the next certificate."""
         with self._all_or_nothing():
             wanted = list(numbers)
             if len(set(wanted)) != len(wanted):
@@ -95,7 +95,7 @@ class Writing:
                 )
 
     def remove_class(self, name: str) -> None:
-        """Let all samples of a class go, likewise."""
+        """Remove all samples of a class in the same way."""
         with self._all_or_nothing():
             if not self._removed(samples.c.name == name):
                 raise NotLearnedError("the ledger holds no sample of this class. Nothing was changed")
@@ -113,7 +113,7 @@ class Writing:
         return {as_bytes(row.number) for row in gone}
 
     def _count(self, changes: Counter[str]) -> None:
-        """Keep the number of samples of each class; one that has none left is not kept."""
+        """Update the number of samples of each class. A class without samples is dropped."""
         held: dict[str, int] = {}
         for chunk in chunks(sorted(changes)):
             held |= {
@@ -134,7 +134,7 @@ class Writing:
             self._note(key, value)
 
     def claim(self, token: str) -> None:
-        """Note who alone may write from now on."""
+        """Note the only process that may write from now on."""
         self._note("writer", token)
 
     def release(self) -> None:
@@ -147,13 +147,13 @@ class Writing:
             self._transaction.run(sa.insert(meta), [{"key": key, "value": value}])
 
     def note(self, notes: Notes) -> None:
-        """Note what belongs to this transaction."""
+        """Write notes in this transaction."""
         self.note_requests(notes.requests)
         for key, value in notes.meta.items():
             self.set_meta(key, value)
 
     def note_requests(self, rows: Sequence[RequestRow]) -> None:
-        """Note requests that this transaction carries out, in order."""
+        """Note the requests that this transaction carries out, in order."""
         with self._all_or_nothing():
             version = last_certificate(self._transaction) + 1
             ((last,),) = self._transaction.rows(sa.select(sa.func.max(requests.c.place)))
@@ -164,12 +164,12 @@ class Writing:
                 self._transaction.load(requests, records)
 
     def drop_journal(self, up_to: int) -> None:
-        """Drop the journal up to and with a sequence number."""
+        """Drop the journal up to a sequence number, included."""
         with self._all_or_nothing():
             self._transaction.run(sa.delete(journal).where(journal.c.sequence <= up_to))
 
     def clear(self) -> None:
-        """Clear what was published of when it came and whose request it was, before `Ledger.scrub`."""
+        """Before `Ledger.scrub`: clear which certificates published the samples, and who sent the requests."""
         with self._all_or_nothing():
             published = last_certificate(self._transaction)
             passed = samples.c.version.between(1, published)  # by which certificate does not matter
@@ -181,7 +181,7 @@ class Writing:
                 self._note("sequence", None)
 
     def certify(self, number: int) -> None:
-        """Note that a certificate lists all that is pending, and that all samples are published with it."""
+        """Note that a certificate lists all pending commitments, and publishes all samples."""
         with self._all_or_nothing():
             last = last_certificate(self._transaction)
             if number <= last:

@@ -1,1 +1,1 @@
-"""The exact model and what people use it through: `AnalyticClassifier` and `ForgettingModel`."""
+"""The exact model, and its two public classes in memory: `AnalyticClassifier` and `ForgettingModel`."""

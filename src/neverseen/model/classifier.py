@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,11 +25,11 @@ from neverseen.model.configuration import Configuration, empty_digest
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import decision, probabilities, share_right
 from neverseen.model.targets import label_list, unfit
-from neverseen.model.without import LeftOut, Without, left_out
+from neverseen.model.without import LeftOut, Without, left_out, what_if
 from neverseen.proof.keys import Key
 
 _LOCKS = [threading.RLock() for _ in range(64)]
-"""An estimator holds no lock of its own: it is cloned, pickled and compared by its parameters."""
+"""Estimators share this lock: one of its own would be cloned, pickled and compared with the parameters."""
 _SEEN = ("n_features_in_", "feature_names_in_")  # what scikit-learn's validation notes about the first batch
 
 
@@ -37,8 +37,9 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A ridge classifier that forgets exactly.
 
     Learn a stream with `partial_fit`, and `forget` samples or classes in any order. The model is then bit for bit
-    the one that learned only what is left: it has the same `digest` and the same saved file. It keeps no samples,
-    only sums of small integers and a keyed digest of each sample. So it can refuse to forget what it never learned.
+    the one that learned only the remaining samples: it has the same `digest` and the same saved file. It keeps no
+    samples, only sums of small integers and a keyed digest of each sample. So it can refuse to forget a sample that it
+    never learned.
 
     Parameters
     ----------
@@ -190,10 +191,10 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -- what if -----------------------------------------------------------------------------------
 
     def without(self, X: Any, y: Any) -> Without:
-        """Return the model as it would be if these samples were forgotten. Nothing is changed.
+        """Return the model without these samples, exactly as `forget` would leave it. Nothing changes.
 
-        Refused as `forget` refuses. It takes as long as to forget them and to compute the weights, and memory for one
-        more Gram matrix meanwhile. Of no samples, it is the model as it is.
+        It refuses the same requests as `forget`. It takes as long as forgetting the samples and computing the weights,
+        with memory for one more Gram matrix. Without any samples, it returns the model as it is.
 
         Parameters
         ----------
@@ -201,40 +202,33 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The features as they were learned.
         y : sequence of n labels
         """
-        apart, change = self._apart(X, y)
+        model, change = self._forgetting(X, y)
         seen = copy.copy(self)  # samples are read as this takes them now
         seen.__dict__.pop("_model", None)
-        return Without.of(apart, change, lambda rows: quantise(seen._read(rows)))
+        return what_if(model, change, model.check, lambda rows: quantise(seen._read(rows)))
 
     def leave_one_out(self, X: Any, y: Any) -> Iterator[LeftOut]:
-        """Return, for each of these samples, what the model says about it without having learned this one sample.
+        """Predict each of these samples with the model without that sample. Nothing changes.
 
-        Refused as `forget` refuses, before the first is yielded. Nothing is changed. It takes one full solve, and then
-        for each sample about as long as to forget it; and memory for one more Gram matrix and factor. The model may
-        learn and forget meanwhile: the answers are those of when this was called.
+        It refuses the same requests as `forget`, before it yields the first answer. It takes one full solve, and for
+        each sample about as long as forgetting it, with memory for one more Gram matrix and factor. All answers are
+        about the model at the time of the call, even if it learns or forgets meanwhile.
 
         Yields
         ------
         LeftOut
-            ``label``, the class of greatest score, and ``scores``, an ndarray of shape (C,) by `classes_`; -inf for a
-            class that would be gone.
+            ``label``, the class with the greatest score, and ``scores``, an ndarray of shape (C,) in the order of
+            `classes_`; -inf for a class that would be gone.
         """
-        return left_out(*self._apart(X, y))
-
-    def _apart(self, X: Any, y: Any) -> tuple[ExactModel, Change]:
-        """Return a copy of the model to ask, and the samples to leave out, which it holds."""
-        with self._changing():
-            model, change = self._forgetting(X, y)
-            with model.locked():
-                model.check(change)
-                return model.apart() if len(change) else model, change
+        model, change = self._forgetting(X, y)
+        return left_out(model, change, model.check)
 
     # -- predicting --------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class with the greatest score for each sample."""
-        scores, names = self._scores(X)
-        predicted: np.ndarray = as_array([from_text(name) for name in names])[scores.argmax(axis=1)]
+        places, names = self._asked(ExactModel.labels, X)
+        predicted: np.ndarray = as_array([from_text(name) for name in names])[places]
         return predicted
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -252,8 +246,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the fraction of samples whose class is predicted correctly."""
-        scores, names = self._scores(X)
-        return share_right(scores, names, y, sample_weight)
+        return share_right(*self._asked(ExactModel.labels, X), y, sample_weight)
 
     # -- what the model is -------------------------------------------------------------------------
 
@@ -262,7 +255,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Classes held, sorted."""
         model = self.exact
         if model is None:
-            raise AttributeError("classes_ is there once the model holds samples")
+            raise AttributeError("classes_ exists once the model holds samples")
         return as_array([from_text(name) for name in model.classes])
 
     @property
@@ -284,7 +277,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.full(self._require().weights().shape[1], np.ldexp(1.0, -int(self.grid_bits) - 1))
 
     def discard_hints(self) -> None:
-        """Drop the factors and recent codes that are kept in memory to save time. No result changes."""
+        """Drop factors and recent codes, which only save time. No result changes."""
         model = self.exact
         if model is not None:
             model.discard_hints()
@@ -296,7 +289,6 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        path : path
         include_key : bool
             Whether to write the membership key too. Without it, nobody can tell from the file which samples are held,
             and `load` needs ``key=`` to learn or forget.
@@ -333,7 +325,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def exact(self) -> ExactModel | None:
-        """The exact model inside, or None without samples. Settings that were changed since are refused."""
+        """The exact model inside, or None if no sample is held. Raises if settings were changed since."""
         model: ExactModel | None = getattr(self, "_model", None)
         if model is not None and self.configuration().digest() != model.configuration_digest:
             raise ConfigurationError(
@@ -343,7 +335,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return model
 
     def hold(self, model: ExactModel) -> None:
-        """Use this exact model from now on. If it holds no sample, become as new."""
+        """Use this exact model from now on. If it holds no sample, reset."""
         if model.statistics.total:
             self._model, self.n_features_in_ = model, model.n_features
         else:
@@ -351,7 +343,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.__dict__.pop(name, None)
 
     def configuration(self) -> Configuration:
-        """Return the present settings, checked."""
+        """Return the current settings, checked."""
         encoder = RandomProjection() if self.encoder is None else self.encoder
         if not isinstance(encoder, Encoder):
             raise ConfigurationError(
@@ -383,12 +375,12 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return model
 
     def _changing(self) -> threading.RLock:
-        """Return what keeps two threads from starting, or emptying, the same model at once."""
+        """Return a lock that keeps two threads from starting, or emptying, the same model at once."""
         return _LOCKS[id(self) % len(_LOCKS)]
 
     @contextmanager
     def _unchanged_on_error(self) -> Iterator[None]:
-        """Put back what scikit-learn's validation notes about a batch if the batch is refused."""
+        """If a batch is refused, undo what scikit-learn's validation has noted about it."""
         before = {name: self.__dict__[name] for name in _SEEN if name in self.__dict__}
         try:
             yield
@@ -408,15 +400,17 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return features, index
 
     def _forgetting(self, X: Any, y: Any) -> tuple[ExactModel, Change]:
-        """Return the model, and the change that forgets samples of it."""
-        model = self.exact
-        if model is None:
-            raise NotLearnedError("the model holds no samples: nothing was learned, or all of it is forgotten already")
-        features, index = self._samples(X, y, reset=False, least=0, any_label=True)
-        return model, Change(FORGET, quantise(features), index)
+        """Return the model, and the change that forgets these samples."""
+        with self._changing():
+            model = self.exact
+            if model is None:
+                words = "the model holds no samples: nothing was learned, or everything is already forgotten"
+                raise NotLearnedError(words)
+            features, index = self._samples(X, y, reset=False, least=0, any_label=True)
+            return model, Change(FORGET, quantise(features), index)
 
     def _validated(self, X: Any, **ways: Any) -> np.ndarray:
-        """Return X as scikit-learn's validation does; what it refuses is an error of ours."""
+        """Return X as scikit-learn's validation does, with its refusals as our errors."""
         try:
             features: np.ndarray = validate_data(self, X, **ways)
         except ValueError as error:
@@ -424,7 +418,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return features
 
     def _is_plain(self, X: Any, least: int) -> bool:
-        """Return whether scikit-learn's validation, slow beside a small request, would hand X back as it is."""
+        """Return whether scikit-learn's validation, slow for a small request, would return X unchanged."""
         return (
             type(X) is np.ndarray
             and X.dtype in (np.float32, np.float64)
@@ -439,9 +433,12 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X if self._is_plain(X, 1) else self._validated(X, reset=False)
 
     def _scores(self, X: Any) -> tuple[np.ndarray, list[str]]:
-        model = self._require()
-        scores, names = model.scores(quantise(self._read(X)))
+        return self._asked(ExactModel.scores, X)
+
+    def _asked(
+        self, question: Callable[[ExactModel, np.ndarray], tuple[np.ndarray, list[str]]], X: Any
+    ) -> tuple[np.ndarray, list[str]]:
+        answers, names = question(self._require(), quantise(self._read(X)))
         if not names:  # another thread had the last sample forgotten
-            self._require()
             raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
-        return scores, names
+        return answers, names

@@ -1,4 +1,4 @@
-"""What shapes a model, and the digest that stands for a model."""
+"""The settings of a model, and the digest of a model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _HEX_DIGEST = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Configuration:
-    """What shapes a model and is fixed before its first sample."""
+    """The settings of a model, which are fixed before its first sample."""
 
     encoder: Encoder
     gamma: int  # ridge strength, a whole number from 1 to 2**40
     grid_bits: int  # weights are multiples of 2**-grid_bits; from 1 to 52
-    # digest of what makes the features, 64 hex digits; None if the features come from the caller
+    # digest of the backbone, 64 hex digits; None if the features come from the caller
     backbone: str | None = None
 
     def __post_init__(self) -> None:
@@ -48,11 +48,11 @@ class Configuration:
 
     @classmethod
     def from_json(cls, settings: dict[str, Any], array: np.ndarray | None = None) -> Configuration:
-        """Return the configuration that `as_json` gave; an encoder may also need its array."""
+        """Return the configuration from `as_json`; an encoder may also need its array."""
         encoder = encoder_of(settings["encoder"], array)
         configuration = cls(encoder, settings["gamma"], settings["grid_bits"], settings.get("backbone"))
-        if configuration.as_json() != settings:
-            raise ConfigurationError("the configuration is not one that there can be")
+        if canonical_json(configuration.as_json()) != canonical_json(settings):  # 1, 1.0 and true are three values
+            raise ConfigurationError("the configuration has impossible settings")
         return configuration
 
     def digest(self) -> bytes:
@@ -66,7 +66,7 @@ def empty_digest(configuration: Configuration) -> str:
 
 
 def model_digest(configuration: bytes, n_features: int, classes: list[str], weights: np.ndarray) -> str:
-    """Return the SHA-256 of what a model is, in hex: configuration digest, features, classes, grid weights."""
+    """Return the SHA-256 of a model, in hex: configuration digest, features, classes, grid weights."""
     hasher = hashlib.sha256(b"neverseen:model:1" + configuration)
     hasher.update(struct.pack("<QQQ", n_features, *weights.shape))
     for name in classes:

@@ -1,8 +1,8 @@
-"""The exact model: statistics, membership and certified weights under one configuration.
+"""The exact model: sums, holdings and certified weights under one configuration.
 
-It works on quantised features (int8) and label texts, after `neverseen.encoding.quantise`;
-`neverseen.model.classifier` puts floats and scikit-learn in front of it. Verbs validate first and change last: one
-that raises has left every byte as it was.
+It works on quantised features (int8) and label texts, after `neverseen.encoding.quantise`. `neverseen.model.classifier`
+wraps it for float features and scikit-learn. Every method validates first and changes last: if it raises, not a byte
+has changed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,17 +21,23 @@ from neverseen.engine.arithmetic import GridWeights
 from neverseen.engine.following import Following
 from neverseen.engine.solver import Solution
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import ConfigurationError, HardwareError, InputError, NeverseenError, NotLearnedError
+from neverseen.errors import (
+    ConfigurationError,
+    HardwareError,
+    InputError,
+    NeverseenError,
+    NotLearnedError,
+    NotTrackedError,
+)
 from neverseen.hardware import Array, Hardware
 from neverseen.holdings import (
     FORGET_CLASS,
     LEARN,
     Change,
     Decision,
+    HeldTicket,
     Holdings,
-    Member,
     MemoryHoldings,
-    Ticket,
     decide,
     members_of,
     moved,
@@ -44,31 +51,40 @@ from neverseen.proof.keys import Key
 
 CHUNK_ROWS = 32768
 """Samples encoded and summed at a time, to bound memory. Any value gives the same bits."""
+_PART = 2**22  # codes or scores of samples that are predicted at a time: 32 MiB of each
+FEW_ANSWERS = 4
+"""Number of labels proved without weights between two changes. For more, computing new weights is cheaper."""
 
 
 class Checked(NamedTuple):
-    """A change that a model has found good, and what stands for the state in which it is."""
+    """A change that a model accepts, and a token for the state of the model."""
 
     decision: Decision
     state: object
 
 
+class Ready(NamedTuple):
+    """Weights for one state of a model. They never change, so using them needs no lock."""
+
+    state: object
+    weights: GridWeights
+    classes: list[str]
+
+
 class ExactModel:
     """A model that learns and forgets exactly.
 
-    A change is checked, then committed: what is to happen between the two, such as handing out receipts, happens there,
-    with the model `locked`.
+    A change is checked, then committed. To do something in between, such as handing out receipts, hold the model
+    `locked`.
 
     Parameters
     ----------
-    configuration : Configuration
     n_features : int
         Width d0 of the quantised features.
     holdings : Holdings
-        Which samples are held, in memory or in a ledger. Without a key the model can predict, not learn or forget.
-    hardware : Hardware
+        The samples held, in memory or in a ledger. Without a key, the model can predict, but not learn or forget.
     statistics : Statistics
-        Sums of the samples held.
+        The sums of these samples.
     """
 
     def __init__(
@@ -89,7 +105,8 @@ class ExactModel:
         self._state = object()  # another after each change
         self._lock = threading.RLock()
         self._hints = Hints(configuration, hardware)
-        self._weights: GridWeights | None = None
+        self._ready: Ready | None = None
+        self._answered = 0  # labels proved without weights since the last change
 
     @classmethod
     def in_memory(
@@ -101,31 +118,31 @@ class ExactModel:
         track_classes: bool = False,
         class_folder: str | os.PathLike[str] | None = None,
     ) -> ExactModel:
-        """Return a model that holds nothing yet, in memory."""
+        """Return a new model in memory, without samples."""
         size = configuration.encoder.code_size(n_features)
         statistics = Statistics(size, hardware, track_classes, class_folder)
         return cls(configuration, n_features, MemoryHoldings(key), hardware, statistics)
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            left_out = ("_lock", "_state", "_hints", "_weights")
+            left_out = ("_lock", "_state", "_hints", "_ready", "_answered")
             state = {name: value for name, value in vars(self).items() if name not in left_out}
-            # Copied here, where nothing changes: who pickles walks through it when the lock is open again.
+            # Copied now, under the lock: pickle reads the state after the lock is released.
             for name in ("statistics", "holdings"):
                 state[name] = copy.deepcopy(state[name], {id(self.hardware): self.hardware})
             return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock, self._state = threading.RLock(), object()
+        self._lock, self._state, self._ready = threading.RLock(), object(), None
         self.discard_hints()
 
     # -- changes -----------------------------------------------------------------------------------
 
     def check(self, change: Change) -> Checked:
-        """Return a change that may be made, or raise why it may not. Nothing is changed.
+        """Return an accepted change, or raise. Nothing changes.
 
-        It finds each id, receipt and digest once; `commit` does not look again unless the model changed meanwhile.
+        It looks up each id, receipt and digest once. `commit` does not repeat this unless the model changed meanwhile.
         """
         with self.locked():
             if change.kind == FORGET_CLASS:
@@ -135,35 +152,39 @@ class ExactModel:
             seen = change.seen_at is self._state
             return Checked(decide(self.holdings, self.configuration_digest, change, seen=seen), self._state)
 
-    def check_new(self, tickets: Sequence[Ticket]) -> object:
-        """Raise `IdTakenError` unless all ids are new; return what stands for the state in which they are."""
+    def check_new(self, numbers: Sequence[bytes]) -> object:
+        """Raise `IdTakenError` unless all ids are new; return a token for the state of the model."""
         with self.locked():
-            require_new(self.holdings, tickets)
+            require_new(self.holdings, numbers)
             return self._state
 
     def standing(self, change: Change) -> tuple[list[bool], object]:
-        """Return, for each ticket of a change, whether its sample is held under it, and what stands for the state."""
+        """Return for each ticket of a change whether its sample is held under it; and a token for the state."""
         with self.locked():
             if not change.tickets:
                 return [], self._state
-            members = self.members(change.quantised, change.labels)
-            return standing(self.holdings, change.tickets, members), self._state
+            members = members_of(self.holdings, self.configuration_digest, change)
+            found = standing(self.holdings, change.tickets, members)
+            return [each is not None for each in found], self._state
 
     def moved(self, change: Change, rows: Sequence[int]) -> tuple[int, ...]:
-        """Return those of some rows whose samples are held with other features."""
+        """Return the rows whose samples are held with other features."""
         with self.locked():
-            members = self.members(change.quantised, change.labels)
+            members = members_of(self.holdings, self.configuration_digest, change)
             return moved(self.holdings, rows, members, change.contents) if change.contents else ()
 
-    def members(self, quantised: np.ndarray, labels: LabelIndex) -> list[Member]:
-        """Return class and digest of each sample."""
-        return members_of(self.holdings, self.configuration_digest, quantised, labels)
+    def alike(self, change: Change) -> list[Sequence[HeldTicket]]:
+        """Return, for each sample of a change, the tickets of all samples held with its features and label."""
+        with self.locked():
+            members = members_of(self.holdings, self.configuration_digest, change)
+            held = self.holdings.by_members(members)
+            return [held[digest].tickets if digest in held else () for _, digest in members]
 
     def commit(self, checked: Checked) -> None:
-        """Make a change: what lasts is on disk first, then the sums follow. One that raises has changed nothing."""
+        """Make a change: first record it in the holdings, then update the sums. If it raises, nothing has changed."""
         with self.locked():
             decision = checked.decision
-            if checked.state is not self._state:  # somebody else's change came between
+            if checked.state is not self._state:  # another change came in between
                 decision = self.check(decision.change).decision
             change = decision.change
             if change.kind == FORGET_CLASS:
@@ -184,7 +205,7 @@ class ExactModel:
             with self._following():
                 (self.statistics.merge if learning else self.statistics.subtract)(batch)
                 self._hints.note(codes, change.labels, 1 if learning else -1)
-                self._weights = None
+                self._answered = 0
 
     def apply(self, change: Change) -> None:
         """Check a change and make it."""
@@ -192,7 +213,7 @@ class ExactModel:
             self.commit(self.check(change))
 
     def replay(self, change: Change) -> None:
-        """Let the sums follow a change that the holdings have already."""
+        """Apply a change to the sums that the holdings have recorded already."""
         if change.kind == FORGET_CLASS:
             self.statistics.remove_class(change.name)
             return
@@ -202,10 +223,10 @@ class ExactModel:
     # -- questions: what if ------------------------------------------------------------------------
 
     def apart(self) -> ExactModel:
-        """Return a model of the same sums and hints and no holdings, for `without`. It shares nothing that changes.
+        """Return a copy with the same sums and hints, but no holdings, for `without`. They share nothing that changes.
 
-        The weights of this model are computed first, if they are not known: those without a few samples follow from
-        them. The rest takes one copy of the Gram matrix and of the class sums.
+        This model first computes its weights, if it has none: the weights without a few samples follow from them. The
+        rest is one copy of the Gram matrix and of the class sums.
         """
         with self.locked():
             if self.statistics.counts:
@@ -217,30 +238,30 @@ class ExactModel:
 
     @contextmanager
     def without(self, quantised: np.ndarray, labels: LabelIndex) -> Iterator[None]:
-        """Let samples that are held be left out for a while; only of a model that is `apart`: there is no record."""
+        """Leave out held samples for a while. Only for a model from `apart`, because nothing is recorded."""
         if not len(labels):
             yield
             return
         batch, codes = self.batch(quantised, labels)
         hints = self._hints
         self.statistics.subtract(batch)
-        self._hints, self._weights = hints.copied(), None
+        self._hints, self._state = hints.copied(), object()
         self._hints.note(codes, labels, -1)
         yield
         self.statistics.merge(batch)
-        self._hints, self._weights = hints, None
+        self._hints, self._state = hints, object()
 
     def _require_class(self, name: str) -> None:
         if name not in self.statistics.counts:
             raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
         if self.statistics.class_grams is None:
-            raise ConfigurationError(
+            raise NotTrackedError(
                 "forgetting a class without its samples needs the class's own sums: "
                 "set track_classes=True before learning, or forget its samples"
             )
 
     def merge(self, other: ExactModel) -> None:
-        """Add all that another model holds: same configuration, same key; both in memory."""
+        """Add everything that another model holds. Both are in memory, with the same configuration and key."""
         if other is self:
             raise InputError("a model cannot be merged with itself: its samples would be held twice")
         ours, theirs = self.holdings, other.holdings
@@ -258,7 +279,7 @@ class ExactModel:
             self.statistics.require_room(other.statistics)
             self._require_readable(other.statistics.counts)
             other._require_readable(other.statistics.counts)
-            self._torn, self._state = True, object()
+            self._torn, self._state, self._ready = True, object(), None
             with self._following():
                 self.statistics.merge(other.statistics)
                 ours.merge(theirs)
@@ -272,28 +293,64 @@ class ExactModel:
         return self.statistics.classes
 
     def scores(self, quantised: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Return exact scores in grid steps, int64 of shape (n, C), and the classes that the columns stand for."""
+        """Return exact scores in grid steps, int64 of shape (n, C), and the classes of the columns."""
+        self._require_width(quantised)
+        ready = self.ready()
+        parts = [
+            self._scored(ready, quantised[start : start + CHUNK_ROWS])
+            for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
+        ]
+        return np.concatenate(parts), ready.classes
+
+    def _scored(self, ready: Ready, quantised: np.ndarray) -> np.ndarray:
+        return ready.weights.scores(self.configuration.encoder.expand(quantised, self.hardware))
+
+    def ready(self) -> Ready:
+        """Return weights for the model as it is now. If they are computed already, this does not wait."""
+        found = self._ready
+        if found is not None and found.state is self._state:
+            return found
         with self.locked():
-            self._require_width(quantised)
-            if self._weights is None:
-                self._weights = GridWeights(self.weights(), self.hardware)
-            parts = [
-                self._weights.scores(
-                    self.configuration.encoder.expand(quantised[start : start + CHUNK_ROWS], self.hardware)
-                )
-                for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
-            ]
-            return np.concatenate(parts), self.classes
+            if self._ready is None or self._ready.state is not self._state:
+                self._ready = Ready(self._state, GridWeights(self.weights(), self.hardware), self.classes)
+            return self._ready
+
+    def labels(self, quantised: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """Return the position of the greatest score of each sample, of shape (n,), and the classes of the positions.
+
+        The result is that of `scores`. But for a few samples after a change, it needs no new weights
+        (`neverseen.engine.answering`).
+        """
+        self._require_width(quantised)
+        ready = self._ready
+        if (ready is None or ready.state is not self._state) and 0 < len(quantised) <= FEW_ANSWERS:
+            with self.locked():
+                found = self._proved(quantised)
+                if found is not None:
+                    return found, self.classes
+        ready = self.ready()
+        if not ready.classes:
+            return np.zeros(len(quantised), np.intp), ready.classes
+        width = max(self.statistics.size, len(ready.classes))
+        return leading(partial(self._scored, ready), quantised, width), ready.classes
+
+    def _proved(self, quantised: np.ndarray) -> np.ndarray | None:
+        """Return the positions of the greatest scores, if they can be found cheaply without weights; else None."""
+        if self._answered + len(quantised) > FEW_ANSWERS:
+            return None
+        self._answered += len(quantised)
+        found = self._hints.leading(self.statistics, self.configuration.encoder.expand(quantised, self.hardware))
+        return found if found is not None and (found >= 0).all() else None
 
     def digest(self) -> str:
-        """Return the SHA-256 of what the model is: configuration, classes, weights."""
+        """Return the SHA-256 of the model: configuration, classes, weights."""
         with self.locked():
             if not self.statistics.total:
                 return empty_digest(self.configuration)
             return model_digest(self.configuration_digest, self.n_features, self.classes, self.weights())
 
     def weights(self) -> np.ndarray:
-        """Return the weights in grid steps: int64 of shape (d, C), correctly rounded, not to be written to."""
+        """Return the weights in grid steps: int64 of shape (d, C), correctly rounded. Do not write to them."""
         view = self.solution().weights.view()
         view.flags.writeable = False
         return view
@@ -304,13 +361,14 @@ class ExactModel:
             return self._hints.solution(self.statistics)
 
     def discard_hints(self) -> None:
-        """Drop what only saves time: factors, earlier solutions, codes of recent samples. The bits stay the same.
+        """Drop data that only saves time: factors, earlier solutions, codes of recent samples. The bits stay the same.
 
-        Hints live in memory alone and are never saved, but they may hold traces of samples forgotten since the last
-        full solve. So may the sums, until they are settled, as they are here.
+        Hints are in memory only and are never saved, but they may hold traces of samples forgotten since the last full
+        solve. So may the sums until waiting samples are added to them, which this does too. Weights for the model as it
+        is now stay.
         """
         with self._lock:
-            self._hints, self._weights = Hints(self.configuration, self.hardware), None
+            self._hints, self._answered = Hints(self.configuration, self.hardware), 0
             self.statistics.settle()
 
     # -- inside ------------------------------------------------------------------------------------
@@ -330,7 +388,7 @@ class ExactModel:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the model still, having made sure that it is whole."""
+        """Keep the model from changing; raise first if it is torn."""
         with self._lock:
             self._require_whole()
             yield
@@ -347,17 +405,17 @@ class ExactModel:
             )
 
     def _require_readable(self, classes: Iterable[str]) -> None:
-        """Raise if the sums of some classes, which may be in files, cannot be read: nothing is on record yet."""
+        """Raise if the sums of some classes, which may be in files, cannot be read. Nothing is recorded yet."""
         if self.statistics.class_grams is not None:
             self.statistics.class_grams.require(classes)
 
     def _record(self, decision: Decision) -> None:
-        """Put a change on record, all of it or nothing. From here on the model is torn until its sums have followed.
+        """Record a change as a whole or not at all. From then on, the model is torn until its sums are updated.
 
-        So an interrupt in the middle can never pass for a state. A refusal is no tear, unless it is uncertain whether
-        it was one: then a connection was lost while it committed.
+        So an interrupt half-way never leaves a false state. After a refusal the model is not torn, unless the refusal
+        is uncertain: the connection was lost during the commit.
         """
-        self._torn, self._state = True, object()
+        self._torn, self._state, self._ready = True, object(), None
         try:
             self.holdings.record(decision)
         except NeverseenError as error:
@@ -366,10 +424,21 @@ class ExactModel:
 
     @contextmanager
     def _following(self) -> Iterator[None]:
-        """Let the sums follow what is on record. What is raised meanwhile says that the change may have been made."""
+        """Update the sums after a change was recorded. An exception raised here says that the change may be made."""
         try:
             yield
         except BaseException as error:
             error.uncertain = True  # type: ignore[attr-defined]
             raise
         self._torn = False
+
+
+def leading(scores: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, width: int) -> np.ndarray:
+    """Return the position of the greatest score of each sample, the first among equals; shape (n,).
+
+    The scores of all samples for all classes may take gigabytes. So `scores` is asked about as many samples at a time
+    as have few codes and scores together; one has up to `width` of either.
+    """
+    rows = max(1, min(CHUNK_ROWS, _PART // max(1, width)))
+    parts = [scores(quantised[start : start + rows]).argmax(axis=1) for start in range(0, max(1, len(quantised)), rows)]
+    return np.concatenate(parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,14 @@ from sklearn.base import clone
 
 from neverseen.backbones import Backbone, efficientnet_lite0
 from neverseen.backbones.protocol import require_backbone
-from neverseen.backbones.reading import Prepared, features_of, to_predict
-from neverseen.errors import ConfigurationError, IdTakenError, NotLearnedError
-from neverseen.holdings import FORGET, Change
+from neverseen.backbones.reading import Prepared, features_of
+from neverseen.errors import ConfigurationError, IdTakenError
+from neverseen.holdings import Change
 from neverseen.labels import normalise, text
 from neverseen.model.classifier import AnalyticClassifier
 from neverseen.model.exact import ExactModel
 from neverseen.model.intake import Intake, Verdict
-from neverseen.model.without import LeftOut, Without, left_out
+from neverseen.model.without import LeftOut, Without, left_out, what_if
 from neverseen.proof.keys import Keyring
 
 
@@ -41,10 +42,8 @@ class ForgettingModel:
 
     Attributes
     ----------
-    backbone : Backbone
     classifier : AnalyticClassifier
         For reading weights, scores and settings. Samples that you teach it directly have no receipts.
-    keys : Keyring or None
 
     Examples
     --------
@@ -101,7 +100,7 @@ class ForgettingModel:
         return True  # also while it holds no sample
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a ForgettingModel is not pickled or copied, keys and all: use save and load")
+        raise TypeError("a ForgettingModel cannot be pickled or copied, because of its keys: use save and load")
 
     # -- learning ----------------------------------------------------------------------------------
 
@@ -193,34 +192,30 @@ class ForgettingModel:
         self._commit(self._intake.forgetting_class(label), dry_run)
 
     def without(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> Without:
-        """Return the model as it would be if these samples were forgotten. Nothing is changed.
+        """Return the model without these samples, exactly as `forget` would leave it. Nothing changes.
 
-        It takes what `forget` takes, and refuses what `forget` refuses. See `AnalyticClassifier.without`.
+        It takes the same samples or receipts as `forget`, and refuses the same requests. See
+        `AnalyticClassifier.without`.
         """
-        apart, change = self._apart(given, labels, ids)
-        return Without.of(apart, change, lambda samples: to_predict(self.backbone, samples).quantised)
+        change, model = self._intake.forgetting(given, labels, ids), self._exact()
+        return what_if(model, change, partial(self._intake.check, model), self._intake.read)
 
     def leave_one_out(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> Iterator[LeftOut]:
-        """Return, for each of these samples, what the model says about it without having learned this one sample.
+        """Predict each of these samples with the model without that sample. Nothing changes.
 
-        It takes what `forget` takes, and refuses what `forget` refuses. See `AnalyticClassifier.leave_one_out`.
+        It takes the same samples or receipts as `forget`, and refuses the same requests. See
+        `AnalyticClassifier.leave_one_out`.
         """
-        return left_out(*self._apart(given, labels, ids))
-
-    def _apart(self, given: Any, labels: Any, ids: Iterable[Any] | None) -> tuple[ExactModel, Change]:
-        change = self._intake.forgetting(given, labels, ids)
-        with self._lock, self._exact().locked():
-            self._commit(change, dry_run=True)
-            return self._exact().apart() if len(change) else self._exact(), change
+        change, model = self._intake.forgetting(given, labels, ids), self._exact()
+        return left_out(model, change, partial(self._intake.check, model))
 
     def verdicts(self, tokens: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
-        """Return what `forget` would answer for each receipt alone, and if it is listed again; change nothing.
+        """Return the answer of `forget` for each receipt alone, and for listing it again; change nothing.
 
-        Use it for many requests at once: all receipts are looked up together.
+        Use this for many requests at once: it looks up all receipts together.
 
         Parameters
         ----------
-        tokens : sequence of bytes
         owners : sequence, optional
             The owner that each receipt must have; None for any. Another owner's receipt is refused like an unreadable
             one, and is not looked up. So the time this takes says nothing about its sample.
@@ -284,7 +279,6 @@ class ForgettingModel:
 
         Parameters
         ----------
-        path : path
         backbone : Backbone, optional
             The backbone of the model; another one is refused by its digest. By default `efficientnet_lite0`.
         keys : Keyring, optional
@@ -301,7 +295,7 @@ class ForgettingModel:
 
     @classmethod
     def _of(cls, backbone: Backbone, classifier: AnalyticClassifier, keys: Keyring | None) -> ForgettingModel:
-        """Return a model over a classifier that was set up for it, and may hold samples."""
+        """Return a model around a classifier that was set up for it and may hold samples."""
         model = cls.__new__(cls)
         model.backbone = backbone
         model._start(classifier, keys)
@@ -310,22 +304,18 @@ class ForgettingModel:
     # -- inside ------------------------------------------------------------------------------------
 
     def _exact(self) -> ExactModel:
-        """Return the exact model; while no sample is held, one that waits for the first."""
-        held = self.classifier.exact
-        if held is not None:
-            return held
-        if self._new is None or self._new.statistics.total:
-            self._new = self.classifier.new_model(self.backbone.n_features)
-        return self._new
+        """Return the exact model; if no sample is held yet, an empty one."""
+        with self._lock:
+            held = self.classifier.exact
+            if held is not None:
+                return held
+            if self._new is None or self._new.statistics.total:
+                self._new = self.classifier.new_model(self.backbone.n_features)
+            return self._new
 
     def _commit(self, change: Change, dry_run: bool = False) -> None:
         with self._lock:
             model = self._exact()
-            if change.kind == FORGET and not model.statistics.total and len(change) and not change.receipts:
-                raise NotLearnedError(
-                    "the model holds no samples: nothing was learned, or all of it is forgotten already",
-                    tuple(range(len(change))),
-                )
             if dry_run:
                 self._intake.check(model, change)
                 return

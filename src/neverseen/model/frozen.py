@@ -1,4 +1,4 @@
-"""The weights of a model at one moment: they answer, and nothing changes them."""
+"""The weights of a model at one moment: they predict, and never change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neverseen.errors import InputError, NotLearnedError
 from neverseen.hardware import Hardware, choose
 from neverseen.labels import LabelIndex, as_array, from_text
 from neverseen.model.configuration import Configuration, model_digest
-from neverseen.model.exact import CHUNK_ROWS
+from neverseen.model.exact import CHUNK_ROWS, leading
 from neverseen.model.targets import label_list
 
 
@@ -21,14 +21,12 @@ class FrozenWeights:
 
     Parameters
     ----------
-    configuration : Configuration
     n_features : int
         Width d0 of the quantised features; 0 if the model held no sample.
     classes : list of str
         Canonical texts, in class order: the columns of the weights.
     weights : int64 ndarray of shape (d, C)
         In grid steps.
-    hardware : Hardware, optional
     """
 
     def __init__(
@@ -53,7 +51,7 @@ class FrozenWeights:
     def scores(self, quantised: np.ndarray) -> np.ndarray:
         """Return exact scores in grid steps, int64 of shape (n, C), for int8 features of shape (n, d0)."""
         if not self.classes:
-            raise NotLearnedError("this model holds no samples, and so has no classes to choose from")
+            raise NotLearnedError("this model holds no samples, so it has no classes to choose from")
         if quantised.ndim != 2 or quantised.shape[1] != self.n_features or quantised.dtype != np.int8:
             raise InputError(
                 f"samples must be int8 features of shape (n, {self.n_features}); "
@@ -69,14 +67,17 @@ class FrozenWeights:
         return np.concatenate(parts)
 
     def predict(self, quantised: np.ndarray) -> np.ndarray:
-        """Return the class of each sample: the one with the greatest score, the first in class order among equals."""
-        best = self.scores(quantised).argmax(axis=1)
-        labels: np.ndarray = as_array([from_text(name) for name in self.classes])[best]
+        """Return the class with the greatest score for each sample; among equals, the first in class order."""
+        labels: np.ndarray = as_array([from_text(name) for name in self.classes])[self.places(quantised)]
         return labels
+
+    def places(self, quantised: np.ndarray) -> np.ndarray:
+        """Return the position in `classes` of the class of each sample; see `predict`."""
+        return leading(self.scores, quantised, max(self.weights.shape))
 
 
 def decision(scores: np.ndarray, grid_bits: int) -> np.ndarray:
-    """Return scores as scikit-learn has them, in float64: shape (n, C), or (n,) for two classes."""
+    """Return scores as in scikit-learn, in float64: shape (n, C), or (n,) for two classes."""
     if scores.shape[1] == 2:
         scores = scores[:, 1] - scores[:, 0]
     return np.ldexp(scores.astype(np.float64), -grid_bits)
@@ -92,18 +93,18 @@ def probabilities(scores: np.ndarray, grid_bits: int) -> np.ndarray:
     return nearest
 
 
-def share_right(scores: np.ndarray, names: Iterable[str], labels: Any, sample_weight: Any = None) -> float:
-    """Return the share of samples whose class is predicted right; `names` are the canonical texts of the columns."""
+def share_right(places: np.ndarray, names: Iterable[str], labels: Any, sample_weight: Any = None) -> float:
+    """Return the share of correct predictions, given their places in `names`, canonical texts."""
     index = LabelIndex(label_list(labels, any_label=True))
-    if len(scores) != len(index.positions):
+    if len(places) != len(index.positions):
         raise InputError(
-            f"inconsistent numbers of samples and labels: {len(scores)} and {len(index.positions)}. Give each sample "
+            f"inconsistent numbers of samples and labels: {len(places)} and {len(index.positions)}. Give each sample "
             "its label"
         )
     if sample_weight is not None:
-        from sklearn.utils import check_consistent_length  # takes a second, and a store does without
+        from sklearn.utils import check_consistent_length  # takes a second to import, and a store does not need it
 
-        check_consistent_length(scores, sample_weight)
+        check_consistent_length(places, sample_weight)
     held = {name: position for position, name in enumerate(names)}
     truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
-    return float(np.average(scores.argmax(axis=1) == truth, weights=sample_weight))
+    return float(np.average(places == truth, weights=sample_weight))

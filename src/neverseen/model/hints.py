@@ -1,19 +1,20 @@
-"""`Hints`: what the last solution of a model saves the next one. Without hints, the bits are the same."""
+"""`Hints`: data from the last solution that saves time in the next. Without hints, the bits are the same."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from neverseen.engine.answering import leading_columns
 from neverseen.engine.following import Following, can_follow
 from neverseen.engine.solver import Solution, solve
-from neverseen.engine.statistics import Statistics
+from neverseen.engine.statistics import MANY_ROWS, Statistics
 from neverseen.hardware import Array, Hardware
 from neverseen.labels import LabelIndex
 from neverseen.model.configuration import Configuration
 
 
 class Hints:
-    """The last solution of a model, and the samples that came or went since."""
+    """The last solution of a model, and the samples learned or forgotten since."""
 
     def __init__(self, configuration: Configuration, hardware: Hardware) -> None:
         self._configuration, self._hardware = configuration, hardware
@@ -21,10 +22,9 @@ class Hints:
         self._changes: list[tuple[Array, np.ndarray, list[str]]] = []  # codes, signs and classes since then
 
     def copied(self) -> Hints:
-        """Return the same hints, to go another way from here. What either does later, the other must not see.
+        """Return a copy of the hints. Later changes to one do not affect the other.
 
-        Solutions are never changed, so both may have the same. What is needed to follow one is made here, once for all
-        copies.
+        Solutions never change, so both can share one. The data for following it is computed here, once for all copies.
         """
         if self._last is not None and isinstance(self._last[0], Solution):
             self._last = Following.of(self._last[0], self._hardware) or self._last[0], self._last[1]
@@ -33,11 +33,11 @@ class Hints:
         return twin
 
     def discard(self) -> None:
-        """Drop all of it."""
+        """Drop everything."""
         self._last, self._changes = None, []
 
     def note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
-        """Remember a change that the last solution helps with; a larger one makes it useless."""
+        """Note a change. If it is too large to be followed, the last solution is dropped."""
         if self._last is None or codes is None or not self._helps(len(index), codes):
             self.discard()
             return
@@ -45,7 +45,7 @@ class Hints:
         self._changes.append((codes, np.full(len(names), sign), names))
 
     def solution(self, statistics: Statistics) -> Solution | Following:
-        """Return the solution of the sums, all of whose changes since the last one were noted."""
+        """Return the solution of the sums. All changes since the last solution must have been noted."""
         if self._last is not None and not self._changes:
             return self._last[0]
         classes = statistics.classes
@@ -58,15 +58,29 @@ class Hints:
         self._last, self._changes = (solution, classes), []
         return solution
 
+    def leading(self, statistics: Statistics, codes: Array) -> np.ndarray | None:
+        """Return the column of the greatest score for each of a few samples, -1 where only the weights can tell.
+
+        Returns None if this saves nothing: the weights are known, or there is no earlier solution.
+        """
+        if self._last is None or not self._changes:
+            return None
+        classes = statistics.classes
+        counts = np.array([statistics.counts[name] for name in classes])
+        precondition, grid_bits = self._last[0].preconditioner, self._configuration.grid_bits
+        with statistics.still():
+            system = statistics.system(self._configuration.gamma, MANY_ROWS)
+            return leading_columns(system, statistics.cross_here(), counts, codes, grid_bits, precondition)
+
     def _helps(self, more: int, codes: Array) -> bool:
         return can_follow(self._waiting() + more, codes.shape[1], self._hardware)
 
     def _waiting(self) -> int:
-        """Return how many samples came or went since the last solution."""
+        """Return the number of samples learned or forgotten since the last solution."""
         return sum(len(signs) for _, signs, _ in self._changes)
 
     def _followed(self, statistics: Statistics, classes: list[str]) -> Following | None:
-        """Return the solution that the changes since the last one lead to, if they are small."""
+        """Return the solution after the changes since the last one, if they are small; else None."""
         if self._last is None:
             return None
         earlier, columns = self._last
@@ -80,5 +94,6 @@ class Hints:
         if columns != classes:
             old_place = {name: position for position, name in enumerate(columns)}
             following = following.with_columns([old_place.get(name, -1) for name in classes])
-        system = statistics.system(self._configuration.gamma)
-        return following.after(system, statistics.cross_here, codes, signs, targets)
+        with statistics.still():
+            system = statistics.system(self._configuration.gamma)
+            return following.after(system, statistics.cross_here, codes, signs, targets)

@@ -1,20 +1,22 @@
-"""`Intake`: where what people hand in, samples or receipts, becomes a `Change`.
+"""`Intake`: turns the samples or receipts of a request into a `Change`.
 
-Here a sample is decoded, an id is read and a receipt is opened, once each. What comes out goes down to the exact model
-as it is.
+It decodes each sample, reads each id and opens each receipt once, and makes the ticket and the member digest of each
+sample. The change goes to the exact model as it is.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from neverseen.backbones import Backbone, FeatureCache
 from neverseen.backbones.contents import as_list
-from neverseen.backbones.reading import Prepared, lose, prepare
+from neverseen.backbones.reading import Prepared, as_samples, lose, prepare, to_predict
 from neverseen.errors import (
     ConfigurationError,
     FeaturesMovedError,
@@ -25,8 +27,20 @@ from neverseen.errors import (
     ReceiptRejectedError,
     warn_of,
 )
-from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change, Ticket, owned_number, tickets_of
-from neverseen.labels import LabelIndex, from_text, normalise, text
+from neverseen.holdings import (
+    FORGET,
+    FORGET_CLASS,
+    LEARN,
+    Change,
+    Member,
+    Origin,
+    Ticket,
+    content_digest,
+    member_digests,
+    owned_number,
+    ticket_number,
+)
+from neverseen.labels import LabelIndex, from_private_text, from_text, normalise, text
 from neverseen.model.exact import Checked, ExactModel
 from neverseen.model.targets import label_list
 from neverseen.proof.keys import Keyring
@@ -43,20 +57,24 @@ from neverseen.proof.receipts import (
 
 
 class Shown(NamedTuple):
-    """A receipt as it was handed in, and what it says."""
+    """A receipt as it was given, its content, and the ticket of its sample."""
 
-    token: bytes
-    receipt: Receipt
+    receipt: bytes
+    opened: Receipt
+    ticket: Ticket
+    member: Member
+    origin: Origin  # of ticket and member
     seen_at: object = None  # stands for the state in which the model found its sample to be held under it
 
     def facts(self) -> dict[str, Any]:
         """Return id, label and owner of its sample, as they were given."""
-        said = self.receipt
-        return {"id": from_text(said.id), "label": from_text(said.label), "owner": from_text(said.owner)}
+        said = self.opened
+        id_, owner = from_private_text(said.id), from_private_text(said.owner)
+        return {"id": id_, "label": from_text(said.label), "owner": owner}
 
 
 class Verdict(NamedTuple):
-    """What is to be said about one receipt."""
+    """The answer about one receipt."""
 
     owner: Any  # as it was learned; None if the receipt cannot be read
     label: Any
@@ -65,17 +83,17 @@ class Verdict(NamedTuple):
 
 
 class Intake:
-    """Makes changes of samples and receipts, for one model.
+    """Makes changes from samples and receipts, for one model.
 
     Parameters
     ----------
     configuration : bytes
         Digest of the model's configuration.
     keys : Keyring or None
-        Without them nothing can be learned or forgotten.
+        Without them, nothing can be learned or forgotten.
     owned : bool
-        Whether ids are an owner's own, and every receipt has a random salt, as in a store. Else what a model gives
-        depends on what it holds alone.
+        Whether each owner has their own ids, and every receipt a random salt, as in a store. Otherwise receipts depend
+        only on the samples.
     """
 
     def __init__(self, backbone: Backbone, configuration: bytes, keys: Keyring | None, *, owned: bool) -> None:
@@ -85,17 +103,37 @@ class Intake:
         self._owned = owned
 
     def require_keys(self) -> Keyring:
-        """Return the keys, or say that they are missing."""
+        """Return the keys, or raise `KeyMissingError`."""
         if self.keys is None:
             raise KeyMissingError(
                 "this model was loaded without its keys: it can predict, not learn or forget. Use keys="
             )
         return self.keys
 
-    def prepare(self, samples: Any, *, remember: bool) -> Prepared:
-        """Return samples with their features taken."""
-        listed = samples if isinstance(samples, Prepared) else as_list(samples)
-        return prepare(self.backbone, listed, remember=remember)
+    def origin(self) -> Origin:
+        """Return the origin of tickets and member digests."""
+        return Origin(self._configuration, self.require_keys().membership)
+
+    def prepare(self, samples: Any, labels: Any = None, *, remember: bool) -> Prepared:
+        """Return samples with their features and, if labels are given, with their member digests."""
+        prepared = prepare(self.backbone, as_samples(samples), remember=remember)
+        if labels is None:
+            return prepared
+        members = self._members(prepared, _indexed(labels, len(prepared), any_label=True))
+        return replace(prepared, members=members, origin=self.origin())
+
+    def _members(self, prepared: Prepared, index: LabelIndex) -> tuple[Member, ...]:
+        """Return the class and the member digest of each sample, reused from its preparation if they fit."""
+        origin = self.origin()
+        if prepared.origin == origin and [index.texts[each] for each in index.positions] == [
+            name for name, _ in prepared.members
+        ]:
+            return prepared.members
+        return tuple(member_digests(*origin, prepared.quantised, index))
+
+    def read(self, samples: Any) -> np.ndarray:
+        """Return the quantised features of samples to predict."""
+        return to_predict(self.backbone, samples).quantised
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -107,38 +145,37 @@ class Intake:
         ids: Iterable[Any] | None,
         owners: Iterable[Any] | None,
     ) -> Change:
-        """Return the change that learns samples, with a receipt for each. Ids that are taken are refused first.
+        """Return the change that learns samples, with a receipt for each. Ids in use are refused first.
 
-        A cache of features has the samples once they are learned, and not before.
+        A cache of features keeps the samples only once they are learned.
         """
-        listed = samples if isinstance(samples, Prepared) else as_list(samples)
+        listed = as_samples(samples)
         keys = self.require_keys()
         require_cipher()  # before the network has worked for minutes
         count = len(listed)
         index = _indexed(labels, count)
-        names = [index.texts[position] for position in index.positions]
         id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in range(count)] if ids is None else ids, count)
         owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
-        numbered = self.tickets(id_texts, owner_texts, names, [b""] * count)
-        seen_at = model.check_new(numbered)  # likewise; `commit` looks again only if the model changed meanwhile
+        numbers = self.numbers(id_texts, owner_texts)
+        seen_at = model.check_new(numbers)  # likewise; `commit` looks again only if the model changed meanwhile
         prepared = prepare(self.backbone, listed, remember=True)
+        members = self._members(prepared, index)
+        names = [name for name, _ in members]
         salts = [self.new_salt() for _ in range(count)]
-        about = zip(id_texts, owner_texts, names, prepared.prints, prepared.quantised, salts, strict=True)
+        about = zip(id_texts, owner_texts, names, prepared.fingerprints, prepared.quantised, salts, strict=True)
         key = keys.current()[0]
-        receipts = tuple(seal(Receipt(*parts), key, self._configuration) for parts in about)
-        tickets = (
-            ticket._replace(commitment=commitment(receipt), salt=salt)
-            for ticket, receipt, salt in zip(
-                self.tickets(id_texts, owner_texts, names, prepared.prints), receipts, salts, strict=True
-            )
-        )
+        receipts = [seal(Receipt(*parts), key, self._configuration) for parts in about]
+        contents = self.contents(prepared.fingerprints, names)
+        tickets = map(Ticket, numbers, contents, id_texts, owner_texts, map(commitment, receipts), salts)
         return Change(
             LEARN,
             prepared.quantised,
             index,
             tuple(tickets),
-            receipts=receipts,
-            prints=tuple(prepared.prints),
+            members,
+            self.origin(),
+            receipts=tuple(receipts),
+            fingerprints=tuple(prepared.fingerprints),
             features=prepared.features,
             seen_at=seen_at,
         )
@@ -151,39 +188,60 @@ class Intake:
         owners: Iterable[Any] | None = None,
         owner: str | None = None,
     ) -> Change:
-        """Return the change that forgets samples, given them with their labels, or their receipts, opened or not."""
+        """Return the change that forgets samples, given with their labels, or by receipts, opened or not."""
         if labels is not None:
             return self._forgetting_samples(given, labels, ids, owners, owner)
         for what, values in (("ids", ids), ("owners", owners)):
             if values is not None:
                 raise InputError(f"receipts hold their {what}: leave {what} out, or give labels if these are samples")
         shown = given if _all_shown(given) else self.opened([given] if isinstance(given, bytes) else as_list(given))
+        origin = self.origin()
+        if any(each.origin != origin for each in shown):
+            raise ConfigurationError("these receipts were opened by another model: give the receipts themselves")
         quantised = np.empty((0, self.backbone.n_features), np.int8)
         if shown:
-            quantised = np.stack([each.receipt.quantised for each in shown])
-        index, tickets = self._about(shown)
-        tokens = tuple(each.token for each in shown)
-        prints = tuple(each.receipt.fingerprint for each in shown)
+            quantised = np.stack([each.opened.quantised for each in shown])
         states = {each.seen_at for each in shown}
-        seen_at = states.pop() if len(states) == 1 and owner is None else None
-        return Change(FORGET, quantised, index, tuple(tickets), owner, receipts=tokens, prints=prints, seen_at=seen_at)
+        return Change(
+            FORGET,
+            quantised,
+            LabelIndex([from_text(each.opened.label) for each in shown]),
+            tuple(each.ticket for each in shown),
+            tuple(each.member for each in shown),
+            origin,
+            owner,
+            receipts=tuple(each.receipt for each in shown),
+            fingerprints=tuple(each.opened.fingerprint for each in shown),
+            seen_at=states.pop() if len(states) == 1 and owner is None else None,
+        )
 
     def _forgetting_samples(
         self, given: Any, labels: Any, ids: Iterable[Any] | None, owners: Iterable[Any] | None, owner: str | None
     ) -> Change:
         self.require_keys()
-        samples = given if isinstance(given, Prepared) else as_list(given)
+        samples = as_samples(given)
         count = len(samples)
         index = _indexed(labels, count, any_label=True)
-        names = [index.texts[position] for position in index.positions]
-        id_texts = None if ids is None else _texts("ids", ids, count)
+        id_texts = [""] * count if ids is None else _texts("ids", ids, count)
         owner_texts = None if owners is None else _texts("owners", owners, count)
         prepared = prepare(self.backbone, samples, remember=False)
-        prints = tuple(prepared.prints)
-        tickets = tuple(self.tickets(id_texts or [""] * count, owner_texts, names, prints))
-        found_by = tickets if id_texts or owner_texts else None
-        contents = tuple(ticket.content for ticket in tickets)
-        return Change(FORGET, prepared.quantised, index, found_by, owner, prints=prints, contents=contents)
+        members = self._members(prepared, index)
+        contents = tuple(self.contents(prepared.fingerprints, [name for name, _ in members]))
+        tickets = None
+        if ids is not None or owners is not None:
+            parts = self.numbers(id_texts, owner_texts), contents, id_texts, owner_texts or [""] * count
+            tickets = tuple(map(Ticket, *parts))
+        return Change(
+            FORGET,
+            prepared.quantised,
+            index,
+            tickets,
+            members,
+            self.origin(),
+            owner,
+            fingerprints=tuple(prepared.fingerprints),
+            contents=contents,
+        )
 
     def forgetting_class(self, label: Any) -> Change:
         """Return the change that forgets a class."""
@@ -195,87 +253,92 @@ class Intake:
 
     # -- receipts ----------------------------------------------------------------------------------
 
-    def opened(self, tokens: Sequence[Any]) -> list[Shown]:
-        """Return receipts with what they say, or raise `ReceiptRejectedError`."""
+    def opened(self, receipts: Sequence[Any]) -> list[Shown]:
+        """Return opened receipts, or raise `ReceiptRejectedError`."""
         keys = self.require_keys()
-        for row, token in enumerate(tokens):
-            if not isinstance(token, bytes):
+        for row, receipt in enumerate(receipts):
+            if not isinstance(receipt, bytes):
                 raise InputError(
-                    f"receipts are bytes; row {row} is of type {type(token).__name__}. To forget samples, give their "
+                    f"receipts are bytes; row {row} is of type {type(receipt).__name__}. To forget samples, give their "
                     "labels too: forget(samples, labels)"
                 )
-        return [
-            Shown(token, unseal(token, row, keys.receipts, self._configuration)) for row, token in enumerate(tokens)
-        ]
+        return self._shown(
+            [(each, unseal(each, row, keys.receipts, self._configuration)) for row, each in enumerate(receipts)]
+        )
 
-    def verdicts(self, model: ExactModel, tokens: Sequence[bytes], owners: Sequence[str | None]) -> list[Verdict]:
-        """Return what is to be said about each receipt by itself, or about its being listed again.
+    def _shown(self, given: Sequence[tuple[bytes, Receipt]]) -> list[Shown]:
+        """Return opened receipts with the tickets and digests of their samples."""
+        if not given:
+            return []
+        origin, said = self.origin(), [opened for _, opened in given]
+        ids, owners, names = ([getattr(each, name) for each in said] for name in ("id", "owner", "label"))
+        contents = self.contents([each.fingerprint for each in said], names)
+        commitments = [commitment(receipt) for receipt, _ in given]
+        tickets = map(Ticket, self.numbers(ids, owners), contents, ids, owners, commitments)
+        index = LabelIndex([from_text(name) for name in names])
+        members = member_digests(*origin, np.stack([each.quantised for each in said]), index)
+        made = zip(given, tickets, members, strict=True)
+        return [Shown(receipt, opened, ticket, member, origin) for (receipt, opened), ticket, member in made]
 
-        One of somebody else is refused as one that cannot be read is, and nothing is looked up for it: how long that
-        takes does not tell what became of its sample.
+    def verdicts(self, model: ExactModel, receipts: Sequence[bytes], owners: Sequence[str | None]) -> list[Verdict]:
+        """Return the answer about each receipt by itself, and about listing it again.
+
+        A receipt of another owner is refused like an unreadable one, and nothing is looked up for it. So the time does
+        not reveal anything about its sample.
         """
         keys = self.require_keys()
-        found: list[Verdict | None] = [None] * len(tokens)
-        shown: dict[int, Shown] = {}
-        for row, (token, owner) in enumerate(zip(tokens, owners, strict=True)):
+        found: list[Verdict | None] = [None] * len(receipts)
+        readable: dict[int, tuple[bytes, Receipt]] = {}
+        for row, (receipt, owner) in enumerate(zip(receipts, owners, strict=True)):
             try:
-                receipt = unseal(token, row, keys.receipts, self._configuration)
-                if owner not in (None, receipt.owner):
-                    raise ReceiptRejectedError(f"receipt {row} is another owner's. Nothing was changed", row, "owner")
-                shown[row] = Shown(token, receipt)
+                opened = unseal(receipt, row, keys.receipts, self._configuration)
+                if owner not in (None, opened.owner):
+                    raise ReceiptRejectedError("is another owner's", row, "owner")
+                readable[row] = receipt, opened
             except ReceiptRejectedError as error:
                 found[row] = Verdict(None, None, error)
-        change = self.forgetting(list(shown.values()))
+        shown = self._shown(list(readable.values()))
+        stand, state = model.standing(self.forgetting(shown))
         seen: set[bytes] = set()
-        stand, state = model.standing(change)
-        for (row, each), ticket, stands in zip(shown.items(), change.tickets or (), stand, strict=True):
-            refusal = _used(row) if not stands else _repeated(row) if ticket.number in seen else None
-            seen.add(ticket.number)
+        for row, each, stands in zip(readable, shown, stand, strict=True):
+            number = each.ticket.number
+            refusal = _used(row) if not stands else _repeated(row) if number in seen else None
+            seen.add(number)
             about = each.facts()
             checked = each._replace(seen_at=state if stands else None)
             found[row] = Verdict(about["owner"], about["label"], refusal, checked)
         return [each for each in found if each is not None]
 
-    def tickets(
-        self, ids: Sequence[str], owners: Sequence[str] | None, names: Iterable[str], prints: Iterable[bytes]
-    ) -> list[Ticket]:
-        """Return the ticket of each sample; without its number, where that takes an owner or an id not known."""
-        key = self.require_keys().membership
-        tickets = tickets_of(self._configuration, key, ids, names, prints)
+    def numbers(self, ids: Sequence[str], owners: Sequence[str] | None) -> list[bytes]:
+        """Return the number of each ticket; empty if it needs an owner or an id that is unknown."""
+        origin = self.origin()
         if not self._owned:
-            return tickets
+            return [ticket_number(*origin, id_text) for id_text in ids]
         if owners is None:
-            return [ticket._replace(number=b"", owner="") for ticket in tickets]
-        return [
-            ticket._replace(
-                number=owned_number(self._configuration, key, owner, ticket.id) if ticket.id else b"", owner=owner
-            )
-            for ticket, owner in zip(tickets, owners, strict=True)
-        ]
+            return [b""] * len(ids)
+        pairs = zip(owners, ids, strict=True)
+        return [owned_number(*origin, owner, id_text) if id_text else b"" for owner, id_text in pairs]
 
-    def _about(self, shown: Sequence[Shown]) -> tuple[LabelIndex, list[Ticket]]:
-        """Return labels and tickets of what receipts are about."""
-        receipts = [each.receipt for each in shown]
-        tickets = self.tickets(
-            [receipt.id for receipt in receipts],
-            [receipt.owner for receipt in receipts],
-            [receipt.label for receipt in receipts],
-            [receipt.fingerprint for receipt in receipts],
-        )
-        return LabelIndex([from_text(receipt.label) for receipt in receipts]), [
-            ticket._replace(commitment=commitment(each.token)) for ticket, each in zip(tickets, shown, strict=True)
-        ]
+    def contents(self, fingerprints: Iterable[bytes], names: Iterable[str]) -> list[bytes]:
+        """Return the keyed digest of each raw sample, given the class of each."""
+        origin = self.origin()
+        return [content_digest(*origin, *pair) for pair in zip(fingerprints, names, strict=True)]
 
     # -- checking and committing -------------------------------------------------------------------
 
     def check(self, model: ExactModel, change: Change) -> Checked:
-        """Return a change that a model may make, or raise why not, in the words of what was handed in."""
+        """Return an accepted change, or raise, with an error about the given samples or receipts."""
         if change.kind == FORGET and change.receipts:
             seen: set[bytes] = set()
             for row, ticket in enumerate(change.tickets or ()):
                 if ticket.number in seen:
                     raise _repeated(row)
                 seen.add(ticket.number)
+        elif change.kind == FORGET and len(change) and not model.statistics.total:
+            raise NotLearnedError(
+                "the model holds no samples: nothing was learned, or everything is already forgotten",
+                tuple(range(len(change))),
+            )
         try:
             return model.check(change)
         except NotLearnedError as error:
@@ -294,43 +357,43 @@ class Intake:
             ) from error
 
     def commit(self, model: ExactModel, change: Change) -> None:
-        """Check a change and make it. A cache of features loses what goes before, and keeps what came after."""
+        """Check a change and make it. A cache first drops forgotten features, and at the end keeps learned ones."""
         with model.locked():
             checked = self.check(model, change)
-            if change.kind == LEARN:
-                self._require_current_key(change)
-            else:
-                lose(self.backbone, self._prints_that_go(model, checked))
-            model.commit(checked)
+            if change.kind != LEARN:
+                lose(self.backbone, self._fingerprints_that_go(checked))
+            with self._current_key(change) if change.kind == LEARN else nullcontext():
+                model.commit(checked)
             if change.features is not None and isinstance(self.backbone, FeatureCache):  # as `prepare` found
                 try:
-                    self.backbone.remember(change.prints, change.features)
+                    self.backbone.remember(change.fingerprints, change.features)
                 except Exception as error:  # the samples are learned
                     warn_of(f"{self.backbone.name} could not keep features: {str(error) or type(error).__name__}")
 
-    def _require_current_key(self, change: Change) -> None:
-        """Raise unless the receipts can still be opened: their key may have been dropped since they were sealed."""
-        sealed = {key_check_of(token) for token in change.receipts}
-        if sealed and not sealed <= {key.check() for key in self.require_keys().current()}:
-            raise ConfigurationError(
-                "the key that sealed these receipts has been dropped meanwhile, so that nobody could open them: learn "
-                "the samples again. Nothing was changed"
-            )
+    @contextmanager
+    def _current_key(self, change: Change) -> Iterator[None]:
+        """Keep others from dropping the key of the receipts; raise if it was dropped since they were sealed."""
+        sealed = {key_check_of(receipt) for receipt in change.receipts}
+        with self.require_keys().unrotated() as keys:
+            if not sealed <= {key.check() for key in keys}:
+                raise ConfigurationError(
+                    "the key that sealed these receipts has been dropped meanwhile, so that nobody could open them: "
+                    "learn the samples again. Nothing was changed"
+                )
+            yield
 
-    def _prints_that_go(self, model: ExactModel, checked: Checked) -> Sequence[bytes] | None:
-        """Return the fingerprints that a cache must lose as samples go; None for all, where they cannot be known.
+    def _fingerprints_that_go(self, checked: Checked) -> Sequence[bytes] | None:
+        """Return the fingerprints that a cache must drop with forgotten samples; None for all, if they are unknown.
 
-        A sample is found by its quantised features. One with other content can have the same, and what was learned is
-        in the cache under a fingerprint that nobody has now.
+        A sample is found by its quantised features. Another sample can have the same features, and then the cache has
+        the learned sample under a fingerprint that nobody knows now.
         """
-        change, numbers = checked.decision.change, checked.decision.numbers
+        change, contents = checked.decision.change, checked.decision.contents
         if change.kind == FORGET_CLASS:
             return None
-        if change.contents and isinstance(self.backbone, FeatureCache):
-            held = model.holdings.by_numbers(numbers)
-            if not {held[number].content for number in numbers} <= set(change.contents):
-                return None
-        return change.prints
+        if change.contents and isinstance(self.backbone, FeatureCache) and not contents <= set(change.contents):
+            return None
+        return change.fingerprints
 
 
 def _all_shown(given: Any) -> bool:
@@ -338,16 +401,12 @@ def _all_shown(given: Any) -> bool:
 
 
 def _repeated(row: int) -> ReceiptRejectedError:
-    return ReceiptRejectedError(f"receipt {row} is listed twice in one request. Nothing was changed", row, "repeated")
+    return ReceiptRejectedError("is listed twice in one request", row, "repeated")
 
 
 def _used(row: int) -> ReceiptRejectedError:
-    return ReceiptRejectedError(
-        f"receipt {row} was used already, or on another copy of this model: its sample is not held. "
-        "Nothing was changed",
-        row,
-        "used",
-    )
+    fault = "was used already, or on another copy of this model: its sample is not held"
+    return ReceiptRejectedError(fault, row, "used")
 
 
 def _indexed(labels: Any, count: int, any_label: bool = False) -> LabelIndex:

@@ -1,8 +1,8 @@
 """A published version as an ONNX graph: float32 features in, exact integer scores out.
 
-The graph does what `neverseen.encoding` and `neverseen.engine.arithmetic` do, with operations whose results leave no
-choice: single IEEE operations in a fixed order where floats are rounded, and integers below 2**53 in float64 everywhere
-else, whose products and sums are exact in any order.
+The graph computes the same as `neverseen.encoding` and `neverseen.engine.arithmetic`, with operations that have only
+one possible result: where floats are rounded, single IEEE operations in a fixed order; everywhere else, integers below
+2**53 in float64, whose products and sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def graph_of(version: Version) -> bytes:
     """Return an ONNX model with the input ``features`` and the outputs ``scores`` and ``best``.
 
     ``features`` is float32 of shape (n, n_features), finite. ``scores`` is int64 of shape (n, C), in grid steps: the
-    same integers as `Version.scores`. ``best`` is int64 of shape (n,): the position of the greatest, and of the first
-    among equals, in ``labels``, which stands with the digest of the model in the metadata: a JSON list of the labels
-    as they are (texts, numbers, true, false, null; others as in the specification). ``classes`` has their canonical
-    texts.
+    same integers as `Version.scores`. ``best`` is int64 of shape (n,): the position of the greatest score, or of the
+    first among equals. It refers to ``labels`` in the metadata, a JSON list of the labels (texts, numbers, true, false,
+    null; others as in the specification). The metadata also has ``classes``, their canonical texts, and the digest of
+    the model.
     """
     if not version.classes:
-        raise NotLearnedError("the published version holds no samples, and so has no scores: learn something first")
+        raise NotLearnedError("the published version holds no samples, so it has no scores: learn something first")
     graph = _Graph()
     quantised = _quantised(graph, version.n_features)
     codes = version.configuration.encoder.add_to(graph, quantised, version.n_features)
@@ -95,8 +95,8 @@ def graph_of(version: Version) -> bytes:
 def _quantised(graph: _Graph, width: int) -> str:
     """Add `neverseen.encoding.quantise`; the result is float64 with integers in -127..127.
 
-    It scales rows by a power of two first, so that nothing overflows or underflows. Squares of float32 do neither in
-    float64, and without that such a scaling changes no rounding: it can be left out.
+    `quantise` first scales rows by a power of two, so that nothing overflows or underflows. Squares of float32 do
+    neither in float64, and then the scaling changes no rounding. So it is left out here.
     """
     features = graph.cast("features", "DOUBLE")
     squares = graph.add("Mul", features, features)

@@ -1,13 +1,14 @@
-"""One file for a model: safetensors, no pickle, the same bytes for the same model.
+"""A model as one file: safetensors, no pickle, the same bytes for the same model.
 
-Section 8 of ``docs/specification.md`` lays the file out byte by byte. It holds sums, counts and member digests;
-weights are a function of these and are worked out again. So the file of a model that forgot is the file of one
-that never learned.
+Section 8 of ``docs/specification.md`` lays the file out byte by byte. It holds sums, counts and member digests. Weights
+follow from these and are computed again. So a model that forgot a sample has the same file as one that never learned
+it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def write(
 ) -> None:
     """Write a model to a file of mode 600, replacing it as a whole or not at all.
 
-    Without a model there is no sample; then `track_classes` and `key` are what it was given.
+    `model` is None if no sample is held; then `track_classes` and `key` are the settings to write.
     """
     if model is not None:
         track_classes, key = model.statistics.class_grams is not None, model.holdings.key
@@ -80,6 +81,7 @@ def _file(
         tensors["gram"] = narrowed(pack_triangle(statistics.hardware.numpy(statistics.gram)))
         tensors["sums"] = np.ascontiguousarray(statistics.cross().T)  # (C, d)
         holdings = _in_memory(model)
+        about["key_check"] = holdings.key_check
         tensors["members"] = holdings.members_array()
         tickets = holdings.tickets_array()
         if len(tickets):
@@ -99,12 +101,12 @@ def read(
     hardware: Hardware,
     class_folder: str | os.PathLike[str] | None = None,
 ) -> tuple[Configuration, ExactModel | None, bool, Key | None]:
-    """Return configuration, model (None if it holds no sample), whether classes are tracked, and the key, if known."""
+    """Return configuration, model (None if no sample is held), whether classes are tracked, and the key if known."""
     try:
         return _assemble(*unpack(Path(path), FORMAT), key, hardware, class_folder)
     except NeverseenError as error:
         raise FileRejectedError(f"{path} is not a model that can be loaded: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         why = f"its description does not fit its data ({type(error).__name__})"
         raise FileRejectedError(f"{path} is not a model that can be loaded: {why}") from error
 
@@ -119,12 +121,25 @@ def _assemble(
     _demand(set(about) == _FIELDS, "the list of its fields")
     settings, classes, counts = about["configuration"], about["classes"], about["counts"]
     n_features = about["n_features"]
-    configuration = Configuration.from_json(settings, tensors.pop("centres", None))
+    _demand(type(classes) is list and type(counts) is list and type(n_features) is int, "the list of its classes")
+    centres = tensors.pop("centres", None)
+    _demand(centres is None or (centres.dtype == np.int8 and centres.ndim == 2), "the shape of its centres")
+    configuration = Configuration.from_json(settings, centres)
     if about["key"] is not None:
         found = Key(bytes.fromhex(about["key"]))
+        _demand(about["key"] == found.reveal().hex(), "its key")  # as it is written, and in no other way
         _demand(key is None or key == found, "its key, which is not the key given,")
+        _demand(about["key_check"] == found.check(), "the check of its key")
         key = found
-    _demand(key is None or about["key_check"] in (None, key.check()), "its key, which is not the key given,")
+    check = about["key_check"]
+    _demand(check is None or re.fullmatch("[0-9a-f]{16}", check) is not None, "the check of its key")
+    demand(
+        not classes or check is not None or key is None,
+        "it holds samples, and does not say under which key: version 0.1.0 saved it without. Load the file that it was "
+        "made from; or load it without a key, to predict and to forget classes; 'Saved models' in "
+        "docs/how-to/upgrade.md says more",
+    )
+    _demand(key is None or check in (None, key.check()), "its key, which is not the key given,")
     _demand(type(about["track_classes"]) is bool, "whether it tracks classes")
     track_classes = about["track_classes"]
     if not classes:
@@ -134,7 +149,7 @@ def _assemble(
     for name in classes:
         from_text(name)
     _demand(in_class_order(set(classes)) == classes, "the order of its classes")
-    _demand(type(n_features) is int and n_features > 0, "the number of its features")
+    _demand(n_features > 0 and (centres is None or centres.shape[1] == n_features), "the number of its features")
 
     size = configuration.encoder.code_size(n_features)
     triangle = size * (size + 1) // 2
@@ -159,14 +174,16 @@ def _assemble(
     statistics.counts = dict(zip(classes, counts, strict=True))
     statistics.sums = {name: np.array(row) for name, row in zip(classes, sums, strict=True)}
     _fill_members(model, tensors)
+    _in_memory(model).key_check = check
     _demand(not tensors, "the list of its parts")
     return configuration, model, track_classes, key
 
 
 def _require_possible(packed: np.ndarray, sums: np.ndarray, counts: list[int]) -> None:
-    """Raise if no samples have such sums. That G is positive semidefinite `witness.check_weights` proves."""
+    """Raise if no samples can have such sums. `witness.check_weights` proves that G is positive semidefinite."""
     why = why_impossible(packed, sums, counts)
     demand(why is None, f"its sums are not those of any samples: {why}")
+    _demand(packed.dtype == narrowed(packed).dtype, "the width of its sums")
 
 
 def _in_memory(model: ExactModel) -> MemoryHoldings:
@@ -176,7 +193,7 @@ def _in_memory(model: ExactModel) -> MemoryHoldings:
 
 
 def _fill_members(model: ExactModel, tensors: dict[str, np.ndarray]) -> None:
-    """Take in members and tickets."""
+    """Add members and tickets to the holdings."""
     members, total, holdings = tensors.pop("members"), model.statistics.total, _in_memory(model)
     _demand(members.shape == (total, DIGEST_SIZE) and members.dtype == np.uint8, "the list of its members")
     tickets = tensors.pop("tickets", None)

@@ -1,4 +1,4 @@
-"""What callers give: labels, and features that cannot be used."""
+"""Labels as callers give them, and errors about unusable features."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neverseen.labels import require_classes
 
 
 def label_list(y: Any, any_label: bool = False) -> list[Any]:
-    """Return labels as a list, refusing what cannot be class labels; any label will do where it is only looked up."""
+    """Return labels as a list. Labels to learn must be able to name a class; labels to look up can be any."""
     if y is None:
         raise ValueError("AnalyticClassifier requires y to be passed, but the target y is None")
     if isinstance(y, list | tuple) and not any(isinstance(label, list | np.ndarray) for label in y):
@@ -28,9 +28,9 @@ def label_list(y: Any, any_label: bool = False) -> list[Any]:
 
 
 def unfit(X: Any) -> str:
-    """Return what is wrong with the first row that is not finite, if that is what is wrong.
+    """Return the error about the first row that is not finite, if there is one.
 
-    scikit-learn would advise to fit something that fills gaps. Nothing may be fitted on samples that may be forgotten.
+    scikit-learn's own message advises to fit an imputer. Nothing may be fitted on samples that may be forgotten.
     """
     try:
         bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)

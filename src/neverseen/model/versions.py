@@ -20,16 +20,19 @@ from typing import Any
 import numpy as np
 
 from neverseen.encoding import require_storable
+from neverseen.engine.following import Following
 from neverseen.engine.packing import narrowed
+from neverseen.engine.solver import solve
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import CertificateRejectedError, FileRejectedError, NeverseenError
-from neverseen.hardware import Hardware
+from neverseen.errors import CertificateRejectedError, FileRejectedError, HardwareError, NeverseenError
+from neverseen.hardware import Array, Hardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
 from neverseen.labels import in_class_order
 from neverseen.model.configuration import Configuration
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights
+from neverseen.proof.certificates import State
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
 __all__ = ["Version", "read_version", "write_version"]
@@ -43,15 +46,12 @@ class Version(FrozenWeights):
 
     Parameters
     ----------
-    configuration : Configuration
     n_features : int
         Width d0 of the quantised features; 0 if the model held no sample.
     classes : list of str
         Canonical texts, in class order: the columns of the weights.
     weights : int64 ndarray of shape (d, C)
         In grid steps.
-    witness : Witness
-    hardware : Hardware, optional
 
     Examples
     --------
@@ -75,7 +75,10 @@ class Version(FrozenWeights):
 
     @classmethod
     def of(cls, model: ExactModel) -> Version:
-        """Return the version of a model as it is now. Without samples, it is the empty version."""
+        """Return the version of a model as it is now. Without samples, it is the empty version.
+
+        Each of its weights was proved or solved for: `HardwareError` if one is wrong.
+        """
         with model.locked():
             statistics = model.statistics
             if not statistics.counts:
@@ -84,6 +87,8 @@ class Version(FrozenWeights):
             solution = model.solution()
             cross = statistics.cross_here()
             witness = make_witness(statistics.gram, cross, solution, model.hardware)
+            if isinstance(solution, Following):
+                _confirm(statistics.gram, cross, solution, witness)
             return cls(model.configuration, model.n_features, model.classes, weights, witness, model.hardware)
 
     @classmethod
@@ -111,6 +116,29 @@ class Version(FrozenWeights):
             self.witness,
             statistics.hardware,
         )
+
+    def check_stated(self, statistics: Statistics, number: int, stated: State) -> None:
+        """Raise `CertificateRejectedError` unless a certificate states these weights and sums, and they `check`.
+
+        Parameters
+        ----------
+        number : int
+            Of the certificate.
+        stated : State
+            What it says of the model after it. If the sums are others, changes may wait to be published: the error is
+            `undecided`.
+        """
+        if self.digest() != stated.model:
+            words = f"the weights do not match certificate {number}: they are of another version, or altered"
+            raise CertificateRejectedError(words, number)
+        if statistics.digest() != stated.statistics and statistics.total + stated.samples:  # without samples all is 0
+            raise CertificateRejectedError(
+                f"the sums do not match certificate {number}: changes are not published yet, or the sums were altered. "
+                "Publish, and check again",
+                number,
+                undecided=True,
+            )
+        self.check(statistics)
 
 
 def write_version(path: str | os.PathLike[str], version: Version) -> None:
@@ -149,34 +177,49 @@ def read_version(path: str | os.PathLike[str], hardware: Hardware | None = None)
 
 
 def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: Hardware | None) -> Version:
-    demand(set(about) == _FIELDS, "the list of its fields is another")
+    demand(set(about) == _FIELDS, "it does not have the fields of a version")
     settings, classes, n_features = about["configuration"], about["classes"], about["n_features"]
     configuration = Configuration.from_json(settings, tensors.pop("centres", None))
     demand(isinstance(classes, list) and in_class_order(set(classes)) == classes, "its classes are not in order")
     if not classes:
         version = Version.empty(configuration, hardware)
-        demand(not tensors and type(n_features) is int and n_features == 0, "it has no classes, and yet features")
+        demand(not tensors and type(n_features) is int and n_features == 0, "it has features but no classes")
         demand(
             type(about["bits"]) is int and about["bits"] == 1 and about["unproved"] == [],
-            "it has no classes, and yet a witness",
+            "it has a witness but no classes",
         )
         return version
-    demand(type(n_features) is int and n_features > 0, "the number of its features is not one")
+    demand(type(n_features) is int and n_features > 0, "its number of features is not a number")
     weights, rests = tensors.pop("weights"), tensors.pop("rests")
     demand(not tensors, "it has a tensor too many")
     shape = (configuration.encoder.code_size(n_features), len(classes))
-    demand(weights.shape == shape and weights.dtype == np.int64, "its weights are not of the shape of its settings")
+    demand(weights.shape == shape and weights.dtype == np.int64, "the shape of its weights does not fit its settings")
     demand(
-        rests.shape == shape and rests.dtype == narrowed(rests).dtype, "its witness is not of the shape of its settings"
+        rests.shape == shape and rests.dtype == narrowed(rests).dtype,
+        "the shape of its witness does not fit its settings",
     )
     bits, unproved = about["bits"], about["unproved"]
     demand(type(bits) is int and 1 <= bits <= MAX_BITS, "its witness has an impossible number of bits")
     demand(
         all(type(column) is int and 0 <= column < len(classes) for column in unproved)
         and unproved == sorted(set(unproved)),
-        "its list of unproved columns is not one of columns",
+        "its list of unproved columns is not a list of columns",
     )
     half = 1 << (bits - 1)
-    demand(-half <= int(rests.min()) and int(rests.max()) <= half, "its witness has a rest greater than any can be")
-    demand(not rests[:, unproved].any(), "its witness has rests in columns that it leaves unproved")
+    demand(-half <= int(rests.min()) and int(rests.max()) <= half, "its witness has a rest that is too large")
+    demand(not rests[:, unproved].any(), "its witness has rests in columns that it lists as unproved")
     return Version(configuration, n_features, classes, weights, Witness(rests, bits, tuple(unproved)), hardware)
+
+
+def _confirm(gram: Array, cross: Array, solution: Following, witness: Witness) -> None:
+    """Solve for the columns that the witness does not prove; raise `HardwareError` if followed weights differ."""
+    columns = list(witness.unproved)
+    if not columns:
+        return
+    right = solution.hardware.contiguous(cross[:, columns])
+    solved = solve(gram, right, solution.gamma, solution.grid_bits, hardware=solution.hardware)
+    if not np.array_equal(solved.weights, solution.weights[:, columns]):
+        raise HardwareError(
+            "weights that were followed through changes are not those of a solve: this machine computes wrongly, or "
+            "neverseen does. Nothing was published. Close the store and open it again, and report this"
+        )

@@ -1,6 +1,6 @@
-"""What if: a model as it would be without some samples. The model itself stays as it is.
+"""Previews: a model without some samples. The model itself does not change.
 
-The weights follow from those of the model as they would after a forget, and are the same, bit for bit.
+The weights follow from those of the model as after a forget, and are the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from neverseen.model.frozen import FrozenWeights, decision, probabilities, share
 
 __all__ = ["LeftOut", "Without"]
 
+Check = Callable[[Change], object]
+
 
 class Without:
-    """A model as it would be if some samples were forgotten: it answers, and cannot be changed.
+    """A view of a model without some samples. It predicts, and cannot be changed.
 
-    Made by the method `without` of `AnalyticClassifier`, `ForgettingModel` and `Store`. It has nothing in common with
-    the model it comes from: whatever the model learns or forgets later, the answers stay the same.
+    The method `without` of `AnalyticClassifier`, `ForgettingModel` and `Store` makes it. It shares nothing with the
+    model: whatever the model learns or forgets later, the view stays the same.
 
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
         Classes that would be left, sorted.
     counts : int64 ndarray of shape (C,)
-        How many samples of each.
+        Number of samples of each class.
     held : dict of str to int
-        The same, by the canonical texts of the classes.
+        The same numbers, by the canonical texts of the classes.
 
     Examples
     --------
@@ -55,56 +57,43 @@ class Without:
         for array in (self.classes_, self.counts, weights.weights):
             array.flags.writeable = False
 
-    @classmethod
-    def of(cls, apart: ExactModel, change: Change, read: Callable[[Any], np.ndarray]) -> Without:
-        """Return a model that is `ExactModel.apart` without samples that it holds; without none, any model will do.
-
-        `read` makes quantised features of what the view is to answer about.
-        """
-        with apart.locked(), apart.without(change.quantised, change.labels):
-            classes, about = apart.classes, apart.configuration
-            if not classes:
-                return cls(FrozenWeights(about, 0, [], np.zeros((0, 0), np.int64), apart.hardware), {}, read)
-            weights = FrozenWeights(about, apart.n_features, classes, np.array(apart.weights()), apart.hardware)
-            return cls(weights, dict(apart.statistics.counts), read)
-
     def __len__(self) -> int:
-        """Return how many samples would be left."""
+        """Return the number of remaining samples."""
         return int(self.counts.sum())
 
     def __bool__(self) -> bool:
-        return True  # also if none would be
+        return True  # also if there are none
 
     def predict(self, samples: Any) -> np.ndarray:
-        """Return the class of greatest score for each sample; raise `NotLearnedError` if no class would be left."""
+        """Return the class with the greatest score for each sample; raise `NotLearnedError` if there are no classes."""
         return self._weights.predict(self._read(samples))
 
     def decision_function(self, samples: Any) -> np.ndarray:
-        """Return scores: shape (n, C), or (n,) for two classes, as `AnalyticClassifier.decision_function` does."""
+        """Return scores: shape (n, C), or (n,) for two classes, like `AnalyticClassifier.decision_function`."""
         return decision(self._weights.scores(self._read(samples)), self._weights.configuration.grid_bits)
 
     def predict_proba(self, samples: Any) -> np.ndarray:
-        """Return probabilities, of shape (n, C), as `AnalyticClassifier.predict_proba` does."""
+        """Return probabilities, of shape (n, C), like `AnalyticClassifier.predict_proba`."""
         return probabilities(self._weights.scores(self._read(samples)), self._weights.configuration.grid_bits)
 
     def score(self, samples: Any, labels: Any) -> float:
-        """Return the share of samples whose class is predicted right."""
-        return share_right(self._weights.scores(self._read(samples)), self._weights.classes, labels)
+        """Return the share of correct predictions."""
+        return share_right(self._weights.places(self._read(samples)), self._weights.classes, labels)
 
     def digest(self) -> str:
-        """Return the digest that the model would have."""
+        """Return the digest of the model without the samples."""
         return self._weights.digest()
 
 
 class Comparison(NamedTuple):
-    """How what a model says about labelled samples differs from what it would say."""
+    """How the predictions of two views for labelled samples differ."""
 
-    shares: tuple[float | None, float | None]  # of samples predicted right, now and without; None of no samples
+    shares: tuple[float | None, float | None]  # of correct predictions, now and without; None if there are no samples
     changed: int  # predictions
 
 
 def compared(now: Without, without: Without, samples: Any, labels: Sequence[Any]) -> Comparison:
-    """Return how two views differ on samples; where one has no classes, all its predictions are wrong."""
+    """Compare the predictions of two views. If a view has no classes, all its predictions are wrong."""
     truth = [text(normalise(label)) for label in labels]
     said = [
         [text(normalise(name)) for name in view.predict(samples)] if truth and len(view) else [None] * len(truth)
@@ -118,23 +107,50 @@ def compared(now: Without, without: Without, samples: Any, labels: Sequence[Any]
 
 
 class LeftOut(NamedTuple):
-    """What a model says about one of its samples without having learned it."""
+    """The prediction for one sample by the model without that sample."""
 
-    label: Any  # the class of greatest score
+    label: Any  # the class with the greatest score
     scores: np.ndarray  # (C,) float64, by the classes of the model; -inf for a class that would be gone
 
 
-def left_out(apart: ExactModel, change: Change) -> Iterator[LeftOut]:
-    """Return, for each sample of a change, what the model without that one sample says about it.
+def what_if(model: ExactModel, change: Change, check: Check, read: Callable[[Any], np.ndarray]) -> Without:
+    """Return the view of a model without the samples that a change forgets.
 
-    `apart` is a model that is `ExactModel.apart` and holds them. It is solved once. Then each sample takes two small
-    changes of its sums, there and back, and the work that follows a forget of one sample.
+    Parameters
+    ----------
+    check : callable
+        Raises if the change is not allowed; called with the model locked.
+    read : callable
+        Turns samples to predict into quantised features.
     """
+    apart = _apart(model, change, check)
+    with apart.locked(), apart.without(change.quantised, change.labels):
+        classes, about = apart.classes, apart.configuration
+        if not classes:
+            return Without(FrozenWeights(about, 0, [], np.zeros((0, 0), np.int64), apart.hardware), {}, read)
+        weights = FrozenWeights(about, apart.n_features, classes, np.array(apart.weights()), apart.hardware)
+        return Without(weights, dict(apart.statistics.counts), read)
+
+
+def left_out(model: ExactModel, change: Change, check: Check) -> Iterator[LeftOut]:
+    """Predict each sample that a change forgets with the model without that sample.
+
+    The model is solved once. Then each sample takes two small changes of the sums, there and back, and the same work as
+    after a forget of one sample. `check` is that of `what_if`.
+    """
+    apart = _apart(model, change, check)
     if not len(change):
         return iter(())
     if apart.statistics.total < 2:
         raise NotLearnedError("the model holds one sample: without it there are no classes to choose from")
     return _left_out(apart, change)
+
+
+def _apart(model: ExactModel, change: Change, check: Check) -> ExactModel:
+    """Return a copy of a model, from which samples can be left out; the model itself if there are none."""
+    with model.locked():
+        check(change)
+        return model.apart() if len(change) else model
 
 
 def _left_out(apart: ExactModel, change: Change) -> Iterator[LeftOut]:

@@ -1,1 +1,1 @@
-"""What strangers can check: keys, receipts, signatures, certificates and the proof of weights."""
+"""Evidence that others can check: keys, receipts, signatures, certificates and the proof of weights."""

@@ -126,7 +126,7 @@ def check_signature(certificate: Certificate, public_key: str | None = None) -> 
     ----------
     public_key : str, optional
         The publisher's key, 64 hex digits. **Without it, any key is accepted**: the signature then shows that the
-        certificate is unaltered, not who signed it.
+        certificate is unaltered, but not who signed it.
     """
     if public_key is not None and certificate.key != public_key:
         raise rejected(certificate, f"signed with the key {certificate.key}, not with the key given, {public_key}")

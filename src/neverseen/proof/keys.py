@@ -14,7 +14,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +25,7 @@ from neverseen.labels import canonical_json
 KEY_SIZE = 32
 FORMAT = "neverseen-keys-1"
 _SIZE_LIMIT = 2**20  # of a key file, before it is parsed
+_PATIENCE = 10.0  # seconds to wait for whoever changes a key file
 
 
 class Key:
@@ -76,7 +77,6 @@ class Keyring:
 
     Parameters
     ----------
-    membership : Key
     receipts : sequence of Key
         Newest first; at least one.
 
@@ -99,7 +99,7 @@ class Keyring:
         self._path: Path | None = None
         self._stamp: tuple[int, ...] | None = None  # of the file when it was read
         self._seen = {key.check() for key in receipts}  # all receipt keys so far: a file whose newest is here is older
-        self._rotating = threading.Lock()
+        self._rotating = threading.Lock()  # after the lock of the folder, for which others may have to wait
 
     @property
     def receipts(self) -> tuple[Key, ...]:
@@ -107,43 +107,66 @@ class Keyring:
         return self._receipts
 
     def current(self) -> tuple[Key, ...]:
-        """Return the receipt keys to seal receipts under, newest first: if there is a file, those that are in it now.
+        """Return the receipt keys for new receipts, newest first: if there is a file, the keys in it now.
 
-        Another process may have rotated the keys, and dropped those that this one knows: nobody could open a receipt
-        under them later. From then on these are the keys that it put there.
+        Another process may have rotated the keys and dropped the ones that this process knows. Nobody could open a
+        receipt sealed under these. So this process then uses the keys in the file.
         """
         with self._rotating:
             if self._path is not None and self._stamp != (now := _stamp_of(self._path)):
                 try:
                     receipts = self._there()
                 except (OSError, FileRejectedError) as error:
-                    why = str(error).replace(str(self._path), self._path.name)  # a service's clients are told this
-                    raise ConfigurationError(f"the key file cannot be used, and no receipt is sealed: {why}") from error
+                    system = getattr(error, "strerror", None)  # whose own words name the whole path
+                    why = error if system is None else f"the key file {self._path.name} cannot be read: {system}"
+                    raise ConfigurationError(f"no receipt is sealed: {why}") from error
                 if not self._is_older(receipts):
                     self._receipts, self._stamp = receipts, now
                     self._seen.update(key.check() for key in receipts)
                 else:
                     raise ConfigurationError(
-                        f"the key file {self._path.name} is older than the keys in use: the newest is not in it. "
+                        f"the key file {self._path.name} is older than the keys in use: the newest key is not in it. "
                         "Receipts are sealed only under keys that are on disk. Put the newest file back"
                     )
             return self._receipts
 
-    def _is_older(self, there: tuple[Key, ...]) -> bool:
-        """Return whether the keys in the file come from an older copy of it, which may have been rotated since.
+    @contextmanager
+    def unrotated(self) -> Iterator[tuple[Key, ...]]:
+        """Yield `current`, and keep other processes from rotating the keys meanwhile.
 
-        A rotation drops the oldest keys first: if a newer one is gone and an older one is there, that one came back.
+        On systems and file systems without locks, other processes can still rotate them.
+        """
+        with ExitStack() as stack:
+            if self._path is not None and os.name == "posix":
+                try:
+                    stack.enter_context(locked_folder(self._path.parent, shared_within=_PATIENCE))
+                except TimeoutError:
+                    raise ConfigurationError(
+                        f"another process has the folder of the key file {self._path.name} locked, and no receipt is "
+                        "sealed: see that it ends, and try again"
+                    ) from None
+                except OSError:  # no folder, as `current` will say, or no locks there
+                    pass
+            yield self.current()
+
+    def _is_older(self, there: tuple[Key, ...]) -> bool:
+        """Return whether the file is an older copy, perhaps rotated since.
+
+        A rotation drops the oldest keys first. So if a newer key is gone and an older key is there, the older one came
+        back.
         """
         held = [key in there for key in self._receipts]
         back = not held[0] and any(key.check() in self._seen for key in there)
         return back or held != sorted(held, reverse=True)
 
     def _there(self) -> tuple[Key, ...]:
-        """Return the receipt keys that are in the file now."""
-        there = Keyring.load(self._path or "")
+        """Return the receipt keys in the file now."""
+        path = self._path or Path()
+        there = Keyring._read(path, path.name)  # clients of a service see the fault, but not the whole path
         if there.membership != self.membership:
-            name = "" if self._path is None else self._path.name
-            raise ConfigurationError(f"the key file {name} now holds the keys of another model: nothing was changed")
+            raise ConfigurationError(
+                f"the key file {path.name} now holds the keys of another model: nothing was changed"
+            )
         return there._receipts
 
     @classmethod
@@ -177,7 +200,7 @@ class Keyring:
         An existing file is replaced only if it holds no other keys: lost keys cannot be made again.
         """
         place = Path(path).resolve()
-        with self._rotating, _locked_folder(place):
+        with _locked_folder(place), self._rotating:
             if place.exists():
                 there = Keyring.load(place)
                 if there.membership != self.membership or not set(there._receipts) <= set(self._receipts):
@@ -189,12 +212,17 @@ class Keyring:
     def load(cls, path: str | os.PathLike[str]) -> Keyring:
         """Read the keys that `save` or `create` wrote. A file that others may read is refused."""
         place = Path(path).resolve()
+        return cls._read(place, str(place))
+
+    @classmethod
+    def _read(cls, place: Path, name: str) -> Keyring:
+        """Return the keys in a file; errors use this name for it."""
         if not place.is_file():
-            raise FileNotFoundError(f"there is no key file {place}: make one with Keyring.create")
+            raise FileNotFoundError(f"there is no key file {name}: make one with Keyring.create")
         try:
-            raw = read_secret(place, _SIZE_LIMIT)
+            raw = read_secret(place, _SIZE_LIMIT, name)
         except FileRejectedError as error:
-            _reject(place, str(error))
+            _reject(name, str(error))
         try:
             if len(raw) > _SIZE_LIMIT:
                 raise ValueError
@@ -205,7 +233,7 @@ class Keyring:
             if keys._as_bytes(keys._receipts) != raw:
                 raise ValueError
         except (ValueError, TypeError, KeyError, RecursionError):
-            _reject(place, f"it is damaged, or not a file of format {FORMAT}")
+            _reject(name, f"it is damaged, or not a file of format {FORMAT}")
         keys._path = place
         return keys
 
@@ -214,17 +242,17 @@ class Keyring:
 
         The file, if there is one, is rewritten first: no receipt is ever sealed under a key that is not on disk. If
         another process has added or dropped keys meanwhile, its changes are kept. A process that has loaded the keys
-        adopts this rotation when it seals its next receipt.
+        adopts this rotation when it seals its next receipt. If one is learning, this waits until the change is made.
 
         Parameters
         ----------
         keep : int, optional
-            How many of the older receipt keys to keep; by default all. Receipts sealed under dropped keys are refused
+            Number of older receipt keys to keep; by default all. Receipts sealed under dropped keys are refused
             from now on.
         """
         if keep is not None and (not isinstance(keep, int) or keep < 0):
             raise ConfigurationError(f"keep must be a number of keys, 0 or more; got {keep!r}")
-        with self._rotating, _locked_folder(self._path):
+        with _locked_folder(self._path), self._rotating:
             older = self._receipts
             if self._path is not None:
                 there = self._there()
@@ -256,7 +284,7 @@ def _stamp_of(path: Path) -> tuple[int, ...]:
         about = path.stat()
     except OSError as error:
         raise ConfigurationError(
-            f"the key file {path.name} is gone, or cannot be looked at ({error.strerror}). Receipts are sealed "
+            f"the key file {path.name} is gone, or cannot be read ({error.strerror}). Receipts are sealed "
             "only under keys that are on disk: put it back"
         ) from error
     return about.st_ino, about.st_size, about.st_mtime_ns
@@ -289,5 +317,5 @@ def _key(digits: str) -> Key:
     return Key(bytes.fromhex(digits))
 
 
-def _reject(path: Path, why: str) -> NoReturn:
-    raise FileRejectedError(f"{path} is not a usable key file: {why}") from None
+def _reject(name: str, why: str) -> NoReturn:
+    raise FileRejectedError(f"{name} is not a usable key file: {why}") from None

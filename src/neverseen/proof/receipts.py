@@ -1,10 +1,10 @@
-"""Receipts: the owner of a sample keeps one, and with it the sample can be forgotten.
+"""Receipts: the owner of a sample keeps its receipt, and can have the sample forgotten with it.
 
-Only the model that issued a receipt can read it. Inside are the sample's id, label and owner, the fingerprint of its
-content, and its quantised features as learned. So forgetting by receipt needs neither the sample nor the backbone, and
-it works even if the features would come out differently today. A receipt is sealed with AES-256-GCM-SIV (RFC 8452):
-without the key, nobody can read or change it. The nonce is a keyed digest of the content, so equal contents give equal
-receipts. In this mode a repeated nonce reveals only that two receipts are equal.
+Only the model that issued a receipt can read it. It holds the sample's id, label and owner, the fingerprint of its
+content, and the quantised features that were learned. So forgetting by receipt needs neither the sample nor the
+backbone, and it works even if the backbone would compute different features today. A receipt is sealed with
+AES-256-GCM-SIV (RFC 8452): without the key, nobody can read or change it. The nonce is a keyed digest of the content,
+so equal contents give equal receipts. In this mode a repeated nonce reveals only that two receipts are equal.
 
 A model in memory issues receipts without a salt: the same sample under the same id has the same receipt, whatever the
 model's history. A store puts a random salt into each receipt and keeps the salt with the sample. When the sample is
@@ -53,37 +53,37 @@ class Receipt:
     salt: bytes = b""  # empty, or `SALT_SIZE` random bytes
 
 
-def seal(receipt: Receipt, key: Key, model: bytes) -> bytes:
+def seal(said: Receipt, key: Key, model: bytes) -> bytes:
     """Seal a receipt; return the bytes that its owner keeps.
 
     Parameters
     ----------
-    receipt : Receipt
+    said : Receipt
+        Its content.
     key : Key
         The newest receipt key.
     model : bytes
         Configuration digest of the issuing model; 32 bytes.
     """
-    texts = [text.encode() for text in (receipt.id, receipt.owner, receipt.label)]
-    fixed = model[:_MODEL_SIZE] + receipt.fingerprint + receipt.salt + _LENGTHS.pack(*map(len, texts))
+    texts = [text.encode() for text in (said.id, said.owner, said.label)]
+    fixed = model[:_MODEL_SIZE] + said.fingerprint + said.salt + _LENGTHS.pack(*map(len, texts))
     joined = b"".join(texts)
-    features = np.ascontiguousarray(receipt.quantised, np.int8).tobytes()
+    features = np.ascontiguousarray(said.quantised, np.int8).tobytes()
     content = fixed + joined + bytes(-len(joined) % _PAD) + features
     length = _HEADER.size + len(content) + _TAG_SIZE
     nonce = hashlib.blake2b(content, key=key.reveal(), digest_size=12, person=b"neverseen:nonce").digest()
-    header = _HEADER.pack(_SALTED if receipt.salt else _PLAIN, length, bytes.fromhex(key.check()), nonce)
+    header = _HEADER.pack(_SALTED if said.salt else _PLAIN, length, bytes.fromhex(key.check()), nonce)
     sealed: bytes = _cipher(key).encrypt(nonce, content, header)
     return header + sealed
 
 
-def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
+def unseal(receipt: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
     """Return the content of a receipt, or raise `ReceiptRejectedError`.
 
     The content is read only after its seal is verified.
 
     Parameters
     ----------
-    token : bytes
     row : int
         Its position in the request, for the error.
     keys : sequence of Key
@@ -91,16 +91,16 @@ def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
     model : bytes
         Configuration digest of the model that opens it.
     """
-    token = bytes(token)
-    if not token or not any(token.startswith(prefix[: len(token)]) for prefix in PREFIXES):
+    receipt = bytes(receipt)
+    if not receipt or not any(receipt.startswith(prefix[: len(receipt)]) for prefix in PREFIXES):
         raise _rejected(row, "foreign", "is not a receipt: receipts start with the letters NSR1 or NSR2")
-    if len(token) < _HEADER.size:
-        raise _rejected(row, "truncated", f"is cut short: it has only {len(token)} bytes")
-    prefix, length, check, nonce = _HEADER.unpack_from(token)
-    if len(token) < length:
-        raise _rejected(row, "truncated", f"is cut short: it has only {len(token)} of {length} bytes")
-    if len(token) > length or length > _SIZE_LIMIT:
-        raise _rejected(row, "altered", f"was altered: it has {len(token)} bytes but states {length}")
+    if len(receipt) < _HEADER.size:
+        raise _rejected(row, "truncated", f"is cut short: it has only {len(receipt)} bytes")
+    prefix, length, check, nonce = _HEADER.unpack_from(receipt)
+    if len(receipt) < length:
+        raise _rejected(row, "truncated", f"is cut short: it has only {len(receipt)} of {length} bytes")
+    if len(receipt) > length or length > _SIZE_LIMIT:
+        raise _rejected(row, "altered", f"was altered: it has {len(receipt)} bytes but states {length}")
     key = next((key for key in keys if bytes.fromhex(key.check()) == check), None)
     if key is None:
         raise _rejected(
@@ -108,7 +108,7 @@ def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
             "key",
             "was sealed under a key that this model does not have: it is another model's, or the key was dropped",
         )
-    content = _opened(token, key, nonce)
+    content = _opened(receipt, key, nonce)
     if content is None:
         raise _rejected(row, "altered", "was altered: its seal is broken")
     if content[:_MODEL_SIZE] != model[:_MODEL_SIZE]:
@@ -116,27 +116,27 @@ def unseal(token: Any, row: int, keys: Sequence[Key], model: bytes) -> Receipt:
     return _parsed(content, SALT_SIZE if prefix == _SALTED else 0)
 
 
-def key_check_of(token: bytes) -> str:
-    """Return which key sealed a receipt of ours, as `Key.check` says it."""
-    check: bytes = _HEADER.unpack_from(token)[2]
+def key_check_of(receipt: bytes) -> str:
+    """Return the `Key.check` of the key that sealed a receipt."""
+    check: bytes = _HEADER.unpack_from(receipt)[2]
     return check.hex()
 
 
-def is_salted(token: bytes) -> bool:
+def is_salted(receipt: bytes) -> bool:
     """Return whether a receipt carries a random salt."""
-    return token.startswith(PREFIXES[1:])
+    return receipt.startswith(PREFIXES[1:])
 
 
 def commitment(receipt: bytes) -> bytes:
-    """Return 32 bytes that stand for a receipt in public: only its holder recognises them."""
+    """Return the public commitment of a receipt, 32 bytes that only its holder recognises."""
     return hashlib.sha256(b"neverseen:commitment:1" + receipt).digest()
 
 
-def _opened(token: bytes, key: Key, nonce: bytes) -> bytes | None:
+def _opened(receipt: bytes, key: Key, nonce: bytes) -> bytes | None:
     from cryptography.exceptions import InvalidTag
 
     try:
-        content: bytes = _cipher(key).decrypt(nonce, token[_HEADER.size :], token[: _HEADER.size])
+        content: bytes = _cipher(key).decrypt(nonce, receipt[_HEADER.size :], receipt[: _HEADER.size])
     except (InvalidTag, ValueError):  # the latter if the rest is shorter than a tag
         return None
     return content
@@ -180,4 +180,4 @@ def _cipher(key: Key) -> Any:
 
 
 def _rejected(row: int, reason: str, words: str) -> ReceiptRejectedError:
-    return ReceiptRejectedError(f"receipt {row} {words}. Nothing was changed", row, reason)
+    return ReceiptRejectedError(words, row, reason)

@@ -1,4 +1,4 @@
-"""What a certificate says, field by field, and the one text that says it."""
+"""The fields of a certificate, and its one text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neverseen.errors import CertificateRejectedError
 from neverseen.labels import canonical_json
 
 FORMATS = ("neverseen-certificate-1", "neverseen-certificate-2")
-"""Formats that are read, the oldest first. Along a chain the format never goes back."""
+"""Readable formats, oldest first. Along a chain, the format never goes back."""
 FORMAT = FORMATS[-1]
 """The format of new certificates."""
 SIZE_LIMIT = 2**30
@@ -43,7 +43,7 @@ class State:
     statistics, model : str
         Digests of the sums and of the model, in hex (``docs/specification.md``, section 7).
     samples, classes : int
-        How many it held.
+        Numbers of samples and classes.
     """
 
     statistics: str
@@ -53,7 +53,7 @@ class State:
 
     @classmethod
     def empty(cls, configuration: str) -> State:
-        """Return the one state of a model that holds no sample, whatever it held before.
+        """Return the state of a model that holds no sample. It is always the same, whatever the model held before.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class Certificate:
 
     def to_json(self) -> bytes:
         """Return the bytes of the certificate's file: canonical JSON and a line feed."""
-        return canonical_json(self._fields()).encode() + b"\n"
+        return canonical_json(self._as_json()).encode() + b"\n"
 
     def digest(self) -> str:
         """Return the SHA-256 of the certificate's file, which the next certificate states."""
@@ -155,7 +155,6 @@ class Certificate:
 
         Parameters
         ----------
-        raw : bytes
         source : str
             Its name in errors, such as its path.
         """
@@ -196,7 +195,7 @@ class Certificate:
         with Path(path).open("rb") as file:
             return cls.from_json(file.read(SIZE_LIMIT + 1), str(path))
 
-    def _fields(self) -> dict[str, Any]:
+    def _as_json(self) -> dict[str, Any]:
         fields = vars(self) | {"after": vars(self.after), "before": vars(self.before)}
         fields["audit"] = None if self.audit is None else vars(self.audit)
         if self.format == FORMATS[0]:
@@ -205,7 +204,7 @@ class Certificate:
 
     def signed_bytes(self) -> bytes:
         """Return the signed bytes: everything but the signature."""
-        fields = self._fields()
+        fields = self._as_json()
         del fields["signature"]
         return _CONTEXTS[self.format] + canonical_json(fields).encode()
 

@@ -66,13 +66,13 @@ from neverseen.hardware import Array, Hardware, choose
 __all__ = ["Witness", "check_weights"]
 
 MAX_BITS = 60
-"""Of a rest: so that sums of rests and half a grid step fit int64 with room to spare."""
+"""Bits of a rest. Sums of rests and half a grid step then fit int64 with room to spare."""
 _MARGIN_BITS = 20
-"""Of a grid step: about so near a half a weight may lie and still be proved at the first attempt."""
+"""Bits of a grid step: a weight may lie about this close to a half and still be proved at the first attempt."""
 _START_BITS = 32
-"""Of the rests, taken from what the solver knows in floats."""
+"""Bits of the rests that come from the solver's floats."""
 _WIDE = 1024
-"""Columns multiplied at a time, which bounds what is held beside A."""
+"""Columns multiplied at a time, which bounds the memory beside A."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,6 @@ class Witness:
     ----------
     rests : integer ndarray of shape (d, C)
         ``round(2**bits * (2**grid_bits W* - weights))``, in the narrowest type; 0 in columns that are unproved.
-    bits : int
     unproved : tuple of int
         Columns for which this proves nothing, in order.
     """
@@ -98,8 +97,8 @@ def make_witness(
 ) -> Witness:
     """Return the witness of the weights of a solved system.
 
-    It is the solution of ``A Z = 2**p B - A N``, found with the factor that is there already, and proved as a check
-    will prove it. The same sums have the same witness, bit for bit, however they were solved.
+    It solves ``A Z = 2**p B - A N`` with the existing factor, and is proved in the same way as in a check. The same
+    sums have the same witness, bit for bit, however they were solved.
 
     Parameters
     ----------
@@ -107,7 +106,6 @@ def make_witness(
     cross : int64 array of shape (d, C)
     solution : Solution or Following
         Of this system.
-    hardware : Hardware, optional
 
     Examples
     --------
@@ -144,7 +142,7 @@ def _rests(
     """Return ``M = round(2**bits Z)`` for ``A Z = left``, the residual ``2**bits left - A M``, and where it is sound.
 
     A start S of s bits saves steps: M is ``2**(bits-s) S`` and the rounding of ``2**(bits-s) (2**s Z - S)``. It comes
-    from what the solver knows in floats. That may be wrong; then it is done again from nothing.
+    from the solver's floats. If they are wrong, the computation begins again without a start.
     """
     hardware, known = system.hardware, min(_START_BITS, bits - 1)
     floats = np.nan_to_num(np.clip(_known_rests(solution, hardware), -0.5, 0.5))
@@ -191,10 +189,7 @@ def check_weights(
     ----------
     gram : int64 array of shape (d, d)
     cross : int64 array of shape (d, C)
-    gamma, grid_bits : int
     weights : int64 ndarray of shape (d, C)
-    witness : Witness
-    hardware : Hardware, optional
     """
     hardware = choose("numpy") if hardware is None else hardware
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or cross.ndim != 2 or len(cross) != len(gram):
@@ -239,10 +234,10 @@ def check_weights(
 
 
 def _require_form(shape: tuple[int, ...], weights: np.ndarray, witness: Witness) -> None:
-    """Raise unless weights and witness are arrays whose numbers can be computed with."""
+    """Raise unless weights and witness are arrays of the right types and shapes."""
     rests, bits, unproved = witness.rests, witness.bits, witness.unproved
     if not (isinstance(weights, np.ndarray) and weights.dtype == np.int64 and weights.shape == shape):
-        raise CertificateRejectedError(f"the weights are not an int64 array of shape {shape}, as these sums have it")
+        raise CertificateRejectedError(f"the weights are not an int64 array of shape {shape}, the shape of these sums")
     if not (isinstance(rests, np.ndarray) and rests.dtype.kind == "i" and rests.shape == shape):
         raise CertificateRejectedError(f"the witness is not an array of integers of shape {shape}")
     if type(bits) is not int or not 1 <= bits <= MAX_BITS:
@@ -257,9 +252,9 @@ def _require_form(shape: tuple[int, ...], weights: np.ndarray, witness: Witness)
 
 
 def _residual(system: IntegerSystem, start: Array, *digits: tuple[np.ndarray, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return a residual, in units of the last bit, and for each column whether that is what it is.
+    """Return a residual, in units of the last bit, and for each column whether it is right.
 
-    It is not where a number on the way would have been too large: then that column is given up before.
+    A column is given up, and so not right, if a number on the way would have been too large.
 
     Parameters
     ----------
@@ -327,7 +322,7 @@ def _largest(values: np.ndarray) -> int:
 
 
 def _proved(residual: np.ndarray, weights: np.ndarray, rests: np.ndarray, bits: int, floor: Fraction) -> np.ndarray:
-    """Return for each column whether its weights are proved by the residual that they and their rests leave.
+    """Return for each column whether the residual of its weights and rests proves the weights.
 
     No eigenvalue of A is below `floor`.
     """
@@ -356,7 +351,7 @@ def _check_by_solving(
     hardware: Hardware,
     floor: Fraction,
 ) -> None:
-    """Raise unless the weights of some columns are what a full solve gives."""
+    """Raise unless a full solve gives the same weights for some columns."""
     right = hardware.array(np.ascontiguousarray(cross[:, columns]))
     try:
         solution = solve(gram, right, gamma, grid_bits, None, hardware, floor)

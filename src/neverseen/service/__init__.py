@@ -17,32 +17,32 @@ __all__ = ["ApiKey", "AuditReport", "KeyFile", "Settings", "audit_key", "check_a
 
 # Imported when they are first asked for: a process that reads bodies does without them.
 _LATE = {
-    "ApiKey": "edge.access",
+    "ApiKey": "reception.access",
     "AuditReport": "operations.audit_check",
-    "KeyFile": "edge.access",
+    "KeyFile": "reception.access",
     "Settings": "operations.settings",
     "audit_key": "operations.audit",
     "check_audit": "operations.audit_check",
     "create_app": "edge.app",
-    "serve": "operations.run",
+    "serve": "edge.server",
 }
 
 if TYPE_CHECKING:
-    from neverseen.service.edge.access import ApiKey, KeyFile
     from neverseen.service.edge.app import create_app
+    from neverseen.service.edge.server import serve
     from neverseen.service.operations.audit import audit_key
     from neverseen.service.operations.audit_check import AuditReport, check_audit
-    from neverseen.service.operations.run import serve
     from neverseen.service.operations.settings import Settings
+    from neverseen.service.reception.access import ApiKey, KeyFile
 else:
 
     def __getattr__(name: str) -> object:
-        """Return a name that is not here yet, and keep it."""
+        """Import a name on its first use, and keep it."""
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found = getattr(import_module(f"neverseen.service.{_LATE[name]}"), name)
         return found
 
     def __dir__() -> list[str]:
-        """Return all names, those that are not here yet too."""
+        """Return all names, including those that are not imported yet."""
         return sorted({*globals(), *_LATE})

@@ -1,8 +1,9 @@
-"""`Service`: the parts of a running service, and what its routes share."""
+"""`Service`: the parts of a running service, shared by its routes."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -19,35 +20,36 @@ from neverseen import store
 from neverseen.backbones import Backbone
 from neverseen.backbones.reading import Prepared
 from neverseen.errors import ConfigurationError, InputError
+from neverseen.holdings import FORGET, FORGET_CLASS
 from neverseen.ledger import RequestRow
 from neverseen.proof.keys import Keyring
-from neverseen.service.edge.access import ApiKey, KeyFile
-from neverseen.service.edge.answers import answer, is_long, written
-from neverseen.service.edge.callers import Callers
-from neverseen.service.edge.connections import KEY
-from neverseen.service.edge.contents import Bounds, Given
-from neverseen.service.edge.errors import Refusal, refusal_of
-from neverseen.service.edge.gate import Gate
-from neverseen.service.edge.reception import Reception, bounds_of
-from neverseen.service.edge.refusals import Refusals
-from neverseen.service.edge.requests import ANSWERED, client_answered, client_of
-from neverseen.service.edge.result_memory import ResultMemory
-from neverseen.service.edge.turns import Threads
-from neverseen.service.edge.workers import Workers
+from neverseen.service.answers import answer, is_long, written
+from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.operations.audit import AuditLog, audit_key
 from neverseen.service.operations.history import History, Probe
 from neverseen.service.operations.log import LOG
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import FOLDER, Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
+from neverseen.service.reception.access import ApiKey, KeyFile
+from neverseen.service.reception.callers import Callers
+from neverseen.service.reception.contents import Bounds, Given
+from neverseen.service.reception.reception import Reception, bounds_of
+from neverseen.service.reception.refusals import Refusals
+from neverseen.service.reception.requests import ANSWERED, KEY, client_answered, client_of
+from neverseen.service.reception.workers import Workers
+from neverseen.service.sharing.gate import Gate
+from neverseen.service.sharing.result_memory import ResultMemory
+from neverseen.service.sharing.turns import Threads
 from neverseen.service.writer.idempotency import Repetitions
-from neverseen.service.writer.jobs import ASK, FORGET, FORGET_CLASS, FORGET_SAMPLES, Job, new_future
+from neverseen.service.writer.jobs import ASK, FORGET_SAMPLES, Job, new_future
 from neverseen.service.writer.publishing import Publisher
 from neverseen.service.writer.queue import Writer, lines_to_make_up
 from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, texts_of
 from neverseen.store import Store
 
 Result = TypeVar("Result")
+_LAST = 1.0  # seconds in which threads that have nothing left to do end at a stop, however late it is
 _SMALL = 2**15  # bytes of a body that may be digested at once
 _TICK = 0.05  # seconds; answers that must not tell anything come at multiples of this
 _IDEMPOTENCY = re.compile(r"[!-~]{1,200}")
@@ -56,14 +58,14 @@ _STEP = 4096  # bytes of a body that take about as long to read as a request doe
 
 
 class Service:
-    """All that a running service is made of.
+    """The parts of a running service.
 
     Parameters
     ----------
     folder : Path
         The store's folder.
     keys : Keyring, optional
-        The store's, where they are not in the folder.
+        The store's keys, if they are not in the folder.
     clock : callable
         Seconds, from any start: for the publishing policy.
     """
@@ -97,21 +99,22 @@ class Service:
         self._threads: Threads
         self._ledger_threads: Threads
         self._network_threads: Threads
-        self.started = False
+        self.started, self._stop_by = False, math.inf
 
     def start(self) -> None:
         """Open the store, and start all threads."""
         place = service_folder(self.folder)
         self.access.all()  # a file that cannot be used is told now
         self.history = History(place, self.settings.history_points)
-        self.repetitions = Repetitions(place)
         self.room = Room(self.settings, memory_for_store(self.settings), lambda: self.writer.published.names)
-        publisher = Publisher(self.history, self.metrics, lambda size: Probe(place, size), lambda: self.audit.head)
+        told = (lambda size: Probe(place, size)), (lambda: self.audit.head)
+        publisher = Publisher(self.history, self.metrics, *told, immediate=self.settings.effect == "immediate")
         self.writer = Writer(self._open, self.settings, self.metrics, publisher, self.room, self._clock)
         with ExitStack() as undone:
             undone.callback(self.writer.stop, self.settings.stop_timeout)
             opened = self.writer.open()  # before the log is touched: only one process may write to either
             self._keys = opened.required_keys()  # a store that is opened again has these: its file may be older by then
+            self.repetitions = Repetitions(place, opened.ledger.has_tags())
             key = audit_key(self._keys)
             limits = self.settings.audit_bytes, self.settings.audit_files
             self.audit = AuditLog(place, key, *limits, expected=opened.audit_head)
@@ -128,9 +131,8 @@ class Service:
             self._start_apart(opened)
             undone.callback(self.readers.stop)
             undone.callback(self.checker.stop)
-            self.predictor = Predictor(
-                opened.backbone, lambda: self.writer.published, self.settings, self.metrics, self.history
-            )
+            answering = (lambda: self.writer.published), (lambda quantised: self.opened().held_labels(quantised))
+            self.predictor = Predictor(opened.backbone, *answering, self.settings, self.metrics, self.history)
             self.gate = Gate(self.predictor.served)
             self._threads, self._ledger_threads, self._network_threads = (
                 Threads(name, _THREADS, self.settings.max_connections) for name in ("service", "ledger", "prepare")
@@ -140,14 +142,20 @@ class Service:
             self.reception = Reception(self.settings, self.bounds, *parts, self.admitted)
             self.writer.start(self.audit)
             undone.pop_all()
-        self.started = True
+        self.started, self._stop_by = True, math.inf
         LOG.info("the service has started, with version %d", self.writer.published.number)
+
+    def expect_stop(self) -> None:
+        """Start `stop_timeout` now, before `stop`, while waiting requests are answered."""
+        self._stop_by = min(self._stop_by, time.monotonic() + self.settings.stop_timeout)
 
     def stop(self) -> bool:
         """Finish the queue within `stop_timeout` and close the store; return whether the queue was finished."""
         self.started = False
-        self.predictor.stop()
-        done = self.writer.stop(self.settings.stop_timeout)
+        self.expect_stop()
+        end = max(self._stop_by, time.monotonic() + _LAST)
+        done = self.writer.stop(end - time.monotonic())
+        self.predictor.stop(end - time.monotonic())
         self.refusals.write()
         self.audit.soon({"action": "stop", "finished": done})
         self.audit.close()
@@ -177,7 +185,7 @@ class Service:
         return found
 
     def wrong(self) -> list[str]:
-        """Return the reasons why the service cannot work or keep its promises; none if all is well."""
+        """Return the reasons why the service cannot work or keep its promises; empty if all is well."""
         if not self.started:
             return ["the service is not running"]
         found = []
@@ -209,57 +217,58 @@ class Service:
         return store.open(self.folder, backbone=self._backbone, keys=self._keys, hardware=self._hardware)
 
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Do long work, or read a file, beside the event loop; clients take turns."""
+        """Do long work, or read a file, outside the event loop. Clients take turns."""
         return await self._threads.do(client_answered(), work, *arguments)
 
     async def from_ledger(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Read the ledger, in threads of its own: a database may be slow, or locked while it is cleared."""
+        """Read the ledger, in separate threads: a database may be slow, or locked during a seal."""
         return await self._ledger_threads.do(client_answered(), work, *arguments)
 
     async def for_many(self, count: int, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do work on so many samples: at once if they are few, and else beside the event loop."""
         return await self._threads.for_many(count, client_answered(), work, *arguments)
 
+    async def for_made(self, count: int, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do work for the answer to a change of so many samples that is made; it is never refused."""
+        return await self._threads.for_made(count, work, *arguments)
+
     async def prepared(self, samples: list[Any]) -> Prepared:
         """Return samples with their features, ready for the writer.
 
-        A network takes long, and has threads of its own. Many samples go through it in parts, and after each part
-        others have their turn.
+        A network is slow and has separate threads. Many samples go through it in parts, and after each part others have
+        their turn.
         """
         if self.bounds.kind == "features" or len(samples) <= THROUGH_NETWORK:
             return await self._network_threads.do(client_answered(), _prepared, self.opened(), samples)
         order, parts = order_of(samples), list[Prepared]()
         for first in range(0, len(order), THROUGH_NETWORK):
             part = [samples[place] for place in order[first : first + THROUGH_NETWORK]]
-            where = f"in a part of the request, with {len(part)} samples: "
-            parts.append(await self._network_threads.do(client_answered(), _prepared, self.opened(), part, where))
+            parts.append(await self._network_threads.do(client_answered(), _prepared, self.opened(), part, True))
         return await self.in_thread(_joined, parts, order)
 
     async def answer(self, content: Any, status: int = 200) -> Response:
-        """Return a JSON answer; a long one is written beside the event loop, and counts until the client has it."""
-        if not is_long(content):
-            return answer(content, status)
-        made = await self.in_thread(written, content)
+        """Return a JSON answer, whose bytes count until they are sent. One of many values is written in a thread."""
+        made = await self.in_thread(written, content) if is_long(content) else written(content)
         self.count_answer(len(made))
         return answer(made, status)
 
     def count_answer(self, size: int) -> None:
-        """Count the bytes of an answer until they are written, or refuse; those that were counted before stay."""
+        """Count the bytes of an answer until they are sent, or refuse. Bytes counted before still count."""
         request = ANSWERED.get()
         if request is not None:
             self.results.require_answer(request.scope, client_of(request), size, public=KEY not in request.scope)
 
     async def admitted(self, request: Request, size: int = 0) -> None:
-        """Wait until it is a request's turn on the event loop; with a size, until that of a body to be read there."""
+        """Wait for a request's turn on the event loop; with a size, for its turn to read a body there."""
         if self.started:
             await self.gate.enter(self.callers.name_of(request), 1 + size / _STEP)
 
     # -- changes -----------------------------------------------------------------------------------
 
     async def require_room(self, key: ApiKey, labels: list[Any]) -> None:
-        """Refuse labels after which there would be too many classes; new ones count against the key.
+        """Refuse labels that would make too many classes. New classes count against the key.
 
-        What is published counts here. When the request's turn has come, the writer counts what is held.
+        This counts published classes. Later, at the request's turn, the writer counts the held ones.
         """
         try:
             names = await self.for_many(len(labels), texts_of, labels)
@@ -279,7 +288,7 @@ class Service:
         return self.repetitions.tag(key.name, given[0])
 
     async def digest_of(self, action: str, content: bytearray, given: Given) -> bytes:
-        """Return a keyed digest of a request's content, by which a repetition is recognised."""
+        """Return a keyed digest of a request's content, to recognise a repetition."""
         if len(content) <= _SMALL:
             return await self.for_many(len(given), self._digest, action, content, given)
         return await self.in_thread(self._digest, action, content, given)
@@ -295,19 +304,21 @@ class Service:
         return self.repetitions.body(action, *parts)
 
     async def change(self, job: Job) -> Any:
-        """Have a job done."""
+        """Have the writer do a job."""
         return await self.untold(job, self.writer.submit(job))
 
-    async def asked(self, key: ApiKey, question: Callable[[Store], Result], entry: dict[str, Any]) -> Result:
-        """Have a question of a key answered by the store between changes, with a line in the audit log."""
+    async def asked(
+        self, client: str, owner: str | None, question: Callable[[Store], Result], entry: dict[str, Any]
+    ) -> Result:
+        """Have a client's question about samples answered between changes, with a line in the audit log."""
         writer = self.writer
         asked = partial(writer.told, question=question, entry=entry)
-        job = Job(ASK, entry["request"], key.name, key.owner, entry["samples"], asked, future=new_future())
+        job = Job(ASK, entry["request"], client, owner, entry["samples"], asked, future=new_future())
         found: Result = await self.change(job)
         return found
 
     async def untold(self, job: Job, work: Awaitable[Any]) -> Any:
-        """Wait for work on a job; an answer that must not tell anything takes as long as anything."""
+        """Wait for work on a job. An answer that must reveal nothing leaves at fixed times."""
         try:
             return await work
         except Refusal as refusal:
@@ -317,7 +328,7 @@ class Service:
             raise
 
     def view(self, row: RequestRow, key: ApiKey) -> dict[str, Any]:
-        """Return a request that is applied, as JSON values. How many samples a class had is for `audit` alone."""
+        """Return an applied request, as JSON values. Only `audit` sees how many samples a class had."""
         published = self.writer.published
         state = "applied"
         if row.version and row.version <= published.number:
@@ -335,24 +346,23 @@ class Service:
         }
 
 
-def _prepared(opened: Store, samples: list[Any], where: str = "") -> Prepared:
+def _prepared(opened: Store, samples: list[Any], part: bool = False) -> Prepared:
     try:
         return opened.prepare(samples)
     except Exception as error:
         refusal = refusal_of(error, None)
         if refusal is None:
             raise
-        refusal.message = where + refusal.message
-        raise refusal from None
+        raise (refusal.of_part(len(samples)) if part else refusal) from None
 
 
 def _joined(parts: list[Prepared], order: list[int]) -> Prepared:
-    """Return samples that were prepared in parts, in the order in which they were sent."""
+    """Return samples that were prepared in parts, in their original order."""
     return Prepared.joined(parts).only(sorted(range(len(order)), key=order.__getitem__))
 
 
 def waiting_view(job: Job) -> dict[str, Any]:
-    """Return a request that waits, as JSON values."""
+    """Return a waiting request, as JSON values."""
     return {
         "id": job.id,
         "kind": FORGET if job.kind == FORGET_SAMPLES else job.kind,

@@ -1,4 +1,4 @@
-"""Predictions from the last published version, which never wait for changes to the model."""
+"""Predictions: from the last published version, without waiting for changes; or from the present model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,14 @@ from neverseen.backbones.reading import features_of
 from neverseen.backbones.recipes import kind_of
 from neverseen.encoding import quantise
 from neverseen.errors import NeverseenError
-from neverseen.service.edge.errors import Refusal, refusal_of
-from neverseen.service.edge.line import Line
-from neverseen.service.edge.result_memory import ANSWER, share_of
-from neverseen.service.edge.shares import Shares
+from neverseen.service.answers import labels_of
+from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.operations.history import History
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import Settings
+from neverseen.service.sharing.line import Line
+from neverseen.service.sharing.result_memory import ANSWER, share_of
+from neverseen.service.sharing.shares import Shares
 from neverseen.service.writer.jobs import settle
 from neverseen.service.writer.publishing import Published
 
@@ -33,12 +33,12 @@ _FRESH, _SMALL = 0.05, 64  # seconds, samples; others wait for a prediction that
 _LATE = 60.0  # seconds after which a part that is being predicted is called late
 _ENTRY = 50  # bytes in JSON, beside its label, of a prediction or of a score
 THROUGH_NETWORK = 64
-"""Samples that go through a network at a time; then others have their turn."""
+"""Number of samples that go through a network at a time; then others have their turn."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A request that waits. One of many samples is predicted in parts, all by the version of the first part."""
+    """A waiting request. Many samples are predicted in parts, all by the version of the first part."""
 
     samples: list[Any]
     future: asyncio.Future[dict[str, Any]]
@@ -50,28 +50,31 @@ class _Waiting:
     rows: dict[int, Any] = field(default_factory=dict)
 
     def part(self, size: int) -> list[int]:
-        """Return the places of the samples that are next."""
+        """Return the positions of the next samples."""
         if not self.order:
             self.order = order_of(self.samples)
         return self.order[len(self.rows) : len(self.rows) + size]
 
 
 class Predictor:
-    """Threads that predict; what waits together goes through the network and the weights together.
+    """Threads that predict. Requests that wait together go through the network and the weights together.
 
-    A request of many samples is done in parts. After each part it is put behind the others: nobody waits for all of it.
-    Keys take turns, and each has a share of what may wait. `published` returns what readers see now.
+    A request with many samples is done in parts, and goes behind the others after each part, so nobody waits for all of
+    it. Keys take turns, and each has a share of the queue. `published` returns the version that readers see now. With
+    ``effect = "immediate"``, labels come from `held`: the present model, published or not, as positions in a list of
+    classes.
     """
 
     def __init__(
         self,
         backbone: Backbone,
         published: Callable[[], Published],
+        held: Callable[[np.ndarray], tuple[np.ndarray, list[str]]],
         settings: Settings,
         metrics: Metrics,
         history: History,
     ) -> None:
-        self._backbone, self._published = backbone, published
+        self._backbone, self._published, self._held = backbone, published, held
         self._settings, self._metrics, self._history = settings, metrics, history
         self._together = _TOGETHER if kind_of(backbone) == "features" else THROUGH_NETWORK
         self._jobs: Line[_Waiting] = Line(lambda job: min(len(job.samples), self._together))
@@ -112,9 +115,9 @@ class Predictor:
                 self._asked.pop(client, None)
 
     def served(self) -> list[str]:
-        """Return the clients that have asked for a small prediction a moment ago, and have no answer yet.
+        """Return the clients with a recent small prediction that is not answered yet.
 
-        None where a network predicts: that takes long, and mostly runs beside the event loop.
+        Empty if there is a network: it takes long, and mostly runs outside the event loop.
         """
         if self._together != _TOGETHER:
             return []
@@ -123,29 +126,26 @@ class Predictor:
         return [client for client, job in newest.items() if job.since > since and len(job.samples) <= _SMALL]
 
     def answer_size(self, samples: int, published: Published) -> int:
-        """Return how many bytes the answer for so many samples has, at most; refuse what is too large for one answer.
+        """Return an upper bound on the bytes of an answer; refuse a request whose answer would be too large.
 
-        Labels can be long, and a few samples may have the scores of thousands of them.
+        Labels can be long, and an answer can have the scores of thousands of them.
         """
         if self._sized[0] is not published:
             sizes = [_written_size(name) for name in published.version.classes] or [0]
             self._sized = published, len(sizes), max(sizes), sum(sizes)
         _, classes, longest, together = self._sized
-        each = _ENTRY + longest
-        most = min(self._settings.max_json, share_of(ANSWER, self._settings.max_waiting_bytes))
+        each, most = _ENTRY + longest, self._most()
         if self._settings.output == "top-k":
             each = _ENTRY + (_ENTRY + longest) * min(classes, self._settings.top_k)
         elif self._settings.output == "scores":
             each = _ENTRY * (classes + 1) + together
         if samples * each > most:
-            words = f"the answer for {samples} samples has up to {samples * each} bytes; at most {most} are allowed "
-            less = (
-                f"send at most {most // each} at a time"
-                if most >= each
-                else "choose another output, or raise the limit"
-            )
-            raise Refusal("too_large", f"{words}(max_json, and an eighth of max_waiting_bytes): {less}")
+            raise _too_large(samples, each, most)
         return samples * each
+
+    def _most(self) -> int:
+        """Return the greatest size of an answer, in bytes."""
+        return min(self._settings.max_json, share_of(ANSWER, self._settings.max_waiting_bytes))
 
     def _require_few_scores(self, samples: int) -> None:
         most, classes = self._settings.max_scores, max(1, len(self._published().version.classes))
@@ -157,18 +157,18 @@ class Predictor:
             )
 
     def stalled(self) -> bool:
-        """Return whether a thread has ended, or has been at one part for longer than a network takes."""
+        """Return whether a thread has ended, or has worked on one part for longer than a network takes."""
         late = time.monotonic() - _LATE
         return any(begun < late for begun in list(self._begun.values())) or not all(
             thread.is_alive() for thread in self._threads
         )
 
-    def stop(self) -> None:
-        """Finish what waits, and end the threads."""
+    def stop(self, timeout: float) -> None:
+        """Finish waiting requests and end the threads; wait for them at most this many seconds."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
-        end = time.monotonic() + self._settings.stop_timeout
+        end = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
@@ -228,19 +228,21 @@ class Predictor:
         return answers
 
     def _continued(self, job: _Waiting) -> dict[str, Any] | Exception | None:
-        """Predict the next part of a request; return how the request ended, or None if there is more to do."""
+        """Predict the next part of a request; return its outcome, or None if there is more to do."""
         job.published = published = job.published or self._published()
         places = job.part(self._together)
         try:
             rows = self._predicted(published, [job.samples[place] for place in places])
         except Exception as error:
-            return _blamed(error, f"in a part of the request, with {len(places)} samples: ")
+            return _blamed(error, part=len(places))
         job.rows |= zip(places, rows, strict=True)
         if len(job.rows) < len(job.samples) and not job.future.done():  # or nobody waits any more
             return None
         return {"version": published.number, "predictions": [job.rows[place] for place in sorted(job.rows)]}
 
     def _predicted(self, published: Published, samples: list[Any]) -> list[dict[str, Any]]:
+        if self._settings.effect == "immediate":
+            return self._predicted_now(samples)
         version = published.version
         if not version.classes:
             raise Refusal("nothing_published", "no version is published yet: learn something first")
@@ -249,22 +251,39 @@ class Predictor:
         labels = labels_of(tuple(version.classes))
         return predictions(scores, labels, version.configuration.grid_bits, self._settings)
 
+    def _predicted_now(self, samples: list[Any]) -> list[dict[str, Any]]:
+        """Return labels by the present model. Its classes, and so the size of an answer, are known only here."""
+        places, names = self._held(quantise(features_of(self._backbone, samples)))
+        if not names:
+            raise Refusal("nothing_published", "the model holds no samples: learn something first")
+        chosen = {place: names[place] for place in set(places.tolist())}
+        longest = _ENTRY + max(map(_written_size, chosen.values()))
+        if len(samples) * longest > self._most():
+            raise _too_large(len(samples), longest, self._most())
+        labels = {place: json.loads(name) for place, name in chosen.items()}
+        return [{"label": labels[place]} for place in places.tolist()]
+
+
+def _too_large(samples: int, each: int, most: int) -> Refusal:
+    words = f"the answer for {samples} samples has up to {samples * each} bytes; at most {most} are allowed "
+    less = f"send at most {most // each} at a time" if most >= each else "choose another output, or raise the limit"
+    return Refusal("too_large", f"{words}(max_json, and an eighth of max_waiting_bytes): {less}")
+
 
 def order_of(samples: list[Any]) -> list[int]:
-    """Return the places of samples in the order in which parts of them are done."""
+    """Return the positions of samples in the order of their parts."""
     order = list(range(len(samples)))
     if isinstance(samples[0], str):  # a network takes texts of one length together
         order.sort(key=lambda place: len(samples[place]))
     return order
 
 
-def _blamed(error: Exception, where: str = "") -> Exception:
-    """Return the answer to a request whose samples cannot be predicted."""
+def _blamed(error: Exception, part: int | None = None) -> Exception:
+    """Return the answer to a request whose samples, or a part of them, cannot be predicted."""
     refusal = refusal_of(error, None) if isinstance(error, NeverseenError) else None
     if refusal is None:
         return error
-    refusal.message = where + refusal.message
-    return refusal
+    return refusal if part is None else refusal.of_part(part)
 
 
 def predictions(scores: np.ndarray, labels: list[Any], grid_bits: int, settings: Settings) -> list[dict[str, Any]]:
@@ -282,18 +301,12 @@ def predictions(scores: np.ndarray, labels: list[Any], grid_bits: int, settings:
     return [{"scores": dict(zip(names, row, strict=True))} for row in values.tolist()]
 
 
-@lru_cache(maxsize=4)
-def labels_of(classes: tuple[str, ...]) -> list[Any]:
-    """Return classes, given by their canonical texts, as JSON values."""
-    return [json.loads(name) for name in classes]
-
-
 def _written_size(name: str) -> int:
-    """Return how many bytes a class takes in an answer, at most: a letter that is not ASCII becomes 6 or 12 bytes."""
+    """Return an upper bound on the bytes of a class in an answer: a letter beyond ASCII becomes 6 or 12 bytes."""
     return len(name) if name.isascii() else 3 * len(name.encode())
 
 
 def _names(labels: list[Any]) -> list[str]:
-    """Return labels as keys of a JSON object; where two would be the same, their canonical texts."""
+    """Return labels as keys of a JSON object; if two would be equal, their canonical texts."""
     names = [label if isinstance(label, str) else json.dumps(label) for label in labels]
     return names if len(set(names)) == len(names) else [json.dumps(label) for label in labels]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,18 @@ def read_arrays(source: Path, columns: Columns, takes: Takes | None) -> Samples:
             given = {name: arrays[name] for name in arrays.files}
     except InputError:
         raise
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OverflowError, RuntimeError) as error:
+    except MemoryError:
+        raise InputError(
+            f"{source}: its arrays do not fit into memory, or say that they are larger than they are: use fewer "
+            "samples at a time"
+        ) from None
+    except Exception as error:  # what is raised about a damaged member may be almost anything
+        if isinstance(error, OSError) and error.filename is not None:  # it cannot be opened
+            raise
         raise FileRejectedError(f"{source} is not an .npz file of plain arrays: {error}") from error
+    other = next((name for name, array in given.items() if not isinstance(array, np.ndarray)), None)
+    if other is not None:
+        raise FileRejectedError(f"{source} is not an .npz file of plain arrays: {other} is not an array")
     wanted = columns.texts or "X"
     if wanted not in given:
         raise InputError(f"{source} has no array {wanted} of samples; it has {tables.listed(sorted(given)) or 'none'}")

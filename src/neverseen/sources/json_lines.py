@@ -16,8 +16,8 @@ from neverseen.sources.tables import Columns, Samples, Takes
 def read_json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     """Return the samples of a file with one JSON object a line.
 
-    It has ``text``, or ``features`` with a list of numbers; ``label``, ``id``, ``owner``. What one line has, all must
-    have; but a line without an owner is nobody's.
+    Each has ``text``, or ``features`` with a list of numbers; and ``label``, ``id``, ``owner``. All lines must have the
+    same fields, except for ``owner``: a line without it has no owner.
     """
     entries: dict[int, dict[str, Any]] = {}  # by line
     heads: dict[str, int] = {}  # the first line of each
@@ -28,7 +28,8 @@ def read_json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samp
             entry = _json_object(line, f"{source}, line {number}")
             if "receipt" in entry and not entries:
                 raise InputError(
-                    f"{source} is a file of receipts, not of samples: neverseen forget takes it with --receipts"
+                    f"{source} is a file of receipts, not of samples: forget takes it as receipts",
+                    arguments=("receipts",),
                 )
             entries[number] = entry
             for name in entry:
@@ -51,8 +52,8 @@ def read_json_lines(source: Path, columns: Columns, takes: Takes | None) -> Samp
             if unknown is not None:
                 raise InputError(
                     f"{where}: the field {unknown!r} is unknown. Beside 'features', a line has 'label', 'id' and "
-                    "'owner'. If these have other names, give them with --labels, --ids and --owners; otherwise leave "
-                    "it out"
+                    "'owner'. If these have other names, give their names; otherwise leave it out",
+                    arguments=("labels", "ids", "owners"),
                 )
     lines = [f"line {number}" for number in entries]
     if found.has_texts:

@@ -37,7 +37,7 @@ def read_parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples
             _require_room(source, about.num_rows, len(heads.features))
             read = _readable(source, schema, columns.read(heads.special), columns, arrow.types)
         beside: dict[str, list[Any]] = {name: [] for name in read.values()}
-        # A text that is repeated is in the file once, and so it is in memory.
+        # A repeated text is in the file once, and also in memory.
         with parquet.ParquetFile(source, read_dictionary=list(beside)) as file:
             features, row = np.empty((0, 0)), 0
             for batch in _batches(source, file, _WHOLE_ROWS if whole_rows else _BATCH, beside, heads.features, arrow):
@@ -71,9 +71,9 @@ def read_parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples
 
 
 def _require_numbers(source: Path, schema: Any, heads: tables.Heads, takes: Takes | None, types: Any) -> bool:
-    """Raise unless columns of features are numbers, and as many as are taken; before anything of them is read.
+    """Raise unless the columns of features are numbers, and of the right count, before any of them is read.
 
-    Returns whether there is one column of them that holds whole rows.
+    Returns whether a single column holds whole rows.
     """
 
     def is_number(kind: Any) -> bool:
@@ -93,7 +93,7 @@ def _require_numbers(source: Path, schema: Any, heads: tables.Heads, takes: Take
 
 
 def _readable(source: Path, schema: Any, read: dict[str, str], columns: Columns, types: Any) -> dict[str, str]:
-    """Return the columns to read beside features; raise if one holds neither texts nor numbers, such as lists."""
+    """Return the other columns to read; raise if one holds neither texts nor numbers."""
 
     def is_plain(kind: Any) -> bool:
         if types.is_dictionary(kind):
@@ -115,9 +115,9 @@ def _readable(source: Path, schema: Any, read: dict[str, str], columns: Columns,
 def _batches(
     source: Path, file: Any, rows: int, beside: dict[str, list[Any]], features: list[str], arrow: Any
 ) -> Iterator[Any]:
-    """Yield the features of a Parquet file, some rows at a time, until they come to too much; add what is `beside`.
+    """Yield the features of a Parquet file in batches of rows, and add the other columns to `beside`.
 
-    A value that is repeated is there once, so the file does not say how much there is to read.
+    Raises when there is too much. The file does not tell how much, because repeated values are stored once.
     """
     size, texts = 0, 0
     for batch in file.iter_batches(rows, columns=[*beside, *features]):
@@ -137,7 +137,7 @@ def _batches(
 
 
 def _rows_of_columns(source: Path, batch: Any, start: int) -> np.ndarray:
-    """Return the features in some rows, after `start` others, of a column for each feature."""
+    """Return the features in a batch, with one column for each feature; `start` rows came before."""
     part = np.empty((batch.num_rows, batch.num_columns))
     for position, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
         if column.null_count:
@@ -148,7 +148,7 @@ def _rows_of_columns(source: Path, batch: Any, start: int) -> np.ndarray:
 
 
 def _rows_of_lists(source: Path, lists: Any, name: str, takes: Takes | None, arrow: Any) -> np.ndarray:
-    """Return the features in lists of numbers; raise unless each has as many as are taken: they may be long."""
+    """Return the features in lists of numbers; raise unless each has the right length."""
     longest = arrow.compute.max(arrow.compute.list_value_length(lists)).as_py() or 0
     if longest > (tables.COLUMN_LIMIT if takes is None else takes.n_features):
         most = f"; at most {tables.COLUMN_LIMIT:,} are read" if takes is None else f", and {takes}"
@@ -170,14 +170,14 @@ def _unequal(source: Path, name: str) -> InputError:
 
 
 def _require_room(source: Path, rows: int, features: int) -> None:
-    """Raise if rows take too much memory, or a lot for such a small file: what is repeated is there once."""
+    """Raise if rows take too much memory, in total or compared with the file: repeated values are stored once."""
     size = rows * (_ROW_BYTES + 8 * features)
     if size > min(tables.BYTE_LIMIT, max(_FREE_BYTES, _TIMES * source.stat().st_size)):
         raise _too_much(source)
 
 
 def _size(source: Path, column: Any, start: int, name: str, arrow: Any) -> int:
-    """Return the bytes that a column comes to once it is spelled out; raise for a cell above the limit."""
+    """Return the bytes of a column with repeated values written out; raise for a cell above the limit."""
     values = column.dictionary if isinstance(column, arrow.DictionaryArray) else column
     if values.type not in (arrow.string(), arrow.large_string(), arrow.binary(), arrow.large_binary()):
         return 8 * len(column) if values is not column else int(column.nbytes)
@@ -194,7 +194,7 @@ def _size(source: Path, column: Any, start: int, name: str, arrow: Any) -> int:
 
 
 def _values(column: Any, arrow: Any) -> list[Any]:
-    """Return the cells of a column; those that are equal are one object, if the column is of categories."""
+    """Return the cells of a column. In a column of categories, equal cells are one object."""
     if not isinstance(column, arrow.DictionaryArray):
         return list(column.to_pylist())
     places = column.indices.to_pylist()

@@ -1,7 +1,8 @@
 """Files of receipts: one JSON object a line, which people can read and split.
 
 Each line has ``id``, ``label``, ``owner`` and, in base64url, the ``receipt``. The first three are for people; only
-the receipt counts. A file that holds the bytes of a single receipt is read too.
+the receipt counts. A line may also be a receipt in base64url alone, as the console copies it. A file that holds the
+bytes of a single receipt is read too.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from neverseen.proof.receipts import PREFIXES
 __all__ = ["ReceiptFile", "read_receipts"]
 
 LINE_LIMIT = 2**25
-"""Bytes of a line: the largest receipt in base64, and more."""
+"""Most bytes of a line: the largest receipt in base64, and more."""
 COUNT_LIMIT = 10_000_000
 
 
 class ReceiptFile:
     """A new file of mode 600 for new receipts. An existing file is never overwritten.
 
-    In a folder, it takes a free name.
+    If `place` is a folder, the file gets a free name in it.
     """
 
     def __init__(self, place: Path) -> None:
@@ -37,13 +38,17 @@ class ReceiptFile:
     def write(self, receipts: Iterable[bytes], facts: Iterable[Mapping[str, Any]]) -> None:
         """Write receipts with id, label and owner of each, and sync them."""
         handle, self._handle = self._handle, -1
-        with os.fdopen(handle, "wb") as file:
-            for receipt, said in zip(receipts, facts, strict=True):
-                shown = {name: plain(value) for name, value in said.items()}
-                token = base64.urlsafe_b64encode(receipt).decode()
-                file.write(canonical_json(shown | {"receipt": token}).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with os.fdopen(handle, "wb") as file:
+                for receipt, said in zip(receipts, facts, strict=True):
+                    shown = {name: plain(value) for name, value in said.items()}
+                    word = base64.urlsafe_b64encode(receipt).decode()
+                    file.write(canonical_json(shown | {"receipt": word}).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            error.filename = str(self.path)  # a full disk does not say where
+            raise
         sync_folder(self.path.parent)
 
     def discard(self) -> None:
@@ -78,7 +83,7 @@ def read_receipts(paths: Sequence[Path]) -> list[bytes]:
 
 
 def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
-    """Return the place of each receipt in some files, for messages, and the receipt, in order."""
+    """Return the receipts in some files, in order, each with its place, for messages."""
     receipts: list[tuple[str, bytes]] = []
     for path in paths:
         require_file(path, "a file of receipts, as learn writes it")
@@ -103,11 +108,15 @@ def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
 
 def _receipt(line: bytes, where: str) -> bytes:
     try:
-        entry = parse_json(line)
-        token = entry["receipt"]
-        raw = token.encode("ascii").rstrip(b"=")  # padding may have been lost on the way
-        return base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)
+        is_bare = not line.lstrip().startswith(b"{")
+        word = line.strip() if is_bare else parse_json(line)["receipt"].encode("ascii")
+        raw = word.rstrip(b"=")  # padding may have been lost on the way
+        receipt = base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)
+        if is_bare and not receipt.startswith(PREFIXES):
+            raise ValueError("any word may be base64")
+        return receipt
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
         raise FileRejectedError(
-            f'{where} is not a receipt: a line is JSON such as {{"id": ..., "receipt": "..."}}, as learn writes it'
+            f'{where} is not a receipt: a line is JSON such as {{"id": ..., "receipt": "..."}}, as learn writes it, or '
+            "a receipt alone"
         ) from None

@@ -1,17 +1,22 @@
-"""Samples from files: folders of images, tables, lines of text. All of it is untrusted."""
+"""Samples from files: folders of images, tables, lines of text. All input is untrusted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neverseen.errors import InputError
+from neverseen.labels import has_surrogates
 from neverseen.sources.array_files import read_arrays
 from neverseen.sources.csv_files import read_csv
 from neverseen.sources.json_lines import read_json_lines
 from neverseen.sources.parquet_files import read_parquet
 from neverseen.sources.tables import ROW_LIMIT, Columns, Samples, Takes, lines_of
+
+if TYPE_CHECKING:
+    from neverseen.backbones.images import ImageFiles
 
 __all__ = ["Columns", "Samples", "Takes", "read_source"]
 
@@ -38,15 +43,19 @@ def read_source(
     labelled : bool
         Whether labels are needed. If not, a whole line is a text, and an image may lie in any folder.
     takes : Takes, optional
-        What the store takes. Other samples are refused, and images are decoded once to check them.
+        The kind of samples that the store takes. Others are refused.
     skip_bad : bool
-        Leave out unusable images, and list them in ``skipped``.
+        Leave out unusable images. They are found when images are decoded, which is when their features are taken:
+        `Samples.usable` is what is left then.
     """
     ending = source.suffix.lower()
+    if columns.label is not None and columns.labels is not None:
+        raise InputError("one label is given for all samples, and a column of labels too: give one of the two")
     given = [name for name in ("labels", "ids", "owners", "texts") if getattr(columns, name) is not None]
     if given and (source.is_dir() or ending not in TABLES) and source.exists():
         raise InputError(
-            f"{source} has no columns, and --{given[0]} names one: use a table (.csv, .jsonl, .parquet, .npz)"
+            f"{source} has no columns, so it has none of {given[0]}: use a table (.csv, .jsonl, .parquet, .npz)",
+            arguments=(given[0],),
         )
     if source.is_dir():
         found = _images(source, columns, labelled, takes, skip_bad)
@@ -61,21 +70,24 @@ def read_source(
     elif ending in IMAGES:
         _require_kind(source, "an image", "images", takes)
         found = Samples([source], None, None, None, [source.name], [source.name])
-        if takes is not None:
-            found = _usable(source, found, skip_bad=False)
+        found.samples = _image_files(source, found, skip_bad=False)
     else:
         raise InputError(
             f"{source}: the ending of its name is unknown; use a folder of images, or a file that ends in .csv, "
             ".jsonl, .parquet, .npz, .txt or .tsv"
         )
     if not len(found):
-        raise InputError(f"there are no samples in {source}")
+        others = "".join(f". {name}: {why}" for name, why in found.skipped[:1])
+        raise InputError(f"there are no samples in {source}{others}")
     if columns.label is not None and not columns.label.strip():
-        raise InputError("--label is empty: give the samples a label")
+        raise InputError("the label is empty: give the samples one", arguments=("label",))
     if columns.label is not None:
         found.labels = [columns.label] * len(found)
     if labelled and found.labels is None:
-        raise InputError(f"{source} has no labels: name their column with --labels, or give one for all with --label")
+        raise InputError(
+            f"{source} has no labels: name their column, or give one label for all samples",
+            arguments=("labels", "label"),
+        )
     return found
 
 
@@ -87,7 +99,7 @@ def _require_kind(source: Path, what: str, kind: str, takes: Takes | None) -> No
 def _images(source: Path, columns: Columns, labelled: bool, takes: Takes | None, skip_bad: bool) -> Samples:
     _require_kind(source, "a folder, for images", "images", takes)
     classes = labelled and columns.label is None
-    paths = sorted(_image_paths(source), key=lambda path: path.relative_to(source).as_posix())
+    paths, skipped = _listed(source)
     names = [path.relative_to(source).as_posix() for path in paths]
     labels = None
     if classes:
@@ -95,48 +107,67 @@ def _images(source: Path, columns: Columns, labelled: bool, takes: Takes | None,
         if loose is not None:
             raise InputError(
                 f"the image {source / loose} is in no subfolder, so it has no class. Put it in a subfolder named after "
-                "its class, or give one label for all images with --label"
+                "its class, or give one label for all images",
+                arguments=("label",),
             )
         labels = [name.partition("/")[0] for name in names]
+        odd = next(filter(has_surrogates, labels), None)
+        if odd is not None:
+            raise InputError(f"the folder {source / odd} is not named in UTF-8, so it names no class. Rename it")
     found = Samples(paths, labels, list(names), None, names, names)
-    return found if takes is None else _usable(source, found, skip_bad)
+    found.samples = _image_files(source, found, skip_bad)
+    found.skipped += skipped
+    return found
 
 
-def _image_paths(source: Path) -> Iterator[Path]:
-    for count, path in enumerate(source.rglob("*")):
+def _listed(source: Path) -> tuple[list[Path], list[tuple[str, str]]]:
+    """Return the images in a folder, and one name of each kind of other file, with the reason to skip it."""
+    paths: list[Path] = []
+    others: dict[str, list[str]] = {}  # names by ending; those that are hidden under "."
+    count = 0
+    for place, folders, files in os.walk(source, onerror=_raise):
+        count += len(folders) + len(files)
         if count > ROW_LIMIT:
             raise InputError(f"{source} has more than {ROW_LIMIT:,} files: use fewer at a time")
-        if path.suffix.lower() in IMAGES and path.is_file() and not path.name.startswith("."):
-            yield path
+        link = next((path for name in folders if (path := Path(place, name)).is_symlink()), None)
+        if link is not None:  # it may lead in a circle, or out of the folder
+            raise InputError(
+                f"{link} is a link to a folder, which is not followed: put the folder itself there, or give it as a "
+                "source of its own"
+            )
+        for path in (Path(place, name) for name in files):
+            ending = "." if path.name.startswith(".") else path.suffix.lower()
+            if ending in IMAGES:
+                paths.append(path)
+            else:
+                others.setdefault(ending, []).append(path.relative_to(source).as_posix())
+    endings = sorted(IMAGES)
+    unknown = f"its name does not end in {', '.join(endings[:-1])} or {endings[-1]}"
+    skipped = []
+    for ending, names in others.items():
+        why = "it is hidden: its name begins with a dot" if ending == "." else unknown
+        more = f" (and {len(names) - 1:,} more like it)" if len(names) > 1 else ""
+        skipped.append((min(names), why + more))
+    return sorted(paths, key=lambda path: path.relative_to(source).as_posix()), sorted(skipped)
 
 
-def _usable(source: Path, found: Samples, skip_bad: bool) -> Samples:
-    """Return the usable images; raise with the names of the others, unless they may be skipped."""
-    from neverseen.backbones import progress_bar
-    from neverseen.backbones.contents import decoded
-    from neverseen.backbones.images import require_image
+def _raise(error: OSError) -> None:
+    raise error
 
-    good: list[int] = []
-    bad: list[tuple[str, str]] = []
-    with progress_bar("images", len(found), batch=1) as advance:
-        for row, path in enumerate(found.samples):
-            try:
-                require_image(decoded(path))
-                good.append(row)
-            except InputError as error:
-                bad.append((found.names[row], str(error).removeprefix(f"the image {path} ")))
-            except OSError as error:  # unreadable
-                bad.append((found.names[row], f"it cannot be read: {error.strerror}"))
-            advance(1)
-    if not bad:
-        return found
-    if skip_bad and good:
-        kept = found.only(good)
-        kept.skipped = bad
-        return kept
-    shown = "; ".join(f"{name}: {why}" for name, why in bad[:_SHOWN]) + "; ..." * (len(bad) > _SHOWN)
-    ending = "" if not good else ". --skip-bad leaves them out"
-    raise InputError(f"{len(bad)} of {len(found)} images in {source} cannot be used: {shown}{ending}")
+
+def _image_files(source: Path, found: Samples, skip_bad: bool) -> ImageFiles:
+    """Return image files to decode; the error for bad ones names them."""
+    from neverseen.backbones.images import ImageFiles
+
+    def refusal(bad: dict[int, str]) -> InputError:
+        listed = [f"{found.names[row]}: {why}" for row, why in bad.items()]
+        shown = "; ".join(listed[:_SHOWN]) + "; ..." * (len(listed) > _SHOWN)
+        words = f"{len(listed)} of {len(found)} images in {source} cannot be used: {shown}"
+        if len(listed) == len(found):
+            return InputError(words)
+        return InputError(f"{words}. Leave them out", arguments=("skip_bad",))
+
+    return ImageFiles(found.samples, refusal, skip_bad)
 
 
 def _texts(source: Path, columns: Columns, labelled: bool, takes: Takes | None) -> Samples:
@@ -151,7 +182,8 @@ def _texts(source: Path, columns: Columns, labelled: bool, takes: Takes | None) 
             label, tab, rest = words.partition("\t")
             if split and not tab:
                 raise InputError(
-                    f"{source}, line {number}: no TAB between label and text. Give one label for all with --label"
+                    f"{source}, line {number}: no TAB between label and text. Put one in, or give one label for all",
+                    arguments=("label",),
                 )
             if split and not (label.strip() and rest.strip()):
                 missing = "text after" if label.strip() else "label before"

@@ -1,4 +1,4 @@
-"""What all tables have in common: columns of labels, ids, owners and texts, and rows of features. All are untrusted.
+"""The shared part of all tables: columns of labels, ids, owners and texts, and rows of features. All are untrusted.
 
 Errors name the file, the line or row, and the column.
 """
@@ -19,11 +19,11 @@ from neverseen.proof.receipts import TEXT_LIMIT
 ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
 BYTE_LIMIT = 2**34
-"""Bytes of a decompressed file, and of what it comes to in memory."""
+"""Most bytes of a decompressed file, and of its content in memory."""
 TEXTS_LIMIT = 2**30
-"""Bytes of all texts, labels, ids and owners of a Parquet file, counted as often as they come."""
+"""Most bytes of all texts, labels, ids and owners of a Parquet file, counted as often as they occur."""
 LINE_LIMIT = 2**24
-"""Letters of a line, and of a cell, which may span several lines."""
+"""Most letters of a line, and of a cell, which may span several lines."""
 _GREATEST = float(np.finfo(np.float32).max)
 
 
@@ -41,6 +41,14 @@ class Columns:
     """Whether ids and owners matter. For predictions they do not."""
     labelled: bool = True
     """Whether labels are needed. If not, they are not read: samples to predict may have none."""
+    shared: bool = False
+    """Whether ids and owners are columns of another source, so this one need not have them."""
+
+    def matter(self, what: str) -> bool:
+        """Return whether the labels, ids, owners or texts of a source are used."""
+        if what == "labels":
+            return self.labelled and self.label is None
+        return self.told_apart or what == "texts"
 
     def read(self, special: Mapping[str, str]) -> dict[str, str]:
         """Return the columns to read; an id is also the name of a sample."""
@@ -69,7 +77,6 @@ class Samples:
 
     Attributes
     ----------
-    samples : list or ndarray
     labels, ids, owners : list or None
         None if the source has none.
     names : list of str
@@ -101,6 +108,15 @@ class Samples:
         lists = (chosen(self.labels), chosen(self.ids), chosen(self.owners))
         return Samples(samples, *lists, chosen(self.names), chosen(self.places), self.skipped)
 
+    def usable(self) -> Samples:
+        """Return the samples with features, without the unusable images, which are in `skipped`."""
+        bad: dict[int, str] = getattr(self.samples, "bad", {})
+        if not bad:
+            return self
+        kept = self.only([row for row in range(len(self)) if row not in bad])
+        kept.skipped = [(self.names[row], why) for row, why in bad.items()] + self.skipped
+        return kept
+
 
 class Heads:
     """The columns of a table: which are labels, ids, owners and texts, and which are features."""
@@ -118,25 +134,29 @@ class Heads:
             raise InputError(f"{source} has two columns of the same name, or no header line")
         if takes is not None and takes.kind == "images":
             raise InputError(f"{source} is a table, and {takes}: give a folder of images, or one image")
-        self.special = special_columns(source, heads, columns, ("label", "id", "owner", "text"), lines)
-        kind = takes.kind if takes is not None else "texts" if "texts" in self.special else "features"
-        if kind == "features" and columns.texts is None:
+        has_texts = columns.texts is not None or "text" in heads
+        self.has_texts = takes.kind == "texts" if takes is not None else has_texts
+        usual = ("label", "id", "owner", "text")
+        self.special = special_columns(source, heads, columns, usual, lines, others_ignored=self.has_texts)
+        if not self.has_texts and columns.texts is None:
             self.special.pop("texts", None)
-        self.has_texts = kind == "texts"
         self.features = [name for name in heads if name not in self.special.values()]
         if self.has_texts and "texts" not in self.special:
             raise InputError(
-                f"{source} has no column 'text', and {takes}: name the column with --texts; it has {listed(heads)}"
+                f"{source} has no column 'text', and {takes}: name the column of texts; it has {listed(heads)}",
+                arguments=("texts",),
             )
         if not self.has_texts and columns.texts is not None:
-            raise InputError(f"--texts names a column of texts, and {takes}: leave it out")
+            raise InputError(
+                f"{columns.texts!r} is given as a column of texts, and {takes}: leave that out", arguments=("texts",)
+            )
         if not self.has_texts and not self.features:
             raise InputError(f"{source} has no columns of features")
         if self.has_texts:
             self.features = []
 
     def require_width(self, source: Path, takes: Takes | None) -> None:
-        """Raise unless there are as many columns of features as are taken."""
+        """Raise unless the table has the right number of feature columns."""
         if takes is not None and not self.has_texts and len(self.features) != takes.n_features:
             count = len(self.features)
             raise InputError(
@@ -146,30 +166,53 @@ class Heads:
 
 
 def special_columns(
-    source: Path, heads: Sequence[str], columns: Columns, usual: tuple[str, ...], lines: Mapping[str, int] | None = None
+    source: Path,
+    heads: Sequence[str],
+    columns: Columns,
+    usual: tuple[str, ...],
+    lines: Mapping[str, int] | None = None,
+    *,
+    others_ignored: bool = True,
 ) -> dict[str, str]:
-    """Return the columns of labels, ids, owners and texts; `lines` has the first line of each, in a file of lines."""
+    """Return the columns of labels, ids, owners and texts. In a file of lines, `lines` has the first line of each.
+
+    Other columns are features, or are ignored. A column that is called almost like one that is read is refused: with
+    one wrong letter, in the head or in a single line, samples would be left without an owner.
+    """
     found = {}
     asked = {"labels": columns.labels, "ids": columns.ids, "owners": columns.owners, "texts": columns.texts}
+    if columns.shared:
+        asked |= {what: None for what in ("ids", "owners") if asked[what] not in heads}
     for (what, given), name in zip(asked.items(), usual, strict=False):
         if given is not None and given not in heads:
-            raise InputError(f"{source} has no {given!r} for --{what}; it has {listed(heads)}")
+            raise InputError(f"{source} has no {given!r}, given for {what}; it has {listed(heads)}", arguments=(what,))
         if given is not None or name in heads:
             found[what] = given or name
-    for what, name in (("ids", usual[1]), ("owners", usual[2])):
-        if what in found or not columns.told_apart:
+    for (what, given), usually in zip(asked.items(), usual, strict=False):
+        if not columns.matter(what):
             continue
-        for head in heads:  # otherwise one wrong letter would leave samples without an owner
-            if head not in found.values() and head.strip().casefold().removesuffix("s") == what.removesuffix("s"):
+        if what not in found and what in ("labels", "texts"):  # whoever needs them is told
+            continue
+        if not others_ignored and (what == "texts" or given is not None or (lines and what in found)):
+            continue  # features may be called so; and lines with features have no other fields
+        name = given or usually
+        alike = {_stem(name)} | ({_stem(what)} if given is None else set())
+        for head in heads:
+            if head not in found.values() and _stem(head) in alike:
                 where = f"{source}, line {lines[head]}" if lines else str(source)
                 raise InputError(
-                    f"{where}: {head!r} is not read: {what} are read from {name!r}. Rename it, or name it with --{what}"
+                    f"{where}: {head!r} is not read: {what} are read from {name!r}. Rename it, or give its name",
+                    arguments=(what,),
                 )
     return found
 
 
+def _stem(name: str) -> str:
+    return name.strip().casefold().removesuffix("s")
+
+
 def cell(what: str, value: Any, where: str, name: str, columns: Columns) -> Any:
-    """Return a label, an id, an owner or a text, if it can be one."""
+    """Return a cell as a label, an id, an owner or a text; raise if it cannot be one."""
     if what == "ids" and not columns.told_apart:
         try:
             return cell(what, value, where, name, Columns())
@@ -185,7 +228,9 @@ def cell(what: str, value: Any, where: str, name: str, columns: Columns) -> Any:
     if not isinstance(value, str | bytes | int | float):
         raise InputError(f"{where}: the cell of the column {name!r} is not a text or a number")
     if what == "texts" and has_surrogates(str(value)):
-        raise InputError(f"{where}: the cell of the column {name!r} has surrogate code points, which are no characters")
+        raise InputError(
+            f"{where}: the cell of the column {name!r} has surrogate code points, which are not characters"
+        )
     if what != "texts":
         try:
             size = len(text(normalise(value)))
@@ -200,7 +245,7 @@ def cell(what: str, value: Any, where: str, name: str, columns: Columns) -> Any:
 
 
 def cells(what: str, values: Sequence[Any], source: Path, name: str, columns: Columns) -> list[Any]:
-    """Return a column of labels, ids, owners or texts, if all can be one. A text that is repeated is looked at once."""
+    """Return a column of labels, ids, owners or texts; raise if a cell cannot be one. Equal texts are checked once."""
     known: dict[str, Any] = {}
     found = []
     for row, value in enumerate(values, 1):
@@ -214,7 +259,7 @@ def cells(what: str, values: Sequence[Any], source: Path, name: str, columns: Co
 
 
 def empty_cell(where: str, name: str) -> InputError:
-    """Return the refusal of a cell that is empty."""
+    """Return the error about an empty cell."""
     return InputError(f"{where}: the cell of the column {name!r} is empty: fill it in, or leave the row out")
 
 
@@ -235,7 +280,7 @@ def features_of(
 
 
 def samples_of(samples: Any, lists: dict[str, list[Any]], where: list[str]) -> Samples:
-    """Return samples with what was read beside them."""
+    """Return samples with the labels, ids and owners read beside them."""
     ids = lists.get("ids")
     named = [None] * len(samples) if ids is None else ids
     names = [f"row {row}" if name is None else str(name) for row, name in enumerate(named, 1)]
@@ -243,13 +288,13 @@ def samples_of(samples: Any, lists: dict[str, list[Any]], where: list[str]) -> S
 
 
 def require_few(source: Path, rows: int) -> None:
-    """Raise if there are more rows than are read at a time."""
+    """Raise if there are too many rows."""
     if rows > ROW_LIMIT:
         raise InputError(f"{source} has more than {ROW_LIMIT:,} rows: use fewer at a time")
 
 
 def require_narrow(source: Path, columns: int) -> None:
-    """Raise if there are more columns than are read."""
+    """Raise if there are too many columns."""
     if columns > COLUMN_LIMIT:
         raise InputError(f"{source} has {columns:,} columns; at most {COLUMN_LIMIT:,} are read")
 
@@ -273,17 +318,18 @@ def lines_of(source: Path, file: TextIO) -> Iterator[str]:
 
 
 def not_a_feature(where: str, name: str, content: str, takes: Takes | None) -> InputError:
-    """Return the refusal of a cell, or a column, that is no feature."""
+    """Return the error about a cell or a column that is not a feature."""
     if not content.strip():
         return empty_cell(where, name)
     if name == "text" and takes is not None:
         return InputError(
-            f"{where}: the column 'text' holds texts, and {takes}. A store for texts is made with neverseen init "
-            "FOLDER --backbone minilm"
+            f"{where}: the column 'text' holds texts, and {takes}. Make a store for texts, with a backbone such as "
+            "minilm"
         )
     return InputError(
         f"{where}: the column {name!r} does not hold numbers, so it is not a feature. If it holds labels, ids or "
-        "owners, name it with --labels, --ids or --owners; otherwise leave it out"
+        "owners, give its name for these; otherwise leave it out",
+        arguments=("labels", "ids", "owners"),
     )
 
 

@@ -1,4 +1,4 @@
-"""What stands for a backbone that a store was opened without."""
+"""A stand-in for the backbone of a store that was opened without it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from neverseen.store.description import NAME, Description
 
 
 class AbsentBackbone:
-    """Stands where a store was opened without its backbone: it makes it from the store's recipe once it is needed.
+    """A stand-in for the backbone of a store. It makes the backbone from the store's recipe when it is first needed.
 
-    Receipts need none. Where the store has no recipe, rows of the backbone's features can be given, which the same
-    network made elsewhere. With `features_only`, this is done as if there were no recipe.
+    Receipts need no backbone. If the store has no recipe, samples can be rows of features that the same network
+    computed elsewhere. With `features_only`, the recipe is ignored.
     """
 
     def __init__(self, description: Description, folder: Path, *, features_only: bool = False) -> None:
@@ -33,7 +33,7 @@ class AbsentBackbone:
 
     @property
     def backbone(self) -> Backbone:
-        """The backbone itself, made now; where it cannot be made, this."""
+        """The backbone itself, made on first use; this stand-in if there is no recipe."""
         if self._recipe is None:
             return self
         with self._lock:
@@ -43,7 +43,7 @@ class AbsentBackbone:
 
     @property
     def takes(self) -> str:
-        """What the backbone takes; where it cannot be made, rows of its features."""
+        """The kind of samples of the backbone; ``"features"`` if there is no recipe."""
         made = self.backbone
         return "features" if made is self else kind_of(made)
 
@@ -54,7 +54,7 @@ class AbsentBackbone:
         return None if made is self else optional(made, "base")
 
     def extract(self, samples: Any) -> np.ndarray:
-        """Return the features of samples; without a recipe, take rows of features as they are."""
+        """Return the features of samples; without a recipe, samples are rows of features already."""
         made = self.backbone
         if made is not self:
             return made.extract(samples)
@@ -67,12 +67,12 @@ class AbsentBackbone:
         return Precomputed(self.n_features).extract(rows)
 
     def digest(self) -> str:
-        """Return the digest of the backbone that is not here."""
+        """Return the digest of the backbone, from the store's description."""
         return self._description.configuration.backbone or ""
 
 
 def checked(backbone: Backbone | None, description: Description, folder: Path) -> Backbone:
-    """Return the backbone if it is the one of the description, and a stand-in if there is none."""
+    """Return the backbone, or a stand-in for None; raise unless its digest is that of the description."""
     if backbone is None:
         return AbsentBackbone(description, folder)
     if require_backbone(backbone).digest() != description.configuration.backbone:

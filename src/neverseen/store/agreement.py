@@ -1,4 +1,4 @@
-"""Whether ledger, sums and certificates of a store agree: each may come from a copy of another day."""
+"""Checks that ledger, sums and certificates of a store agree: each may come from a different copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neverseen.store.parts import SUMS, Parts
 
 
 def check(parts: Parts, statistics: Callable[[], Statistics]) -> None:
-    """Raise unless all of a store is whole and agrees, with the sums that `statistics` returns; see `Store.check`."""
+    """Raise unless all parts of a store are complete and agree with the sums from `statistics`; see `Store.check`."""
     parts.ledger.check()
     if certificates := parts.publications.certificates():
         check_chain(certificates, parts.description.public_key)
@@ -31,13 +31,13 @@ def check(parts: Parts, statistics: Callable[[], Statistics]) -> None:
         except StoreDamagedError:
             if before == parts.standing():
                 raise
-    raise StoreDamagedError(f"{parts.folder} does not hold still: try again when it changes less")
+    raise StoreDamagedError(f"{parts.folder} changed while it was being read: try again when it changes less")
 
 
 def require_held(parts: Parts, sums: Statistics) -> None:
-    """Raise `StoreDamagedError` unless sums and ledger have as many samples of each class, and none is forgotten.
+    """Raise `StoreDamagedError` unless sums and ledger have the same counts, and no held sample is noted as forgotten.
 
-    Nobody but this process adds to what was forgotten from here on, so publishing need not look again.
+    From now on, only this process forgets samples, so publishing need not check again.
     """
     require_same(parts, sums, parts.ledger.total())
     if not parts.ledger.is_outdated and parts.ledger.holds_pending():
@@ -48,9 +48,9 @@ def require_held(parts: Parts, sums: Statistics) -> None:
 
 
 def require_same(parts: Parts, sums: Statistics, rows: int | None = None) -> None:
-    """Raise `StoreDamagedError` unless the ledger notes as many samples of each class as the sums are of.
+    """Raise `StoreDamagedError` unless ledger and sums have the same number of samples of each class.
 
-    `rows` is how many there are, where they were counted.
+    `rows` is the number of rows, if they were counted.
     """
     held = parts.ledger.counts()
     rows = sum(held.values()) if rows is None else rows
@@ -62,11 +62,11 @@ def require_same(parts: Parts, sums: Statistics, rows: int | None = None) -> Non
 
 
 def require_stated(parts: Parts, sums: Statistics) -> None:
-    """Raise `StoreDamagedError` unless version and sums are those that the newest certificate states.
+    """Raise `StoreDamagedError` unless version and sums match the newest certificate.
 
-    Without the version's file it can be published again. Samples that it states and that are not held must be noted
-    as forgotten: the next certificate would deny it otherwise. The sums can be compared if nothing changed since:
-    then none is pending, and as many samples are held. Else nobody has signed for them yet.
+    If the file of the version is missing, it can be published again. Samples of the certificate that are no longer held
+    must be noted as forgotten, or the next certificate would deny it. If nothing changed since (none pending, and as
+    many samples held), the sums must be those of the certificate. Otherwise no signature covers them yet.
     """
     publications, ledger = parts.publications, parts.ledger
     number, gone = publications.number, len(ledger.pending())
@@ -75,7 +75,7 @@ def require_stated(parts: Parts, sums: Statistics) -> None:
     if publications.version_path(number).exists():
         publications.newest_version()
     after = publications.checked(number).after
-    learned, held = ledger.learned_since_certificate()
+    learned, held, _ = ledger.learned_since_certificate()
     if not held - learned <= after.samples <= held - learned + gone:
         raise StoreDamagedError(
             f"the ledger of {parts.folder} has {held - learned} samples of certificate {number} and {gone} forgotten "
@@ -90,7 +90,7 @@ def require_stated(parts: Parts, sums: Statistics) -> None:
 
 
 def _require_listed(parts: Parts, certificates: list[Certificate]) -> None:
-    """Raise `StoreDamagedError` unless certificates list just what the ledger says they do."""
+    """Raise `StoreDamagedError` unless certificates and ledger list the same commitments."""
     listed = {(bytes.fromhex(each), entry.number) for entry in certificates for each in entry.commitments}
     known = len(certificates)  # another process may publish more meanwhile
     said = [row in listed for row in parts.ledger.certified() if row[1] <= known]
@@ -102,7 +102,7 @@ def _require_listed(parts: Parts, certificates: list[Certificate]) -> None:
 
 
 def _require_made_up(parts: Parts, sums: Statistics) -> None:
-    """Raise `StoreDamagedError` unless the sums of classes, if there are any, make up the sums of all."""
+    """Raise `StoreDamagedError` unless the sums of the classes, if tracked, add up to the whole."""
     if sums.class_grams is None:
         return
     left = pack_triangle(sums.hardware.numpy(sums.gram)).astype(np.int64)

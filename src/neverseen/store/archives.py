@@ -1,4 +1,4 @@
-"""A whole store as one file, to carry it elsewhere.
+"""A whole store as one file, to move it elsewhere.
 
 A tar file of the files in the store's folder, under their own names. The ledger is a database without a journal.
 """
@@ -20,15 +20,16 @@ from typing import IO
 from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError, NeverseenError, StoreDamagedError
 from neverseen.io.files import sync_folder
 from neverseen.proof.keys import Keyring
+from neverseen.store.creating import open_store
 from neverseen.store.description import NAME, Description
 from neverseen.store.snapshots import files_of
-from neverseen.store.store import Store, open_store
+from neverseen.store.store import Store
 
 LEDGER = "ledger.sqlite"
 FOLDERS = ("certificates", "sums", "versions")
 REQUIRED = ("signing.json", LEDGER)
 SHOWN = 5
-"""How many unexpected files a message lists."""
+"""Number of unexpected files that a message lists."""
 _NAME = re.compile(
     r"store\.json|keys\.json|signing\.json|ledger\.sqlite|backbone\.onnx|[0-9a-f]{64}"
     r"|certificates/[0-9]{8,16}\.json|versions/[0-9]{8,16}\.safetensors|sums/[0-9a-f]{64}(?:\.json)?",
@@ -44,7 +45,6 @@ def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], 
 
     Parameters
     ----------
-    folder, file : path
     keys : Keyring, optional
         Needed if they are not in the folder. They are not archived.
     """
@@ -110,7 +110,7 @@ def read_archive(
     keys: Keyring | None = None,
     skipped: Callable[[str], None] | None = None,
 ) -> str:
-    """Make a store from a file of `write_archive`, whole or not at all, and return the digest of its model.
+    """Create a store from a file of `write_archive`, as a whole or not at all; return the digest of its model.
 
     Parameters
     ----------
@@ -176,7 +176,8 @@ def _unpack(archive: tarfile.TarFile, folder: Path, source: Path, skipped: Calla
         few = ", ".join(others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
         raise FileRejectedError(
             f"{source} holds {few}, which {'is no file' if len(others) == 1 else 'are no files'} of a store. Version "
-            "0.1.0 archived every file in the folder: to leave such files out, use --skip-others"
+            "0.1.0 archived every file in the folder: leave such files out",
+            arguments=("skipped",),
         )
 
 

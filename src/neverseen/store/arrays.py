@@ -32,7 +32,7 @@ _NAME = re.compile("[0-9a-f]{64}")
 
 
 def write_array(folder: Path, array: np.ndarray) -> str:
-    """Write an array of integers into a folder, unless it is there, and return its name."""
+    """Write an array of integers into a folder, unless it is there already, and return its name."""
     data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     raw = data.reshape(-1).view(np.uint8)
     checks = b"".join(_checksum(raw[start : start + BLOCK]) for start in range(0, raw.nbytes, BLOCK))
@@ -46,10 +46,10 @@ def write_array(folder: Path, array: np.ndarray) -> str:
 
 
 class StoredArray:
-    """An array in a file, mapped into memory while it is read. What is read from it was checked.
+    """An array in a file, mapped into memory while it is read, and checked.
 
-    Between reads it holds no file open: there is one for each class that is tracked, and a process may open only so
-    many. Its name is what `write_array` returned: a digest of the header, and so of all the blocks' checksums.
+    Between reads the file is closed: there may be one for each class, and a process can open only a limited number. Its
+    name, from `write_array`, is a digest of the header, and so of the checksums of all blocks.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -101,7 +101,7 @@ class StoredArray:
             raise StoreDamagedError(f"{self.path} is damaged: its header is not the one it was written with") from None
 
     def read(self) -> np.ndarray:
-        """Return the array, mapped and not to be written to; raise `StoreDamagedError` if a block has rotted."""
+        """Return the array, mapped and read-only; raise `StoreDamagedError` if a block is damaged."""
         raw = self._mapped()
         for block in np.flatnonzero(~self._good):
             start = int(block) * BLOCK

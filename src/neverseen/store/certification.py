@@ -1,4 +1,4 @@
-"""What is held becomes a version that readers see, with a signed certificate."""
+"""Publishes the held samples as a version for readers, with a signed certificate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neverseen.store.publications import CERTIFICATES, NEWEST, note_of
 
 
 def certify(parts: Parts, model: ExactModel, always: bool, audit: AuditHead | None) -> Certificate:
-    """Publish what a model holds, if it changed or `always`; see `Store.publish`."""
+    """Publish the model if it changed, or `always`; see `Store.publish`."""
     ledger, publications, named = parts.ledger, parts.publications, parts.configuration
     with model.locked():
         ledger.require_claim()
@@ -42,14 +42,14 @@ def certify(parts: Parts, model: ExactModel, always: bool, audit: AuditHead | No
 
 
 def state_of(statistics: Statistics, version: Version, configuration: str) -> State:
-    """Return what a certificate states of sums and their version."""
+    """Return the state of sums and their version, for a certificate."""
     if statistics.total == 0:
         return State.empty(configuration)
     return State(statistics.digest(), version.digest(), statistics.total, len(version.classes))
 
 
 def note_published(writing: Writing, certificate: Certificate) -> None:
-    """Note in the ledger that a certificate is the newest."""
+    """Note a certificate in the ledger as the newest."""
     writing.set_meta("published", str(certificate.number))
     writing.set_meta(NEWEST, note_of(certificate))
     writing.certify(certificate.number)
@@ -58,8 +58,8 @@ def note_published(writing: Writing, certificate: Certificate) -> None:
 def _commit(parts: Parts, certificate: Certificate) -> None:
     """Write a certificate, and note it in the ledger.
 
-    The file comes last before the commit. If that fails, nothing else may be changed until the store is opened
-    again: what is signed must stay what the ledger comes to.
+    The file is written directly before the commit. If the commit fails, nothing else may change until the store is
+    opened again, because the ledger must stay in the signed state.
     """
     number = certificate.number
     try:

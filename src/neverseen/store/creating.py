@@ -1,10 +1,12 @@
-"""Creating a store."""
+"""Creating a store, and opening one."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +24,35 @@ from neverseen.store.description import Description
 from neverseen.store.parts import KEYS, LEDGER, SIGNING_KEY, SUMS
 from neverseen.store.publications import CERTIFICATES, VERSIONS
 from neverseen.store.snapshots import StoredClassGrams, write_snapshot
-from neverseen.store.store import Store, open_store
+from neverseen.store.store import Store
 
 if TYPE_CHECKING:
     from neverseen.model.classifier import AnalyticClassifier
+
+
+def open_store(
+    folder: str | os.PathLike[str],
+    *,
+    backbone: Backbone | None = None,
+    keys: Keyring | None = None,
+    write: bool = True,
+    hardware: str = "auto",
+    clock: Callable[[], float] = time.time,
+) -> Store:
+    """Open a store.
+
+    Parameters
+    ----------
+    folder : path
+    backbone : Backbone, optional
+        The store's backbone; another one is refused by its digest. By default it is made from the store's recipe when
+        raw samples come. Without a recipe, you can still give receipts, or rows of features.
+    keys : Keyring, optional
+        Needed if they are not in the folder.
+    write : bool
+        Whether to open it for changes. Only one process at a time can. Readers see the published version.
+    """
+    return Store(Path(folder).absolute(), backbone, keys, write, choose(hardware), clock)
 
 
 def create(
@@ -43,7 +70,6 @@ def create(
     ----------
     folder : path
         Must not exist, or must be empty. It appears complete or not at all.
-    backbone : Backbone
     classifier : AnalyticClassifier, optional
         Only its settings are used. It must hold no samples.
     keys : Keyring, optional

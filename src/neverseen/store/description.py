@@ -1,4 +1,4 @@
-"""What a store is: settings that are fixed when it is made, in one small file."""
+"""The description of a store: its fixed settings, in one small file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PUBLIC_KEY = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Description:
-    """What a store is."""
+    """The fixed settings of a store."""
 
     configuration: Configuration  # with the digest of the backbone
     n_features: int
@@ -91,4 +91,4 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "public_key": lambda key: isinstance(key, str) and _PUBLIC_KEY.fullmatch(key) is not None,
     "track_classes": lambda tracked: type(tracked) is bool,
 }
-"""What each field must be. Without a public key, anybody's signature would do."""
+"""A check for each field. Without a public key, anybody's signature would be accepted."""

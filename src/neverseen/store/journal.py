@@ -1,7 +1,7 @@
-"""What happened since the last snapshot, as the bytes that are kept until the next.
+"""The journal: the changes since the last snapshot, as bytes.
 
-A record holds the quantised features of the samples that came or went: with the snapshot before it, all that is
-needed to make the sums anew. It is kept in the ledger's database, in the transaction that changes the ledger.
+A record holds the quantised features of the samples that were learned or forgotten. The sums can be computed from the
+snapshot and the records after it. A record is written to the ledger in the transaction of its change.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
 from neverseen.labels import Label, LabelIndex, canonical_json, from_text, parse_json
 from neverseen.ledger import JournalRow
 
+KINDS = {LEARN: "learn", FORGET: "forget", FORGET_CLASS: "forget-class"}
+"""The name of each kind of change in the journal."""
 _CHECK = 16
 _LARGEST = 127  # of quantised features, either sign
 _GATHER = 8192  # samples read from records and not yet added up
 
 
 def samples_record(quantised: np.ndarray, index: LabelIndex) -> bytes:
-    """Return the record of samples that are learned or forgotten."""
+    """Return the record of a change that learns or forgets samples."""
     about = canonical_json({"classes": index.texts, "shape": list(quantised.shape)}).encode()
     positions = np.ascontiguousarray(index.positions, "<i4").tobytes()
     body = np.ascontiguousarray(quantised, np.int8).tobytes()
@@ -31,14 +33,14 @@ def samples_record(quantised: np.ndarray, index: LabelIndex) -> bytes:
 
 
 def class_record(name: str) -> bytes:
-    """Return the record of a class that is forgotten."""
+    """Return the record of a change that forgets a class."""
     return _sealed(name.encode())
 
 
 def read_samples(record: bytes, sequence: int, n_features: int) -> tuple[np.ndarray, list[Label]]:
-    """Return the quantised features and labels of a record; raise `StoreDamagedError` if no samples can have made it.
+    """Return the quantised features and labels of a record; raise `StoreDamagedError` if they are impossible.
 
-    A record says itself what it must be, without a key. So whoever made the store may have written anything into it.
+    The digest of a record has no key, so the maker of a store may have written anything into it.
     """
     body = _opened(record, sequence)
     try:
@@ -60,7 +62,7 @@ def read_samples(record: bytes, sequence: int, n_features: int) -> tuple[np.ndar
 
 
 def read_class(record: bytes, sequence: int) -> str:
-    """Return the class of a record; raise `StoreDamagedError` if it is none."""
+    """Return the class of a record; raise `StoreDamagedError` if it is not a class."""
     try:
         name = _opened(record, sequence).decode()
         from_text(name)
@@ -70,10 +72,10 @@ def read_class(record: bytes, sequence: int) -> str:
 
 
 def gathered(records: Iterable[JournalRow], n_features: int) -> Iterator[Change]:
-    """Yield the changes of records, many in one: sums do not depend on the order, and a sample takes as long as many.
+    """Yield the changes of records, many joined into one: order does not matter, and one sample takes as long as many.
 
-    What is learned comes before what is forgotten, so that all that goes is there. A class that is forgotten parts
-    what came before from what comes after.
+    Samples to learn come before samples to forget, so that every forgotten sample is held. Nothing is joined across the
+    forgetting of a class.
     """
     waiting: dict[str, list[tuple[np.ndarray, list[Label]]]] = {LEARN: [], FORGET: []}
     for record in records:
@@ -81,7 +83,7 @@ def gathered(records: Iterable[JournalRow], n_features: int) -> Iterator[Change]
             waiting[record.kind].append(read_samples(record.payload, record.sequence, n_features))
             if sum(len(labels) for parts in waiting.values() for _, labels in parts) >= _GATHER:
                 yield from _together(waiting)
-        elif record.kind == FORGET_CLASS:
+        elif record.kind == KINDS[FORGET_CLASS]:
             yield from _together(waiting)
             yield Change(FORGET_CLASS, name=read_class(record.payload, record.sequence))
         else:

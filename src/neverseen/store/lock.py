@@ -1,7 +1,7 @@
 """One writer at a time.
 
-By hand, as filelock would take the place of the two calls of ``flock`` alone. The rest is ours: who holds the lock, and
-what to do about it.
+Written by hand: filelock would replace only the two calls of ``flock``. The rest is ours: naming the holder of the
+lock, and the remedy.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from neverseen.labels import canonical_json
 class WriterLock:
     """The right to change a store, held until `release` or the end of the process, however it ends.
 
-    It is this process's alone. One that is forked from it shares the open file, and lets go of its own copy at once:
-    it would keep the lock after this process has died. The file stays. Its content says who holds the lock, for the
-    message to others; the lock itself is the operating system's, on the open file.
+    It belongs to this process alone. A forked process shares the open file, so it closes its copy at once: otherwise it
+    would keep the lock after this process has died. The lock itself is the operating system's, on the open file. The
+    file stays, and its content names the holder, for messages to others.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class WriterLock:
             os.pwrite(self._handle, canonical_json(about).encode(), 0)
 
     def release(self) -> None:
-        """Let others write. In a forked process this does nothing: it has no lock."""
+        """Release the lock. In a forked process, which has none, do nothing."""
         if self._handle >= 0:
             with suppress(OSError):
                 os.ftruncate(self._handle, 0)

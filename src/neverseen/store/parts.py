@@ -1,4 +1,4 @@
-"""What an open store consists of, handed to those who work on all of it."""
+"""The parts of an open store, for functions that need several of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neverseen.errors import ConfigurationError, warn_of
+from neverseen.errors import ConfigurationError, StoreDamagedError, warn_of
 from neverseen.hardware import Hardware
 from neverseen.ledger import Ledger, in_file
 from neverseen.proof.keys import Keyring
@@ -41,19 +41,26 @@ class Parts(NamedTuple):
         return self.description.configuration.digest().hex()
 
     def standing(self) -> tuple[str | None, ...]:
-        """Return what differs once the ledger has changed."""
+        """Return a value that differs after each change of the ledger."""
         return tuple(map(self.ledger.meta, ("sequence", "snapshot", "published", "writer")))
 
     def require_own(self, keys: Keyring | None) -> Keyring | None:
-        """Return keys, if there are any; refuse those of another store."""
-        if keys is not None and self.ledger.meta("key_check") not in (None, keys.membership.check()):
+        """Return the keys, if given; raise if they are those of another store."""
+        if keys is None:
+            return None
+        noted = self.ledger.meta("key_check")
+        if noted is None:
+            raise StoreDamagedError(
+                f"the ledger of {self.folder} does not say which keys it takes: restore it from a copy"
+            )
+        if noted != keys.membership.check():
             raise ConfigurationError("the keys are not those that this store was made with")
         return keys
 
     def tidy(self) -> None:
-        """Remove sums and versions that the ledger does not name: left by a process that died, or replaced.
+        """Remove sums and versions that the ledger does not name: they were replaced, or left by a process that died.
 
-        Certificates are never removed: what is signed stays.
+        Certificates are never removed, because they are signed.
         """
         wanted = {
             SUMS: files_of(self.folder / SUMS, self.ledger.meta("snapshot") or ""),
@@ -65,15 +72,15 @@ class Parts(NamedTuple):
                     path.unlink()
 
     def tidy_or_warn(self) -> None:
-        """Do the same; if a file stays, warn: what came before is done, and `Store.scrub` will insist."""
+        """Do the same, but only warn if a file cannot be removed: the change is made, and `Store.scrub` tries again."""
         try:
             self.tidy()
         except Exception as error:
             why = str(error) or type(error).__name__
-            warn_of(f"files in {self.folder} that are not needed any more could not be removed: {why}")
+            warn_of(f"files in {self.folder} that are no longer needed could not be removed: {why}")
 
     def status(self) -> dict[str, Any]:
-        """Return how the store stands, as JSON values."""
+        """Return a summary of the store, as JSON values."""
         counts = self.ledger.counts()
         return {
             "backbone": self.description.backbone["name"],
@@ -90,7 +97,7 @@ class Parts(NamedTuple):
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of a file; 0 for a folder, and for what another process has just removed."""
+    """Return the size of a file in bytes; 0 for a folder, and for a file that another process has just removed."""
     try:
         about = path.stat()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""What a store has published: certificates that are never removed, and the newest version. All of it is checked first.
+"""The publications of a store: certificates, which are never removed, and the newest version. All are checked.
 
-Whoever can write to a folder can write files into it, and a folder may be put together from copies of different days.
-So nothing is shown or built upon because it is there: a certificate counts once its signature, its number and its link
-to the one before are right, and a version once the certificate states its digest.
+Anyone with write access can put files into a folder, and a folder may be assembled from different copies. So nothing is
+trusted because it exists: a certificate counts only if its signature, its number and its link to the previous one are
+right, and a version only if its certificate states its digest.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from neverseen.store.description import NAME, Description
 
 VERSIONS, CERTIFICATES = "versions", "certificates"
 NEWEST = "newest"
-"""Key of the ledger's notes: number and digest of the certificate that was published last."""
+"""Key of a note in the ledger: number and digest of the newest certificate."""
 AUDIT = "audit"
-"""Key of the ledger's notes: the head of a service's audit log, as canonical JSON."""
+"""Key of a note in the ledger: the head of a service's audit log, as canonical JSON."""
 _NAME = re.compile(r"([0-9]{8}|[1-9][0-9]{8,15})\.json", re.ASCII)
 _UNNAMED = re.compile(r"\.[0-9]{8,16}\.json\.[a-z0-9_]{8}", re.ASCII)  # a certificate while it is written
 _REMEDY = (
@@ -35,18 +35,18 @@ _REMEDY = (
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files in a folder of a store, which is made if a copy left it out; folders in it are not ours."""
+    """Return the files in a folder of a store, which is created if a copy left it out. Folders in it are ignored."""
     folder.mkdir(mode=0o700, exist_ok=True)
     return [path for path in folder.iterdir() if path.is_symlink() or not path.is_dir()]
 
 
 def note_of(certificate: Certificate) -> str:
-    """Return what the ledger notes of the certificate that is published last."""
+    """Return the note in the ledger about the newest certificate."""
     return f"{certificate.number} {certificate.digest()}"
 
 
 class Publications:
-    """The certificates and versions in a store's folder; the ledger notes which is the newest."""
+    """The certificates and versions in a store's folder. The ledger names the newest."""
 
     def __init__(self, folder: Path, description: Description, ledger: Ledger, hardware: Hardware) -> None:
         self._folder, self._description = folder, description
@@ -56,30 +56,39 @@ class Publications:
     @property
     def number(self) -> int:
         """The number of the version that readers see; 0 if there is none."""
-        return self._noted_number("published")
+        return self.noted_number("published")
 
     @property
     def sealed_number(self) -> int:
-        """The number of the certificate up to which all that was forgotten is off the disk; 0 if there is none."""
-        return self._noted_number("sealed")
+        """The number of the certificate up to which the disk is cleared of forgotten samples; 0 if there is none."""
+        return self.noted_number("sealed")
 
-    def _noted_number(self, key: str) -> int:
+    def noted_number(self, key: str) -> int:
+        """Return the number noted in the ledger under a key, or 0."""
         noted = self._ledger.meta(key) or "0"
         if not (noted.isascii() and noted.isdecimal() and len(noted) <= 16):
             raise StoreDamagedError(f"the ledger of {self._folder} is damaged: its note {key!r} is no number")
         return int(noted)
 
     def unpublished(self) -> int:
-        """Return by how many samples what is held differs from the published version; see `Store.unpublished`."""
-        number = self.number
-        before = self.certificate(number).after.samples if number else 0
-        learned, held = self._ledger.learned_since_certificate()
-        forgotten = before - (held - learned)
-        return learned + forgotten
+        """Return by how many samples the store differs from the published version; see `Store.unpublished`."""
+        learned, held, number = self._ledger.learned_since_certificate()
+        return learned + self._shown(number) - (held - learned)
+
+    def shows_forgotten(self) -> bool:
+        """Return whether the published version has samples that are no longer held; nobody can tell which."""
+        if not self._ledger.pending():
+            return False
+        learned, held, number = self._ledger.learned_since_certificate()
+        return self._shown(number) > held - learned
+
+    def _shown(self, number: int) -> int:
+        """Return the number of samples of a version."""
+        return self.checked(number).after.samples if number else 0
 
     @property
     def audit_head(self) -> AuditHead | None:
-        """How far the audit log of a service must have come, as the ledger and the newest certificate say."""
+        """The head that a service's audit log must have reached, according to the ledger and the newest certificate."""
         noted, number = self._ledger.meta(AUDIT), self.number
         try:
             found = [] if noted is None else [AuditHead(**parse_json(noted))]
@@ -91,17 +100,17 @@ class Publications:
         return max(found + ([] if certified is None else [certified]), key=lambda head: head.lines, default=None)
 
     def certificate_path(self, number: int) -> Path:
-        """Return where a certificate is kept."""
+        """Return the path of a certificate."""
         return self._folder / CERTIFICATES / f"{number:08d}.json"
 
     def version_path(self, number: int) -> Path:
-        """Return where a version is kept."""
+        """Return the path of a version."""
         return self._folder / VERSIONS / f"{number:08d}.safetensors"
 
     # -- certificates ------------------------------------------------------------------------------
 
     def certificate(self, number: int) -> Certificate:
-        """Return a certificate as its file has it; who signed it is not looked at."""
+        """Return the certificate in a file. Its signature is not checked."""
         path = self.certificate_path(number)
         if not path.is_file():
             raise StoreDamagedError(f"{path} is missing: restore it from a copy")
@@ -111,11 +120,11 @@ class Publications:
         return found
 
     def certificates(self) -> list[Certificate]:
-        """Return all certificates that are published, oldest first."""
+        """Return all published certificates, oldest first."""
         return [self.certificate(number) for number in range(1, self.number + 1)]
 
     def checked(self, number: int) -> Certificate:
-        """Return a certificate that this store signed, and that follows on the one before it."""
+        """Return a certificate; raise unless this store signed it and it follows the previous one."""
         configuration = self._description.configuration
         with self._named(number - 1):
             before = None if number == 1 else self.certificate(number - 1)
@@ -135,10 +144,10 @@ class Publications:
         return found
 
     def ahead(self, published: int) -> Certificate | None:
-        """Return the one certificate that a process which died may leave ahead of those that the ledger has, or None.
+        """Return the certificate that a process may have left ahead of the ledger when it died, or None.
 
-        Raises `StoreDamagedError` if a certificate is missing, if the newest cannot be relied on, or if there are
-        certificates that only a newer ledger can have led to.
+        Raises `StoreDamagedError` if a certificate is missing, if the newest is not valid, or if certificates are newer
+        than the ledger.
         """
         folder = self._folder / CERTIFICATES
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
@@ -154,12 +163,12 @@ class Publications:
         if newest > published + 1:
             with self._named(newest):
                 check_signature(self.certificate(newest), self._description.public_key)
-            raise self.older(published, newest, f"that one can only follow on certificate {newest - 1}")
+            raise self.older(published, newest, f"that one can only follow certificate {newest - 1}")
         return self.checked(newest) if newest == published + 1 else None
 
     @contextmanager
     def _named(self, number: int) -> Iterator[None]:
-        """Turn a certificate that is rejected into an error that names its file, and says what to do."""
+        """Turn the rejection of a certificate into an error that names its file and the remedy."""
         try:
             yield
         except CertificateRejectedError as error:
@@ -177,7 +186,7 @@ class Publications:
         )
 
     def left_behind(self, number: int) -> StoreDamagedError:
-        """Return the error for a certificate whose publication failed in version 0.1.0, which went on without it."""
+        """Return the error for a certificate that a failed publication of version 0.1.0 left behind."""
         path = self.certificate_path(number)
         return StoreDamagedError(
             f"{path} was signed by a publication of version 0.1.0 that failed: the ledger does not know it, and has "
@@ -188,13 +197,13 @@ class Publications:
         )
 
     def add(self, certificate: Certificate) -> None:
-        """Write a new certificate; one that is there is never replaced."""
+        """Write a new certificate. An existing one is never replaced."""
         create_file(self.certificate_path(certificate.number), [certificate.to_json()])
 
     def remove_unnamed(self) -> None:
-        """Remove certificates that a process was writing when it died: they never had their names, and nobody saw them.
+        """Remove partial certificates of a process that died. They never had their final names, and nobody saw them.
 
-        They are signed, so they must not stay beside the one that has the number now.
+        They are signed, so they must not stay beside the certificate with the same number.
         """
         for path in files_in(self._folder / CERTIFICATES):
             if _UNNAMED.fullmatch(path.name):
@@ -221,10 +230,12 @@ class Publications:
                         "publish again"
                     ) from None
                 number = self.number
-        raise StoreDamagedError(f"the versions in {self._folder / VERSIONS} do not hold still")
+        raise StoreDamagedError(
+            f"the versions in {self._folder / VERSIONS} changed while they were being read: try again"
+        )
 
     def _version(self, number: int) -> Version:
-        """Return a version that is what its certificate states; `FileNotFoundError` if it is not there."""
+        """Return a version; raise unless its certificate states it, or `FileNotFoundError` if it is missing."""
         path = self.version_path(number)
         stated = self.checked(number).after
         remedy = "restore it from a copy, or remove it and publish again"
@@ -242,7 +253,7 @@ class Publications:
         return version
 
     def write_version(self, number: int, version: Version) -> None:
-        """Write a version; its folder is made if a copy left it out."""
+        """Write a version. Its folder is created if a copy left it out."""
         path = self.version_path(number)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         write_version(path, version)

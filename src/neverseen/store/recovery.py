@@ -1,4 +1,4 @@
-"""How a store comes back when it is opened, whatever the process before left half done."""
+"""Recovers a store when it is opened, even if an earlier process died half-way."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from neverseen.store.sums import read_model, snapshot_of
 
 
 def certificate_ahead(parts: Parts) -> Certificate | None:
-    """Return the certificate that a process which died left ahead of the ledger, or None.
+    """Return the certificate that a process left ahead of the ledger when it died, or None.
 
-    Raises `StoreDamagedError` if certificates are missing or cannot be relied on, or are newer than the ledger.
+    Raises `StoreDamagedError` if certificates are missing, not valid, or newer than the ledger.
     """
     ledger, publications = parts.ledger, parts.publications
     for _ in range(10):  # another process may publish meanwhile
@@ -46,16 +46,18 @@ def certificate_ahead(parts: Parts) -> Certificate | None:
             continue
         if number == publications.number:
             return ahead
-    raise StoreDamagedError(f"the certificates in {parts.folder / CERTIFICATES} do not hold still: try again")
+    raise StoreDamagedError(
+        f"the certificates in {parts.folder / CERTIFICATES} changed while they were being read: try again"
+    )
 
 
 def recover(
     parts: Parts, keys: Keyring | None, ahead: Certificate | None, standing: tuple[str | None, ...]
 ) -> ExactModel:
-    """Bring the model back, for the one who writes: the snapshot, and what the journal has happened since.
+    """Return the model for a writer, from the snapshot and the journal since.
 
-    If what is recovered is what the certificate `ahead` states, that one is noted now. `standing` is what
-    `Parts.standing` returned before anything was read: it must still be so when this process claims the ledger.
+    If the model is the one in the certificate `ahead`, that certificate is noted in the ledger now. `standing` is the
+    value of `Parts.standing` before anything was read; it must be the same when this process claims the ledger.
     """
     ledger, publications = parts.ledger, parts.publications
     snapshot = snapshot_of(parts)
@@ -68,7 +70,7 @@ def recover(
         publications.write_version(ahead.number, version)
     else:
         require_stated(parts, model.statistics)
-    if ledger.is_outdated:  # not sooner: a store that is refused stays as it is
+    if ledger.is_outdated:  # not before: a refused store stays unchanged
         _migrate(parts, keys)
     with ledger.writing(claim=True) as writing:
         if parts.standing() != standing:
@@ -76,7 +78,7 @@ def recover(
                 f"another process changed the ledger of {parts.folder} meanwhile. Make sure that only one process "
                 "writes the store, and open it again"
             )
-        # Goes over what a process that died had not committed: no state but this one can come back, and no
+        # Overwrites what a process that died had not committed, so the old state cannot resurface, and no
         # other's files are needed.
         writing.set_meta("snapshot", snapshot)
         if ahead is not None:
@@ -90,7 +92,7 @@ def recover(
 
 
 def _migrate(parts: Parts, keys: Keyring | None) -> None:
-    """Bring a ledger of an older format up to date. What was learned before stays held, and its receipts good."""
+    """Bring a ledger of an older format up to date. Samples stay held, and their receipts valid."""
     if keys is None:
         raise KeyMissingError(
             f"the ledger of {parts.folder} is of an older format: open the store once for writing with its keys "

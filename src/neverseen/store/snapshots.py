@@ -1,8 +1,8 @@
 """The sums of a model on disk.
 
-A snapshot is a list of classes and counts, and the names of the arrays that hold the sums: the Gram matrix, one row for
-each class, and where classes are tracked a Gram matrix for each. It says nothing of when or in what order things came:
-models that hold the same have the same snapshot, byte for byte.
+A snapshot lists the classes, their counts, and the names of the arrays with the sums: the Gram matrix, one row for each
+class, and with class tracking a Gram matrix for each class. It contains no times and no order of arrival: models that
+hold the same samples have the same snapshot, byte for byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = "neverseen-snapshot-1"
 
 
 class StoredClassGrams(ClassGrams):
-    """The Gram matrices of classes, read from disk when they are needed and kept in memory once they change."""
+    """The Gram matrices of classes. They are read from disk when needed, and kept in memory once they change."""
 
     def packed(self, name: str) -> np.ndarray:
         """Return the packed triangle of a class."""
@@ -35,11 +35,11 @@ class StoredClassGrams(ClassGrams):
         return kept.read() if isinstance(kept, StoredArray) else kept
 
     def place(self, name: str, array: StoredArray) -> None:
-        """Let a class be read from a file."""
+        """Set the file from which a class is read."""
         self._packed[name] = array  # type: ignore[assignment]
 
     def write(self, folder: Path, name: str) -> str:
-        """Write a class into a folder, unless it is there, and return the name of its file."""
+        """Write a class into a folder, unless it is there already, and return the name of its file."""
         kept: Any = self._packed[name]
         return kept.name if isinstance(kept, StoredArray) else write_array(folder, kept)
 
@@ -66,9 +66,9 @@ def write_snapshot(folder: Path, statistics: Statistics) -> str:
 
 
 def release_classes(folder: Path, name: str, statistics: Statistics) -> None:
-    """Let the Gram matrices of classes be read from a snapshot that was just written of these sums: memory is free.
+    """Free memory: from now on, read the Gram matrices of classes from the snapshot just written of these sums.
 
-    Only once the ledger names that snapshot: files that it does not name are removed.
+    Call it only when the ledger names that snapshot: other files are removed.
     """
     grams = statistics.class_grams
     if isinstance(grams, StoredClassGrams):
@@ -78,7 +78,7 @@ def release_classes(folder: Path, name: str, statistics: Statistics) -> None:
 
 
 def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
-    """Return the sums of a snapshot; raise `StoreDamagedError` naming the file and place that has rotted."""
+    """Return the sums of a snapshot; raise `StoreDamagedError` with the damaged file and the place in it."""
     about = _manifest(folder, name)
     size, classes = about["size"], about["classes"]
     arrays = {each: StoredArray(folder, each) for each in _arrays(about)}
@@ -90,7 +90,7 @@ def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
     packed, sums = gram.read(), cross.read()
     why = why_impossible(packed, sums, about["counts"]) if classes else None
     if not classes and packed.any():
-        why = "there is no class, and the Gram matrix is not zero"
+        why = "there is no class, but the Gram matrix is not zero"
     if why is not None:
         raise StoreDamagedError(f"the sums in {folder} are not those of any samples: {why}. Restore them from a copy")
     statistics = Statistics(size, hardware)
@@ -130,12 +130,12 @@ def _manifest(folder: Path, name: str) -> dict[str, Any]:
         if not _is_sound(about):
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError, FileRejectedError):
-        raise StoreDamagedError(f"{path} is damaged: it is no list of sums. Restore it from a copy") from None
+        raise StoreDamagedError(f"{path} is damaged: it is not a list of sums. Restore it from a copy") from None
     return about
 
 
 def _is_sound(about: dict[str, Any]) -> bool:
-    """Return whether a manifest has the fields that it must have, and each is what it must be."""
+    """Return whether a manifest has exactly its fields, with valid values."""
     classes, counts, grams = about["classes"], about["counts"], about["class_grams"]
     return (
         type(about["size"]) is int

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,63 +17,37 @@ from neverseen.engine.statistics import Statistics
 from neverseen.errors import (
     ConfigurationError,
     HardwareError,
-    NeverseenError,
+    NotLearnedError,
     NotPublishedError,
-    ReceiptRejectedError,
     StoreDamagedError,
 )
-from neverseen.hardware import Hardware, choose
-from neverseen.holdings import Change
-from neverseen.labels import LabelIndex, normalise, text
+from neverseen.hardware import Hardware
+from neverseen.holdings import Change, HeldTicket
+from neverseen.labels import as_array, from_text, normalise, text
 from neverseen.ledger import Ledger
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import share_right
 from neverseen.model.intake import Intake, Shown, Verdict
 from neverseen.model.versions import Version
+from neverseen.model.without import LeftOut, Without, left_out, what_if
 from neverseen.proof.certificates import AuditHead, Certificate
 from neverseen.proof.keys import Keyring
-from neverseen.proof.receipts import commitment
+from neverseen.store import lookups
 from neverseen.store.absent_backbone import checked
 from neverseen.store.agreement import check
-from neverseen.store.asking import Asking
 from neverseen.store.certification import certify
 from neverseen.store.description import Description
 from neverseen.store.lock import WriterLock
-from neverseen.store.lookups import Holding, answered, held_already, holdings, ids_held, receipts_again
+from neverseen.store.lookups import Holding
 from neverseen.store.parts import KEYS, LOCK, Parts
 from neverseen.store.recovery import certificate_ahead, recover
-from neverseen.store.sums import fold, fold_if_due, read_sums
+from neverseen.store.sums import fold_if_due, read_sums, scrub
 
 
-def open_store(
-    folder: str | os.PathLike[str],
-    *,
-    backbone: Backbone | None = None,
-    keys: Keyring | None = None,
-    write: bool = True,
-    hardware: str = "auto",
-    clock: Callable[[], float] = time.time,
-) -> Store:
-    """Open a store.
-
-    Parameters
-    ----------
-    folder : path
-    backbone : Backbone, optional
-        The store's backbone; another one is refused by its digest. By default it is made from the store's recipe when
-        raw samples come. Without a recipe, you can still give receipts, or rows of features.
-    keys : Keyring, optional
-        Needed if they are not in the folder.
-    write : bool
-        Whether to open it for changes. Only one process at a time can. Readers see the published version.
-    """
-    return Store(Path(folder).absolute(), backbone, keys, write, choose(hardware), clock)
-
-
-class Store(Asking):
+class Store:
     """A model in a folder: every change is on disk before it is acknowledged.
 
-    `create` makes one, and `open_store` opens one. It is a context manager.
+    `neverseen.store.create` makes one, and `neverseen.store.open` opens one. It is a context manager.
 
     - `learn`, `forget` and `forget_class` are durable when they return. If the process dies during a change, the store
       opens in the state before it or after it.
@@ -140,10 +113,13 @@ class Store(Asking):
 
     # -- changing ----------------------------------------------------------------------------------
 
-    def prepare(self, samples: Any, *, remember: bool = False) -> Prepared:
-        """Return samples with their features computed, for `learn` or `forget`; does not wait for other changes."""
+    def prepare(self, samples: Any, labels: Any = None, *, remember: bool = False) -> Prepared:
+        """Return samples with their features computed, for `learn` or `forget`; does not wait for other changes.
+
+        With `labels`, their member digests are computed too.
+        """
         self._exact()
-        return self._intake.prepare(samples, remember=remember)
+        return self._intake.prepare(samples, labels, remember=remember)
 
     def learn(
         self, samples: Any, labels: Any, ids: Iterable[Any] | None = None, owners: Iterable[Any] | None = None
@@ -168,12 +144,7 @@ class Store(Asking):
 
     def may_be_held(self, change: Change, error: BaseException) -> bool:
         """Return whether the samples of a failed `learn` are held, or may be."""
-        if getattr(error, "uncertain", False):
-            return True
-        try:
-            return bool(self.ledger.knows_commitments(map(commitment, change.receipts)))
-        except Exception:
-            return not isinstance(error, NeverseenError)  # which is a refusal
+        return lookups.may_be_held(self.ledger, change, error)
 
     def forget(
         self,
@@ -237,45 +208,68 @@ class Store(Asking):
         model = self._exact()
         with model.locked():  # for which `close` waits
             parts = self._open_parts()
-            with self._answering(change):
+            with lookups.answering(parts.ledger, change):
                 self._intake.commit(model, change)
             fold_if_due(parts, model)
 
     def rehearse(self, change: Change) -> None:
         """Raise the error that `commit` would raise; change nothing."""
-        with self._answering(change):
+        with lookups.answering(self.ledger, change):
             self._intake.check(self._exact(), change)
 
-    @contextmanager
-    def _answering(self, change: Change) -> Iterator[None]:
-        """Answer a receipt that was used from the certificates, unless it is one of somebody else."""
-        try:
-            yield
-        except ReceiptRejectedError as error:
-            tickets = change.tickets or ()
-            if error.reason == "used" and change.owner not in (None, tickets[error.row].owner):
-                raise
-            raise answered(self.ledger, [error], [change.receipts[error.row]])[0] from error
+    # -- previews ----------------------------------------------------------------------------------
+
+    def without(
+        self,
+        given: Any,
+        labels: Any = None,
+        *,
+        ids: Iterable[Any] | None = None,
+        owners: Iterable[Any] | None = None,
+        owner: Any = None,
+    ) -> Without:
+        """Return the model of all held samples, published or not, without these: exactly as `forget` would leave it.
+
+        It takes and refuses the same as `forget`, or a change, and writes nothing. See `AnalyticClassifier.without`.
+        """
+        if not isinstance(given, Change):
+            given = self.forgetting(given, labels, ids=ids, owners=owners, owner=owner)
+        return what_if(self._exact(), given, self.rehearse, self._intake.read)
+
+    def alike(self, change: Change) -> list[Sequence[HeldTicket]]:
+        """Return, for each sample of a change, the tickets of all samples held with its features and label."""
+        return self._exact().alike(change)
+
+    def leave_one_out(
+        self,
+        given: Any,
+        labels: Any = None,
+        *,
+        ids: Iterable[Any] | None = None,
+        owners: Iterable[Any] | None = None,
+        owner: Any = None,
+    ) -> Iterator[LeftOut]:
+        """Predict each of these samples with the model without that sample.
+
+        It takes and refuses the same as `forget`, and writes nothing. See `AnalyticClassifier.leave_one_out`.
+        """
+        change = self.forgetting(given, labels, ids=ids, owners=owners, owner=owner)
+        return left_out(self._exact(), change, self.rehearse)
 
     def verdicts(self, receipts: Sequence[bytes], owners: Sequence[Any] | None = None) -> list[Verdict]:
-        """Return what `forget` would answer for each receipt alone; change nothing. See `ForgettingModel.verdicts`.
+        """Return the answer of `forget` for each receipt alone; change nothing. See `ForgettingModel.verdicts`.
 
-        `owners` gives the owner that each must have; None for any. Other owners' receipts are not looked up.
+        `owners` has the required owner of each receipt; None for any. Other owners' receipts are not looked up.
         """
         whose = [None] * len(receipts) if owners is None else owners
         limits = [None if owner is None else text(normalise(owner)) for owner in whose]
-        found = self._intake.verdicts(self._exact(), receipts, limits)
-        refused = {row: error for row, verdict in enumerate(found) if (error := verdict.error) is not None}
-        answers = answered(self.ledger, list(refused.values()), [receipts[row] for row in refused])
-        for row, error in zip(refused, answers, strict=True):
-            found[row] = found[row]._replace(error=error)
-        return found
+        return lookups.answered(self.ledger, self._intake.verdicts(self._exact(), receipts, limits))
 
     def receipts_again(
         self, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any = None
     ) -> list[bytes] | None:
         """Return the receipts of an owner's samples once more; None if one of them is not held."""
-        return receipts_again(self._open_parts(), self._intake, prepared, labels, ids, owner)
+        return lookups.receipts_again(self._open_parts(), self._intake, prepared, labels, ids, owner)
 
     # -- publishing --------------------------------------------------------------------------------
 
@@ -305,15 +299,7 @@ class Store(Asking):
         The published weights still hold samples that were forgotten later. So the store counts as sealed only up to
         the last certificate.
         """
-        ledger, exact = self.ledger, self._exact()
-        with exact.locked():
-            self._fold()
-            exact.discard_hints()
-            ledger.scrub()
-            unpublished = "yes" if ledger.pending() else None
-            with ledger.writing() as writing:
-                writing.set_meta("unsealed", unpublished)
-                writing.set_meta("sealed", str(self.published_number))
+        scrub(self._open_parts(), self._exact())
 
     def unpublished(self) -> int:
         """Return by how many samples the store differs from the published version.
@@ -358,10 +344,31 @@ class Store(Asking):
         """Return the class of each sample, predicted by the published version."""
         return self.version().predict(quantise(features_of(self.backbone, samples)))
 
+    def predict_held(self, samples: Any) -> np.ndarray:
+        """Return the class of each sample, predicted by the present model, published or not.
+
+        What was forgotten has no part in the answer, from the moment that `forget` returns. A few samples after a
+        change take no new weights: their classes are proved to be those of the new weights.
+        """
+        places, names = self.held_labels(quantise(features_of(self.backbone, samples)))
+        if not names:
+            raise NotLearnedError("the store holds no samples, so it has no classes to choose from")
+        return np.asarray(as_array([from_text(name) for name in names])[places])
+
+    def held_labels(self, quantised: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """Return `predict_held` for quantised features: positions in a list of canonical texts, and that list."""
+        return self._exact().labels(quantised)
+
+    def weigh(self) -> None:
+        """Compute the weights of the model now, so that `held_labels` need not wait until the next change."""
+        if (exact := self._exact()).classes:
+            exact.solution()
+            exact.ready()
+
     def score(self, samples: Any, labels: Any) -> float:
         """Return the fraction of samples whose class the published version predicts correctly."""
         version = self.version()
-        return share_right(version.scores(quantise(features_of(self.backbone, samples))), version.classes, labels)
+        return share_right(version.places(quantise(features_of(self.backbone, samples))), version.classes, labels)
 
     def digest(self) -> str:
         """Return the digest of the model, published or not; for readers, of the published version."""
@@ -385,7 +392,7 @@ class Store(Asking):
     def ids_held(self, ids: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
         """Return, for each id, whether its owner holds a sample under it, so that `learn` would refuse it."""
         self._exact()
-        return ids_held(self._open_parts(), self._intake.require_keys().membership, ids, owners)
+        return lookups.ids_held(self._open_parts(), self._intake.require_keys().membership, ids, owners)
 
     def held_already(self, samples: Any, labels: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
         """Return, for each sample, whether its owner has the same features and label, held or earlier in this list.
@@ -393,22 +400,18 @@ class Store(Asking):
         `learn` accepts such samples: a sample that is learned twice counts twice. Use this to leave them out. Without
         `owners`, samples have no owner, as for `learn`.
         """
-        prepared = samples if isinstance(samples, Prepared) else self.prepare(samples)
-        members = self._exact().members(prepared.quantised, LabelIndex(list(labels)))
-        return held_already(self.ledger, [digest for _, digest in members], owners)
+        members = self.prepare(samples, labels).members
+        return lookups.held_already(self.ledger, [digest for _, digest in members], owners)
 
     def holds(self, receipts: Sequence[bytes]) -> list[Holding]:
         """Return, for each receipt, whether its sample is held now, published or not, and what certificates say.
 
         Readers can use it too. With the keys, it also finds samples that were learned again: under the same id or
-        another, with the same content or features, in any class. Without the keys, it looks only for the receipt
-        itself, and nothing is certain while the store holds any sample. A sample that was altered before it was
-        learned again counts as another sample.
+        another, with the same content or features, in any class. Without the keys, it looks only for the receipt, and
+        nothing is certain while the store holds any sample. While the published version has samples forgotten since,
+        nothing is certain at all. A sample that was altered before it was learned again counts as another sample.
         """
-        known = self._intake.keys
-        if known is None and os.access(self.folder / KEYS, os.R_OK):
-            known = Keyring.load(self.folder / KEYS)
-        return holdings(self._open_parts(), receipts, self._open_parts().require_own(known))
+        return lookups.holdings(self._open_parts(), receipts, self._intake.keys)
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return the id, label and owner in a receipt of this store."""
@@ -428,7 +431,7 @@ class Store(Asking):
     def _exact(self) -> ExactModel:
         if self._model is None:
             raise ConfigurationError("this store is closed, or open for reading: open it with write=True to change it")
-        self.ledger.require_own_process()  # before a lock is waited for whose holder is not here
+        self.ledger.require_own_process()  # or it would wait for a lock whose holder is in another process
         return self._model
 
     def required_keys(self) -> Keyring:
@@ -444,6 +447,3 @@ class Store(Asking):
         if self._parts is None:
             raise ConfigurationError("this store is closed: open it again")
         return self._parts
-
-    def _fold(self) -> None:
-        fold(self._open_parts(), self._exact())

@@ -1,4 +1,4 @@
-"""The sums of a store: a snapshot, and the journal of what changed since."""
+"""The sums of a store: a snapshot, and the journal of the changes since."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from neverseen.model.exact import ExactModel
 from neverseen.proof.keys import Key
 from neverseen.store.description import NAME
 from neverseen.store.journal import gathered
-from neverseen.store.ledger_holdings import LedgerHoldings
+from neverseen.store.ledger_holdings import OLDEST, LedgerHoldings
 from neverseen.store.parts import SUMS, Parts
 from neverseen.store.snapshots import read_snapshot, release_classes, write_snapshot
 
 FOLD_BYTES = 2**26
-"""A journal of more bytes is folded into a snapshot."""
+"""Bytes at which the journal is folded into a snapshot."""
 FOLD_SECONDS = 3600.0
-"""A journal older than this is folded at the next change."""
+"""Seconds. A journal with an older change than this is folded at the next change."""
 
 
 def snapshot_of(parts: Parts) -> str:
-    """Return the name of the snapshot that the journal follows on."""
+    """Return the name of the snapshot to which the journal applies."""
     name = parts.ledger.meta("snapshot")
     if name is None:
         raise StoreDamagedError(f"the ledger of {parts.folder} names no snapshot: restore it from a copy")
@@ -33,7 +33,7 @@ def snapshot_of(parts: Parts) -> str:
 
 
 def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
-    """Return the model of a snapshot and of the journal since."""
+    """Return the model from the snapshot and the journal since."""
     description, folder = parts.description, parts.folder
     statistics = read_snapshot(folder / SUMS, snapshot, parts.hardware)
     size = description.configuration.encoder.code_size(description.n_features)
@@ -43,6 +43,7 @@ def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
             "tracks classes: restore both from one copy"
         )
     holdings = LedgerHoldings(key, parts.ledger, parts.clock)
+    holdings.oldest = parts.publications.noted_number(OLDEST)
     model = ExactModel(description.configuration, description.n_features, holdings, parts.hardware, statistics)
 
     def noted() -> Iterator[JournalRow]:
@@ -61,14 +62,12 @@ def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
         packed = pack_triangle(sums.hardware.numpy(sums.gram))
         why = why_impossible(packed, sums.cross().T, [sums.counts[each] for each in sums.classes])
     if why is not None:
-        raise StoreDamagedError(
-            f"the journal of {folder} cannot have followed on its sums: {why}. Restore both from one copy"
-        )
+        raise StoreDamagedError(f"the journal of {folder} does not fit its sums: {why}. Restore both from one copy")
     return model
 
 
 def read_sums(parts: Parts) -> Statistics:
-    """Return the sums as they are on disk, while another process may change them."""
+    """Return the sums on disk, even while another process changes them."""
     for _ in range(10):  # the writer may fold, and remove this snapshot, meanwhile
         snapshot = snapshot_of(parts)
         try:
@@ -79,18 +78,32 @@ def read_sums(parts: Parts) -> Statistics:
             continue
         if snapshot == snapshot_of(parts):
             return stored.statistics
-    raise StoreDamagedError(f"the sums in {parts.folder / SUMS} do not hold still: try again")
+    raise StoreDamagedError(f"the sums in {parts.folder / SUMS} changed while they were being read: try again")
 
 
 def fold_if_due(parts: Parts, model: ExactModel) -> None:
-    """Fold a journal that is long or old, after a change; whoever made the change is warned if it fails."""
+    """Fold a long or old journal after a change. If that fails, only warn: the change is made."""
     held = _holdings(model)
-    if held.journal_bytes > FOLD_BYTES or (held.journal_bytes and parts.clock() - held.folded > FOLD_SECONDS):
+    age = parts.clock() - held.oldest  # negative if the clock was set back: how old the journal is, nobody knows
+    if held.journal_bytes > FOLD_BYTES or (held.journal_bytes and not 0 <= age <= FOLD_SECONDS):
         try:
             fold(parts, model)
         except Exception as error:  # what led here is on disk and stands: who made it must hear that it was made
             why = str(error) or type(error).__name__
             warn_of(f"the journal of {parts.folder} was not folded, and will be with a later change: {why}")
+
+
+def scrub(parts: Parts, model: ExactModel) -> None:
+    """Clear forgotten samples from sums, memory and ledger; see `Store.scrub`."""
+    ledger = parts.ledger
+    with model.locked():
+        fold(parts, model)
+        model.discard_hints()
+        ledger.scrub()
+        unpublished = "yes" if ledger.pending() else None
+        with ledger.writing() as writing:
+            writing.set_meta("unsealed", unpublished)
+            writing.set_meta("sealed", str(parts.publications.number))
 
 
 def fold(parts: Parts, model: ExactModel) -> None:
@@ -102,9 +115,9 @@ def fold(parts: Parts, model: ExactModel) -> None:
         with parts.ledger.writing() as writing:
             writing.set_meta("snapshot", name)
             writing.drop_journal(held.last_record)
+            writing.set_meta(OLDEST, None)
         held.journal_bytes = 0
         release_classes(folder, name, model.statistics)
-        held.folded = parts.clock()
         parts.tidy()
 
 

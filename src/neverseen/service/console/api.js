@@ -6,14 +6,15 @@ import { key } from "./session.js";
 export class Refusal extends Error {
   /**
    * @param {string} message - a sentence for people
-   * @param {{status?: number, code?: string, row?: number, certificate?: number, wait?: number}} [details] - `status`
-   *   is 0 when no answer came; `wait` is in seconds
+   * @param {{status?: number, code?: string, row?: number, reason?: string, certificate?: number, wait?: number}}
+   *   [details] - `status` is 0 when no answer came; `wait` is in seconds
    */
   constructor(message, details = {}) {
     super(message);
     this.status = details.status ?? 0;
     this.code = details.code ?? "unreachable";
     this.row = details.row ?? null;
+    this.reason = details.reason ?? null;
     this.certificate = details.certificate ?? null;
     this.wait = details.wait ?? null;
   }
@@ -60,13 +61,26 @@ export async function ask(method, path, options = {}) {
 export async function json(method, path, options) {
   const response = await ask(method, path, options);
   try {
-    return await response.json();
+    return parsed(await response.text());
   } catch {
     throw new Refusal("The answer of the service was cut off. Try again.", {
       status: response.status,
       code: "bad_answer",
     });
   }
+}
+
+const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g; // texts and numbers
+
+/** Return the value of a JSON text. A whole number that a Number would round is a BigInt: it may be a label. */
+function parsed(text) {
+  if (!/\d{16}/.test(text)) return JSON.parse(text);
+  const mark = actionKey(); // nobody can know it, so no text of theirs begins with it
+  const large = (token) => /^-?\d+$/.test(token) && !Number.isSafeInteger(Number(token));
+  return JSON.parse(
+    text.replace(TOKENS, (token) => (large(token) ? `"${mark}${token}"` : token)),
+    (_, value) => (typeof value === "string" && value.startsWith(mark) ? BigInt(value.slice(mark.length)) : value),
+  );
 }
 
 async function refusal(response, open) {

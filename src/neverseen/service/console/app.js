@@ -3,7 +3,7 @@
 import { ask, events, pause } from "./api.js";
 import { announce, make, notice, show } from "./dom.js";
 import { many } from "./format.js";
-import { atRisk, changes, drop, saveAll, untaken } from "./keeping.js";
+import { atRisk, atRiskHere, changes, drop, saveAll, untaken } from "./keeping.js";
 import { key, may, signOut } from "./session.js";
 import * as certificate from "./pages/certificate.js";
 import * as certificates from "./pages/certificates.js";
@@ -88,16 +88,18 @@ function drawFrame(path) {
       make("a", { href: `/#${entry.path}`, "aria-current": entry.path === path ? "page" : null }, entry.page.title),
     ),
   );
+  tellUnsaved();
   const out = make("button.quiet.small", { type: "button", onclick: leaveAccount }, "Sign out");
   const into = make("a", { href: "/#/" }, "Sign in");
   show(document.getElementById("who"), unsaved, key() ? out : path === "/certificates" ? into : null);
 }
 
 const unsaved = make("a.unsaved", { href: "/#/receipts", hidden: true });
-changes.addEventListener("change", () => {
+function tellUnsaved() {
   unsaved.hidden = !untaken();
   show(unsaved, `${many(untaken(), "receipt")} to save`);
-});
+}
+changes.addEventListener("change", tellUnsaved);
 
 async function leaveAccount() {
   if (atRisk() && !(await mayLose())) return;
@@ -161,7 +163,7 @@ async function mend() {
 }
 
 window.addEventListener("beforeunload", (event) => {
-  if (atRisk()) event.preventDefault(); // the browser asks
+  if (atRiskHere()) event.preventDefault(); // the browser asks
   leaving = true;
   setTimeout(() => {
     leaving = false; // who is still here has stayed

@@ -87,7 +87,15 @@ export function visible(text) {
 
 /** Return a label as text. One that is a text has quotes if it could be JSON, or begins or ends with a space. */
 export function labelText(label) {
-  return typeof label === "string" && !/^$|^ | $/.test(label) && !isJson(label) ? label : JSON.stringify(label);
+  return typeof label === "string" && !/^$|^ | $/.test(label) && !isJson(label) ? label : jsonText(label);
+}
+
+/** Return the JSON of a value, which may have BigInts in it. */
+export function jsonText(value) {
+  if (typeof value === "bigint") return String(value);
+  if (Array.isArray(value)) return `[${value.map(jsonText).join(",")}]`;
+  if (value === null || typeof value !== "object") return JSON.stringify(value);
+  return `{${Object.entries(value).map(([name, part]) => `${JSON.stringify(name)}:${jsonText(part)}`)}}`;
 }
 
 function isJson(text) {

@@ -193,7 +193,7 @@ export function labelInput(known = []) {
   });
   input.addEventListener("input", () => {
     const there = known.filter(({ label }) => String(label) === input.value);
-    if (there.length === 1) kind.value = typeof there[0].label === "number" ? "number" : "text";
+    if (there.length === 1) kind.value = /number|bigint/.test(typeof there[0].label) ? "number" : "text";
     else if (!chosen) kind.value = WHOLE.test(input.value.trim()) ? "number" : "text";
   });
   const hidden = make("p.hint", { hidden: true });
@@ -211,10 +211,11 @@ export function labelInput(known = []) {
       if (!text.trim()) throw new Error("Enter a label.");
       if (kind.value === "text") return text;
       const number = Number(text.trim());
-      if (!WHOLE.test(text.trim()) || !Number.isSafeInteger(number)) {
-        throw new Error(`“${text.slice(0, 40)}” is not a whole number. Choose “text” if the label is a text.`);
-      }
-      return number;
+      if (WHOLE.test(text.trim()) && Number.isSafeInteger(number)) return number;
+      const why = WHOLE.test(text.trim())
+        ? " that a browser can send: use the command line for it."
+        : ". Choose “text” if the label is a text.";
+      throw new Error(`“${text.slice(0, 40)}” is not a whole number${why}`);
     },
   };
 }

@@ -1,18 +1,25 @@
 /**
  * Receipts that this tab was given and must not lose. They are secrets, so they are in memory only: whoever leaves the
- * console before they are copied or downloaded is asked first.
+ * console before they are copied or downloaded is asked first. And they are of one key: no other gets them.
  */
 
 import { copyButton, field, icon, make, refresh, save, show, theirs } from "./dom.js";
 import { labelText, many } from "./format.js";
 import { receiptLines } from "./receipts.js";
+import { visitor } from "./session.js";
 
-/** @typedef {{request: Object, receipts: string[], labels: Array, ids: string[], taken: boolean}} Batch */
+/**
+ * @typedef {{request: Object, receipts: string[], labels: Array, ids: string[], taken: boolean, whose: string}} Batch
+ */
 
-/** @type {Batch[]} newest first */
+/** @type {Batch[]} newest first, of all keys that were signed in */
 let batches = [];
-let awaited = 0; // requests to learn whose answers, and receipts, are still to come
-let visit = 0; // counts who has signed out: what was theirs does not come to the next
+/** @type {Set<{whose: string, dropped: boolean}>} requests to learn whose answers, and receipts, are still to come */
+const awaited = new Set();
+
+function isMine({ whose }) {
+  return whose === visitor();
+}
 
 /** Listeners for "change", and for "drop" when somebody signs out. */
 export const changes = new EventTarget();
@@ -24,45 +31,59 @@ function changed() {
 /**
  * Note that receipts are on their way: until `keep` or `end` is called, leaving would lose them.
  *
- * @returns {{keep: Function, end: Function}} `keep` keeps them until the tab is closed or somebody signs out; `end`
+ * @returns {{keep: Function, end: Function}} `keep` keeps them until the tab is closed or this key signs out; `end`
  *   says that none will come
  */
 export function expect() {
-  const mine = visit;
-  let open = true,
-    kept = false;
-  awaited += 1;
+  const asked = { whose: visitor(), dropped: false };
+  let kept = false;
+  awaited.add(asked);
   changed();
   function end() {
-    if (open && mine === visit) awaited -= 1;
-    open = false;
+    awaited.delete(asked);
     changed();
   }
   function keep(request, receipts, labels, ids) {
-    if (!kept && mine === visit) batches = [{ request, receipts, labels, ids, taken: false }, ...batches];
+    const batch = { request, receipts, labels, ids, taken: false, whose: asked.whose };
+    if (!kept && !asked.dropped) batches = [batch, ...batches];
     kept = true; // a request that was sent twice may be answered twice
     end();
   }
   return { keep, end };
 }
 
-/** Return how many receipts were neither copied nor downloaded. */
+function size(chosen) {
+  return chosen.reduce((sum, { taken, receipts }) => sum + (taken ? 0 : receipts.length), 0);
+}
+
+/** Return how many receipts of this key were neither copied nor downloaded. */
 export function untaken() {
-  return batches.reduce((sum, { taken, receipts }) => sum + (taken ? 0 : receipts.length), 0);
+  return size(batches.filter(isMine));
 }
 
-/** Return what would be lost with this tab, in words; "" if nothing would. */
+/** Return what this key would lose by signing out, in words; "" if nothing. */
 export function atRisk() {
-  const kept = untaken() ? `${many(untaken(), "receipt")} not saved yet` : "";
-  const coming = awaited ? `${many(awaited, "request")} whose receipts have not come yet` : "";
-  return [kept, coming].filter(Boolean).join(", and ");
+  const coming = [...awaited].filter(isMine).length;
+  return [
+    untaken() ? `${many(untaken(), "receipt")} not saved yet` : "",
+    coming ? `${many(coming, "request")} whose receipts have not come yet` : "",
+  ]
+    .filter(Boolean)
+    .join(", and ");
 }
 
-/** Drop all receipts: somebody signs out. */
+/** Return whether anything would be lost with this tab, whoever's it is. */
+export function atRiskHere() {
+  return size(batches) + awaited.size > 0;
+}
+
+/** Drop all receipts of this key: it signs out. */
 export function drop() {
-  batches = [];
-  awaited = 0;
-  visit += 1;
+  batches = batches.filter((batch) => !isMine(batch));
+  for (const asked of [...awaited].filter(isMine)) {
+    asked.dropped = true;
+    awaited.delete(asked);
+  }
   changes.dispatchEvent(new Event("drop"));
   changed();
 }
@@ -72,11 +93,12 @@ function take(chosen) {
   changed();
 }
 
-/** Save all receipts as one file. */
+/** Save all receipts of this key as one file. */
 export function saveAll() {
-  const lines = batches.map(({ receipts, labels, ids }) => receiptLines(receipts, labels, ids));
+  const mine = batches.filter(isMine);
+  const lines = mine.map(({ receipts, labels, ids }) => receiptLines(receipts, labels, ids));
   save("receipts.jsonl", lines.reverse().join(""), "application/jsonl");
-  take(batches);
+  take(mine);
 }
 
 /**
@@ -89,19 +111,20 @@ export function keptReceipts(left, offer = () => null) {
   const place = make("section.card.kept", { id: "kept" });
   const cards = new Map();
   function update() {
-    place.hidden = !batches.length;
-    for (const batch of batches) if (!cards.has(batch)) cards.set(batch, card(batch, offer));
-    for (const batch of batches) cards.get(batch).told();
+    const mine = batches.filter(isMine);
+    place.hidden = !mine.length;
+    for (const batch of mine) if (!cards.has(batch)) cards.set(batch, card(batch, offer));
+    for (const batch of mine) cards.get(batch).told();
     const all = make("button.quiet.small", { type: "button", onclick: saveAll }, icon("down"), "Download all");
     refresh(
       place,
-      make("div.head", {}, make("h2", {}, "Receipts of this visit"), batches.length > 1 ? all : null),
+      make("div.head", {}, make("h2", {}, "Receipts of this visit"), mine.length > 1 ? all : null),
       make(
         "p.muted",
         {},
         "The service keeps no copy. They exist only in this tab: if you close or reload it, they are lost.",
       ),
-      batches.map((batch) => cards.get(batch).element),
+      mine.map((batch) => cards.get(batch).element),
     );
   }
   changes.addEventListener("change", update, { signal: left });

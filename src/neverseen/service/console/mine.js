@@ -17,6 +17,7 @@ import { key, may } from "./session.js";
 const SHOWN = 100;
 const ASKED = 20; // receipts for which the service is asked: each is a request of its own
 const AGAIN = "Later versions may have learned the sample again.";
+const ANEW = "learned again, it has a new receipt.";
 
 /**
  * Return the row of the list of checks. What it says is about the receipts in the field: when they change, it is gone.
@@ -161,7 +162,9 @@ function question(looked) {
         const which = looked.length > 1 ? [theirs(where), ": "] : null;
         said.append(make("li", {}, which, chip(tone, `the service says: ${word}`), " ", words));
       }
-      if (said.isConnected) announce(`The service says: ${count(held)} of ${many(looked.length, "receipt")} held now.`);
+      if (!said.isConnected) return;
+      const size = many(looked.length, "receipt");
+      announce(`The service says: a sample is held under ${count(held)} of ${size}. If a sample was ${ANEW}`);
     }),
   );
   return make(
@@ -173,14 +176,17 @@ function question(looked) {
   );
 }
 
-/** Ask the service what it would do with a receipt: a rehearsal of forgetting tells whether the sample is held. */
+/** Ask the service what it would do with a receipt. A rehearsal of forgetting tells what is held under this receipt. */
 async function heldNow(receipt) {
   try {
     await json("POST", "/v1/forget?dry_run=true", { body: { receipts: [receipt] } });
     return { tone: "bad", word: "held", words: ["A sample is held under this receipt now. ", forgetLink()] };
   } catch (error) {
-    const proof = error.certificate ? [" See ", certificateLink(error.certificate), "."] : "";
-    if (error.code === "already_forgotten") return { tone: "said", word: "not held", words: proof };
+    if (error.code === "already_forgotten") {
+      const proof = error.certificate ? [" See ", certificateLink(error.certificate), "."] : "";
+      const words = `No sample is held under this receipt. If it was ${ANEW}`;
+      return { tone: "said", word: "used up", words: [words, proof] };
+    }
     // A receipt that cannot be read tells nothing of its sample: it may be of a key since dropped, or a bad copy.
     return { tone: "plain", word: "not known", words: error.message };
   }

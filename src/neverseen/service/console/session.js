@@ -1,5 +1,7 @@
 /** The API key. It lives in this tab's sessionStorage and nowhere else: closing the tab forgets it. */
 
+import { ascii, hex, plainSha256 } from "./hashing.js";
+
 const KEY = "neverseen.key";
 const SCOPES = "neverseen.scopes";
 
@@ -20,6 +22,14 @@ export function note(scopes) {
 export function may(...wanted) {
   const scopes = sessionStorage.getItem(SCOPES)?.split(" ");
   return !scopes || scopes.includes("admin") || wanted.some((scope) => scopes.includes(scope));
+}
+
+let last = null;
+
+/** Return whose visit this is: a digest of the key that is signed in, or of the last one that was. */
+export function visitor() {
+  if (key()) last = hex(plainSha256(ascii(key())));
+  return last;
 }
 
 export function signOut() {

@@ -1,1 +1,1 @@
-"""The HTTP edge: from bytes on a connection to a request that may be carried out, and back to an answer."""
+"""The HTTP edge: connections, the server, the routes, and the answers that go out."""

@@ -15,14 +15,14 @@ from starlette.responses import Response
 
 from neverseen.backbones import Backbone
 from neverseen.proof.keys import Keyring
+from neverseen.service.answers import answer
 from neverseen.service.core import Service
 from neverseen.service.edge import console_files, routes_certificates, routes_changing, routes_health, routes_reading
-from neverseen.service.edge.answers import answer
 from neverseen.service.edge.documented import document
-from neverseen.service.edge.errors import Refusal
 from neverseen.service.edge.frame import Frame, Handler, front
 from neverseen.service.edge.routes_changing import Changing
 from neverseen.service.edge.routes_reading import Reading
+from neverseen.service.errors import Refusal
 from neverseen.service.operations.settings import Settings
 
 
@@ -40,13 +40,13 @@ def create_app(
     Parameters
     ----------
     folder : path
-        The store's.
+        The store's folder.
     settings : Settings, optional
-        Those of the folder by default.
+        By default those in the folder.
     backbone : Backbone, optional
-        The store's. Without it, features of raw samples cannot be taken.
+        The store's backbone. Without it, the service cannot compute features of raw samples.
     keys : Keyring, optional
-        Where they are not in the folder.
+        Needed if they are not in the folder.
     """
     place = Path(folder).absolute()
     service = Service(place, settings or Settings.load(place), backbone, keys, clock, hardware)
@@ -93,7 +93,7 @@ def create_app(
 
 
 def _http_error(error: Exception) -> Response:
-    """Answer what the framework refuses in the one shape of errors."""
+    """Answer refusals of the framework in the common form of errors."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 405:
         response = Refusal("method_not_allowed", "this path does not support this method").response()

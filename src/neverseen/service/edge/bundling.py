@@ -17,7 +17,7 @@ _LEFT = re.compile(r"^(?:import|export)\b.*", re.M)
 
 
 def bundle(modules: Mapping[str, str], start: str) -> str:
-    r"""Return one script that does what a module does together with all that it imports.
+    r"""Return one script that does the same as a module with all its imports.
 
     Parameters
     ----------

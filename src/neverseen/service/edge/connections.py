@@ -17,23 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from neverseen.errors import ConfigurationError
+from neverseen.service.reception.requests import KEY
 
 RESERVED = 64
-"""Descriptors that are kept for the store: the ledger's database, sums, versions, certificates, logs."""
-KEY = "neverseen.key"
-"""Where the scope of a request has the name of the key that it has shown."""
+"""File descriptors reserved for the store: the ledger's database, sums, versions, certificates, logs."""
 CUT = "neverseen.cut"
-"""Where the scope of a request has what ends its connection at once."""
+"""Key in the scope of a request: a function that ends its connection at once."""
 _LEAST = 8
 
 
 def allowed(wanted: int) -> int:
-    """Return how many connections there may be, of those wanted; raises the limit on open files as far as it may.
+    """Return the number of connections allowed, at most those wanted; raise the limit on open files if possible.
 
     Raises
     ------
     ConfigurationError
-        If the limit leaves no room for any.
+        If the limit leaves no room for connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -66,14 +65,13 @@ class Connection:
     Attributes
     ----------
     address : str
-        Who connected.
+        The client's address.
     cut : callable
-        Ends it at once, whatever is on its way.
+        Ends it at once, even in the middle of an answer.
     since : float
-        When it began to wait: for its handshake, for the next request, or for a client that does not read its answer.
-    waits : bool
+        The time at which it began to wait: for its handshake, for the next request, or for a client that does not read.
     coming : mapping or None
-        The scope of the request whose body is arriving: it says whether there is a key.
+        The scope of the request whose body is arriving. It shows whether there is a key.
     used : bool
         Whether a request was answered on it, or an answer has begun.
     unsent : callable
@@ -112,12 +110,12 @@ class Connection:
 
 
 class Connections:
-    """All connections of a server; for the event loop's thread alone.
+    """All connections of a server. Only the event loop's thread may use this.
 
     Parameters
     ----------
     most, most_of_one : int
-        Connections, and those of one address.
+        Limits on all connections, and on those of one address.
     patience : float
         Seconds that a connection may wait.
     clock : callable
@@ -154,8 +152,8 @@ class Connections:
     def admit(self, address: str, cut: Callable[[], None]) -> Connection | None:
         """Return a new connection, which may replace another; None if none can be replaced.
 
-        Bodies of one key may come on a quarter of all connections; on less if there are many such keys, so that a few
-        of them together cannot keep everybody else out. Those beyond give way.
+        Bodies of one key may arrive on a quarter of all connections; on fewer if there are many such keys, so that a
+        few keys together cannot keep everybody else out. Connections beyond that can be replaced.
         """
         own = self._by_address[address] >= self.most_of_one
         if own or len(self._open) >= self.most:
@@ -179,7 +177,7 @@ class Connections:
         return connection
 
     def tidy(self) -> None:
-        """Cut connections that have waited for too long, and if too much waits for clients, those with most of it."""
+        """Cut connections that have waited too long and, if too many bytes wait for clients, those with the most."""
         late = self._clock() - self.patience
         for connection in [each for each in self._open if each.waits and each.since <= late]:
             self._cut(connection)
@@ -194,9 +192,9 @@ class Connections:
             left -= unsent[each]
 
     def _rank(self, keys: Counter[Any], each: Connection) -> tuple[int, bool, float]:
-        """Return what tells who loses a connection: who has most of them, an address or a key that sends bodies.
+        """Return the sort key for replacement: the address, or key with bodies, with the most connections loses one.
 
-        Of these an unused one is cut first, and then the one that waits longest.
+        Of its connections, an unused one is cut first, then the one that has waited longest.
         """
         bodies = 0 if each.coming is None else keys[each.coming.get(KEY)]
         return max(self._by_address[each.address], bodies), not each.used, -each.since

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.service.edge.bundling import bundle
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -26,13 +26,13 @@ _START = "index.html"
 _FIRST, _BUNDLE = "app.js", "bundle.js"
 """The module that imports all others, and the one script that the page asks for."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
-"""What the console takes for a certificate's number. It is not made a number: that takes long for many digits."""
+"""A certificate's number in a path of the console. It stays a text, since converting many digits takes long."""
 _EMPTY = b"<!doctype html><title>neverseen</title><p>The service runs. Its console is not installed."
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of the console, as it is and compressed."""
+    """A file of the console, plain and compressed."""
 
     content: bytes
     kind: str
@@ -41,11 +41,11 @@ class File:
 
     @classmethod
     def of(cls, content: bytes, kind: str) -> File:
-        """Return a file, compressed once and for all."""
+        """Return a file; it is compressed once."""
         return cls(content, kind, hashlib.sha256(content).hexdigest()[:32], gzip.compress(content, 9, mtime=0))
 
     def response(self, request: Request) -> Response:
-        """Return the file, or say that it has not changed."""
+        """Return the file, or the answer that it has not changed."""
         small = len(self.compressed) < len(self.content) and _takes_gzip(request.headers.get("accept-encoding", ""))
         etag = f'"{self.etag}-gzip"' if small else f'"{self.etag}"'  # of these bytes: a cache may hold both
         headers = {"Cache-Control": "no-cache", "ETag": etag, "Vary": "Accept-Encoding"}
@@ -58,7 +58,7 @@ class File:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Return whether a header ``Accept-Encoding`` names gzip, and not to refuse it."""
+    """Return whether an ``Accept-Encoding`` header accepts gzip."""
     for entry in accepted.lower().split(","):
         name, _, quality = entry.replace(" ", "").partition(";q=")
         if name == "gzip":

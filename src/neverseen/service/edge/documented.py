@@ -9,9 +9,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from neverseen.service.edge.contents import KINDS
-from neverseen.service.edge.errors import CODES
-from neverseen.service.edge.schemas import (
+from neverseen.service.errors import CODES
+from neverseen.service.reception.contents import KINDS
+from neverseen.service.reception.schemas import (
     EXAMPLE_RECEIPT,
     ClassBody,
     ErrorAnswer,
@@ -66,7 +66,7 @@ _WORDS = {  # parameters and fields of bodies that say nothing of themselves
 
 
 def answers(good: dict[int, type[BaseModel]], *codes: str) -> dict[int | str, dict[str, Any]]:
-    """Return the answers of a route: those that are good, and its errors."""
+    """Return the answers of a route: success, and its errors."""
     documented: dict[int | str, dict[str, Any]] = {
         status: {"model": model, "description": (model.__doc__ or "").strip()} for status, model in good.items()
     }
@@ -98,14 +98,14 @@ def form(required: list[str], example: Any = None, **fields: dict[str, Any]) -> 
 
 
 def example_sample(kind: str, n_features: int) -> dict[str, Any]:
-    """Return a sample as this model takes it."""
+    """Return an example of a sample for this model."""
     if kind == "features":
         return {"features": [0.5] * n_features}
     return {"image": "iVBORw0KGgo="} if kind == "images" else {"text": "a parcel that never came"}
 
 
 def document(app: FastAPI, kind: str, n_features: int, max_batch: int) -> dict[str, Any]:
-    """Return the OpenAPI document of a service, with samples as its model takes them."""
+    """Return the OpenAPI document of a service, with samples of its model's kind."""
     made = get_openapi(
         title="neverseen",
         version="1",
@@ -149,7 +149,7 @@ def _set_example(made: dict[str, Any], path: str, example: Any) -> None:
 
 
 def _narrow(name: str, schema: dict[str, Any], kind: str, n_features: int, max_batch: int) -> None:
-    """Say in a schema what validators say in code."""
+    """Add the limits of validators to a schema."""
     properties = schema.get("properties", {})
     if name in _ASKED:
         for field in properties.values():

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neverseen.service.core import Service
-from neverseen.service.edge.connections import CUT, KEY
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.requests import ANSWERED, new_id
+from neverseen.service.edge.connections import CUT
+from neverseen.service.errors import Refusal
 from neverseen.service.operations.log import LOG
+from neverseen.service.reception.requests import ANSWERED, KEY, new_id, note_sending
 
 CSP = (
     "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
@@ -49,14 +49,14 @@ _QUERY = {
     "/v1/seal": {"below_min_batch"},
     "/v1/requests": {"before", "limit"},
 }
-"""Query parameters by path. Others are refused: a misspelt ``dryrun`` must not make a real change."""
+"""Query parameters by path. Others are refused: a misspelt ``dryrun`` must not cause a real change."""
 
 
 class Frame:
     """The outermost layer of the application.
 
-    `direct` has handlers by path, of routes that are asked for most: POST goes there without the detour of the
-    framework, which takes longer than they do.
+    `direct` has the handlers of the busiest routes, by path. POST requests go straight to them: the framework would
+    take longer than they do.
     """
 
     def __init__(self, app: ASGIApp, service: Service, direct: dict[str, Handler]) -> None:
@@ -71,8 +71,7 @@ class Frame:
                 return
             await self._app(scope, receive, send)
             return
-        request_id = new_id()
-        scope["neverseen.id"] = request_id
+        scope["neverseen.id"] = request_id = new_id()
         ANSWERED.set(Request(scope))
         started = time.monotonic()
         status, took = 0, 0.0
@@ -82,6 +81,7 @@ class Frame:
             nonlocal status, took
             if message["type"] == "http.response.start":
                 status, took = message["status"], time.monotonic() - started
+                note_sending()
                 message["headers"] = self._headers(scope, message["headers"], request_id)
             await steady(message)
 
@@ -139,7 +139,7 @@ class Frame:
         return scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._direct
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
-        """Answer with an error; of what might have changed something, or was denied, the audit log is told."""
+        """Answer with an error. If the request could have changed something, or was denied, tell the audit log."""
         service = self._service
         if service.started and (scope["method"] in _AUDITED or refusal.status in (401, 403)):
             service.refusals.note(scope.get(KEY), self._action(scope), refusal.code, scope["neverseen.id"])
@@ -166,8 +166,8 @@ class Frame:
 def _in_pieces(message: Message) -> Iterator[Message]:
     """Yield a part of an answer in pieces.
 
-    The server waits before each piece until the client has taken most of what was sent before. So a client that reads
-    slowly is seen to read, and an answer that is not read stays here, where it is counted.
+    Before each piece, the server waits until the client has taken most of the previous ones. So a slow reader is
+    noticed, and unread answers stay here, where they are counted.
     """
     body = message.get("body", b"")
     if len(body) <= _PIECE:
@@ -180,7 +180,7 @@ def _in_pieces(message: Message) -> Iterator[Message]:
 
 
 def _is_known(scope: Scope) -> bool:
-    """Return whether a query is short, and has no parameters but those of its path."""
+    """Return whether a query is short, and has only the parameters of its path."""
     query = scope["query_string"]
     return len(query) <= _QUERY_BYTES and set(QueryParams(query).keys()) <= _QUERY.get(scope["path"], set())
 
@@ -191,7 +191,7 @@ def _unknown(scope: Scope) -> Refusal:
 
 
 def front(app: ASGIApp, frame: Frame) -> ASGIApp:
-    """Return an application that hands what is asked for most to a frame, past the framework's own layers."""
+    """Return an application that passes the busiest routes to a frame, past the framework's own layers."""
 
     async def answered(scope: Scope, receive: Receive, send: Send) -> None:
         await (frame if frame.takes(scope) else app)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The HTTP parser, with limits on everything before a body: the server itself has none."""
+"""The HTTP parser, with limits on everything before a body. The server itself has no limits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from neverseen.service.edge.connections import CUT, Connection
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
+from neverseen.service.reception.requests import new_id
 
 HEAD_BYTES, URL_BYTES = 2**16, 2**13
 HEADERS = 200
-"""Header lines of a request, those after its body included."""
+"""Most header lines of a request, including those after its body."""
 WAITING = 8
-"""Requests of a connection that are not answered yet."""
+"""Most unanswered requests of a connection."""
 _UNSENT = 2**16  # bytes of an answer that wait for the system to take them
 _DROPPED = 2**18  # bytes that are taken of a body after its request was answered, so that its sender sees the answer
 _CHUNKS, _CHUNK_BYTES = 1024, 256  # a body may come in so many pieces, and in more if they are not smaller than this
@@ -28,7 +29,7 @@ class _TooMuch(Exception):  # noqa: N818
 
 
 class _Flow(FlowControl):
-    """Reads nothing from a client while `held`, whoever asks for more."""
+    """Flow control that reads nothing from a client while `held`, even on request."""
 
     held = False
 
@@ -44,21 +45,21 @@ class _Flow(FlowControl):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection that is cut if the head of a request has no end, and says when it has nothing to do.
+    """A connection with limits on the head of a request, which reports when it is idle.
 
-    A client that sends its next request before the last one is answered is not read from until it is. Otherwise the
-    loop would spend its time on taking in, and throwing away, what those send who do not wait.
+    If a client sends its next request before the last one is answered, the server stops reading until then. Otherwise
+    the loop would spend its time receiving, and discarding, the requests of clients that do not wait.
 
-    The system hands over up to 256 KiB at a time, and the server parses all of it in one go: thousands of requests,
-    header lines or pieces of a body, while everybody else waits. So the parser is stopped where there are too many.
+    The system delivers up to 256 KiB at a time, and the server parses all of it in one go: thousands of requests,
+    header lines or pieces of a body, while everybody else waits. So the parser stops when there are too many.
 
-    Offers to change the protocol (``Upgrade``) are not accepted, and the request counts as one without the offer. The
-    parser would leave out its body, and then take that for the next request.
+    Offers to change the protocol (``Upgrade``) are ignored. Otherwise the parser would skip the body of the request,
+    and then take it for the next request.
 
     Attributes
     ----------
     connection : Connection or None
-        Is told; see `neverseen.service.edge.connections`, which cuts those that wait for too long.
+        The connection to keep informed. `neverseen.service.edge.connections` cuts those that wait too long.
     """
 
     connection: Connection | None = None
@@ -70,6 +71,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._unanswered: deque[Any] = deque()  # requests, in order: a client need not wait for one to send the next
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request is not fully answered yet."""
+        return bool(self._unanswered)
 
     def connection_made(self, transport: Any) -> None:
         """Begin."""
@@ -90,7 +96,7 @@ class LimitedProtocol(HttpToolsProtocol):
             cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        """Take in bytes."""
+        """Receive bytes."""
         if self._full:
             return
         began, size = self._in_head, len(data)
@@ -108,10 +114,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self.send_400_response("The head of the request is too long.")
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, in the one shape of errors, and close the connection.
+        """Answer input that is not HTTP with an error in the common form, and close the connection.
 
-        Requests before it are being carried out: the connection ends with their answers, and this one is not given. It
-        would be taken for theirs.
+        If earlier requests are still being carried out, the connection ends with their answers, and this answer is not
+        sent: the client would take it for one of theirs.
         """
         if not self._full and (before := [each for each in self._unanswered if _is_whole(each)]):
             self._full, before[-1].keep_alive = True, False
@@ -133,14 +139,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._header_bytes = self._chunks = self._chunk_bytes = self._dropped = 0
 
     def on_url(self, url: bytes) -> None:
-        """Take in the target of a request, or a part of it."""
+        """Receive the target of a request, or a part of it."""
         super().on_url(url)
         if len(self.url) > URL_BYTES:
             self._why = f"Its target has more than {URL_BYTES} bytes."
             raise _TooMuch
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take in a header line."""
+        """Receive a header line."""
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > HEAD_BYTES:
             self._why = f"Its header lines have more than {HEAD_BYTES} bytes."
@@ -158,7 +164,7 @@ class LimitedProtocol(HttpToolsProtocol):
             raise _TooMuch
 
     def on_body(self, body: bytes) -> None:
-        """Take in a part of a body."""
+        """Receive a part of a body."""
         self._chunk_bytes += len(body)
         super().on_body(body)
         if self.cycle.response_complete:
@@ -208,7 +214,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._tell()
 
     def _parse(self, data: bytes) -> bytes:
-        """Parse bytes; return those that are left, behind the head of a request from which an offer was taken out."""
+        """Parse bytes; return the rest after a request head from which an offer was removed."""
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as stopped:
@@ -230,13 +236,14 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def _is_whole(cycle: Any) -> bool:
-    """Return whether a request gets an answer of its own, whatever comes after it."""
+    """Return whether a request will be answered, whatever follows it."""
     return not cycle.more_body or bool(cycle.response_started)
 
 
 def plainly(refusal: Refusal, status: int | None = None) -> bytes:
-    """Return a refusal as the bytes of an answer after which the connection is closed."""
+    """Return a refusal as the bytes of an answer that closes the connection."""
     response = refusal.response(close=True)
+    response.headers["X-Request-Id"] = new_id()
     wanted = HTTPStatus(response.status_code if status is None else status)
     headers = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in response.raw_headers)
     return f"HTTP/1.1 {wanted.value} {wanted.phrase}\r\n{headers}\r\n".encode() + bytes(response.body)

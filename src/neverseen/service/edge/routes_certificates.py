@@ -12,16 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from neverseen.proof.certificates import State
+from neverseen.service.answers import answer
 from neverseen.service.core import Service
-from neverseen.service.edge.answers import answer
-from neverseen.service.edge.bodies import content_type
-from neverseen.service.edge.contents import JSON
 from neverseen.service.edge.documented import SENT, answers, body
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.requests import client_of, number
-from neverseen.service.edge.schemas import CertificatesAnswer, PublicKeyAnswer, VerifyAnswer, VerifyBody
-from neverseen.service.edge.turns import Turns
-from neverseen.service.operations import checks
+from neverseen.service.errors import Refusal
+from neverseen.service.reception import checks
+from neverseen.service.reception.bodies import content_type
+from neverseen.service.reception.contents import JSON
+from neverseen.service.reception.requests import client_of, number
+from neverseen.service.reception.schemas import CertificatesAnswer, PublicKeyAnswer, VerifyAnswer, VerifyBody
+from neverseen.service.sharing.turns import Turns
 
 _PUBLIC = ("rate_limited", "unavailable")
 _PIECE = 2**15  # bytes read ahead of a slow client
@@ -81,7 +81,7 @@ def router(service: Service) -> APIRouter:
 
 
 class Certificates:
-    """The handlers, which share a service. Checks are made in a worker process: anybody may ask for them."""
+    """The handlers, which share a service. A worker process makes the checks, since anybody may request them."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -119,9 +119,9 @@ class Certificates:
         return StreamingResponse(self._pieces(path), headers={"content-length": str(size)}, media_type=JSON)
 
     async def _pieces(self, path: Path) -> AsyncIterator[bytes]:
-        """Yield a file in pieces: one may have many megabytes, and whoever wants it may be slow.
+        """Yield a file in pieces: it may have many megabytes, and the client may be slow.
 
-        It is open while a piece is read, and not in between: those who do not read on keep no file open.
+        It is open only while a piece is read, so a client that stops reading keeps no file open.
         """
         place = 0
         while piece := await self._service.in_thread(_piece, path, place):
@@ -145,7 +145,7 @@ class Certificates:
         return answer({"checks": made})
 
     async def _check_weights(self, client: str, about: dict[str, Any]) -> dict[str, Any]:
-        """Check the weights: one at a time, and not for many, since everything else waits for the writer meanwhile."""
+        """Check the weights, one request at a time, and few may wait: changes wait meanwhile."""
         number, after = about["number"], State(**about["after"])
         async with self._weights.turn(client):
             found: dict[str, Any] = await self._service.writer.ask(

@@ -12,11 +12,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from neverseen.holdings import FORGET, FORGET_CLASS, LEARN
+from neverseen.service.answers import answer, written
 from neverseen.service.core import Service
-from neverseen.service.edge.access import OWNER, ApiKey, maker_of
-from neverseen.service.edge.answers import answer, written
-from neverseen.service.edge.bodies import content_type
-from neverseen.service.edge.contents import JSON, Given, parsed, sample_ids
 from neverseen.service.edge.documented import (
     BELOW_MIN_BATCH,
     CHANGED,
@@ -29,9 +27,12 @@ from neverseen.service.edge.documented import (
     body,
 )
 from neverseen.service.edge.documented import form as documented_form
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.requests import flag, token_of
-from neverseen.service.edge.schemas import (
+from neverseen.service.errors import Refusal
+from neverseen.service.reception.access import ApiKey, maker_of
+from neverseen.service.reception.bodies import content_type
+from neverseen.service.reception.contents import JSON, Given, parsed, sample_ids
+from neverseen.service.reception.requests import flag, token_of
+from neverseen.service.reception.schemas import (
     EXAMPLE_RECEIPT,
     CertificateAnswer,
     ClassBody,
@@ -42,17 +43,7 @@ from neverseen.service.edge.schemas import (
     RequestAnswer,
 )
 from neverseen.service.writer.applying import is_known, reused
-from neverseen.service.writer.jobs import (
-    ASK,
-    FORGET,
-    FORGET_CLASS,
-    FORGET_SAMPLES,
-    LEARN,
-    Applied,
-    Job,
-    LearnSamples,
-    SampleList,
-)
+from neverseen.service.writer.jobs import ASK, FORGET_SAMPLES, Applied, Job, LearnSamples, SampleList
 from neverseen.service.writer.rehearsing import effect_of_class, effect_of_receipts, effect_of_samples
 from neverseen.store import Store
 
@@ -153,7 +144,7 @@ class Changing:
         _require_query(request)
         tag = service.tag_of(request, key)
         async with service.reception.received(request, "learn", key) as (content, given):
-            labels, ids, owner = given.labels, given.ids, _owner(key, given.owner)
+            labels, ids, owner = given.labels, given.ids, key.owner_of(given.owner)
             service.callers.count_samples(key, len(labels))
             if tag is None or not await service.from_ledger(is_known, service.opened(), tag):
                 await service.require_room(key, labels)  # what was learned already has its room
@@ -170,7 +161,7 @@ class Changing:
 
             done = await service.repetitions.once(tag, digest, work)
         receipts = done.receipts or []
-        return answer(await service.for_many(len(receipts), _learned, service.view(done.row, key), receipts), 201)
+        return answer(await service.for_made(len(receipts), _learned, service.view(done.row, key), receipts), 201)
 
     # -- forgetting --------------------------------------------------------------------------------
 
@@ -186,10 +177,10 @@ class Changing:
             digest = await service.digest_of("forget", content, given)
             if given.receipts is None:
                 return await self._forget_samples(request, key, given, tag, digest, dry_run)
-            tokens = given.receipts
-            job = _job(FORGET, request, key, len(tokens), tokens, tag, digest)
+            receipts, owner = given.receipts, key.owner_of(given.owner)
+            job = replace(_job(FORGET, request, key, len(receipts), receipts, tag, digest), owner=owner)
             if dry_run:
-                return await self._rehearse(job, lambda opened: effect_of_receipts(opened, tokens, key.owner))
+                return await self._rehearse(job, lambda opened: effect_of_receipts(opened, receipts, owner))
             return await self._do(job, key)
 
     async def _forget_samples(
@@ -202,12 +193,12 @@ class Changing:
         dry_run: bool,
     ) -> Response:
         service = self._service
-        labels, ids = given.labels, sample_ids(given.ids)
+        labels, ids, owner = given.labels, sample_ids(given.ids), key.owner_of(given.owner)
         prepared = await service.prepared(given.samples)
         payload = SampleList(prepared, labels, ids)
-        job = _job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest)
+        job = replace(_job(FORGET_SAMPLES, request, key, len(labels), payload, tag, digest), owner=owner)
         if dry_run:
-            return await self._rehearse(job, lambda opened: effect_of_samples(opened, payload, key.owner))
+            return await self._rehearse(job, lambda opened: effect_of_samples(opened, payload, owner))
         return await self._do(job, key)
 
     async def forget_class(self, request: Request) -> Response:
@@ -240,7 +231,7 @@ class Changing:
         return answer({"request": service.view(done.row, key)}, 202)
 
     async def _rehearse(self, job: Job, question: Callable[[Store], Any]) -> Response:
-        """Rehearse a job. An idempotency key that the job could not use is refused now, too."""
+        """Rehearse a job. An idempotency key that the job could not use is refused too."""
 
         def asked(opened: Store) -> Any:
             refusal = reused(opened, job)
@@ -254,11 +245,11 @@ class Changing:
     # -- operators ---------------------------------------------------------------------------------
 
     async def publish(self, request: Request) -> Response:
-        """Publish what is held now."""
+        """Publish the held samples."""
         return await self._operate(request, "publish")
 
     async def seal(self, request: Request) -> Response:
-        """Publish, and clear the disk of what was forgotten."""
+        """Publish, and clear forgotten samples from the disk."""
         return await self._operate(request, "seal")
 
     async def _operate(self, request: Request, verb: str) -> Response:
@@ -279,7 +270,7 @@ class Changing:
 
 
 def _require_query(request: Request, *known: str) -> None:
-    """Refuse query parameters that nobody looks at: a learn with ``dry_run`` would be no rehearsal."""
+    """Refuse query parameters that would be ignored: a learn with ``dry_run`` would not be a rehearsal."""
     odd = next((name for name in request.query_params if name not in known), None)
     if odd is not None:
         raise Refusal("invalid_request", f"the query parameter {odd[:50]!r} is unknown here: nothing was done")
@@ -295,20 +286,10 @@ def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, t
 
 def _learned(request: dict[str, Any], receipts: list[bytes]) -> bytes:
     """Return the answer to a request to learn."""
-    return written({"request": request, "receipts": [base64.urlsafe_b64encode(token).decode() for token in receipts]})
+    return written({"request": request, "receipts": [base64.urlsafe_b64encode(each).decode() for each in receipts]})
 
 
 def _receipts_size(given: Given, owner: str | None, n_features: int) -> int:
-    """Return about how many bytes the receipts of samples take in an answer, rather more than less."""
+    """Return an upper estimate of the bytes of receipts in an answer."""
     words = sum(len(name) if name.isascii() else 4 * len(name) for name in map(str, [*given.labels, *given.ids]))
     return (len(given) * (n_features + _RECEIPT + len(owner or "")) + words) * 4 // 3
-
-
-def _owner(key: ApiKey, given: str | None) -> str | None:
-    if given is not None and not OWNER.fullmatch(given):
-        raise Refusal("invalid_request", "an owner is made of letters, digits and any of . _ @ + -")
-    if key.owner is None:
-        return given
-    if given not in (None, key.owner):
-        raise Refusal("forbidden", "this key belongs to another owner: leave owner out")
-    return key.owner

@@ -6,11 +6,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from neverseen.service.answers import answer
 from neverseen.service.core import Service
-from neverseen.service.edge.answers import answer
 from neverseen.service.edge.documented import KEYED, SECURED, answers
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.schemas import StateAnswer
+from neverseen.service.errors import Refusal
+from neverseen.service.reception.schemas import StateAnswer
 
 
 def router(service: Service) -> APIRouter:
@@ -22,14 +22,14 @@ def router(service: Service) -> APIRouter:
         return answer({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        """Say whether requests can be served and promises are kept: if not, which part fails."""
+        """Say whether the service can serve requests and keep its promises; if not, which part fails."""
         wrong = service.wrong()
         if wrong:
             raise Refusal("unavailable", "; ".join(wrong), wait=2)
         return answer({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
-        """Return counters for Prometheus. They count single requests, so they are for auditors."""
+        """Return counters for Prometheus. They count single requests, so they need the scope audit."""
         service.callers.require(request, "audit")
         service.metrics.queue.set(len(service.writer))
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")

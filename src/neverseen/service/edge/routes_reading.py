@@ -11,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.labels import in_class_order
+from neverseen.service.answers import answer, labels_of
 from neverseen.service.core import Service, waiting_view
-from neverseen.service.edge.answers import answer
-from neverseen.service.edge.bodies import content_type
-from neverseen.service.edge.contents import JSON, sample_ids
 from neverseen.service.edge.documented import KEYED, SECURED, SENT, answers, body
 from neverseen.service.edge.documented import form as documented_form
-from neverseen.service.edge.errors import Refusal
-from neverseen.service.edge.requests import client_of, number
-from neverseen.service.edge.schemas import (
+from neverseen.service.errors import Refusal
+from neverseen.service.reception.bodies import content_type
+from neverseen.service.reception.contents import JSON, sample_ids
+from neverseen.service.reception.requests import client_of, number
+from neverseen.service.reception.schemas import (
     HistoryAnswer,
     ModelAnswer,
     PredictAnswer,
@@ -29,8 +29,7 @@ from neverseen.service.edge.schemas import (
     WhatIfAnswer,
     WhatIfBody,
 )
-from neverseen.service.edge.turns import Turns
-from neverseen.service.predicting import labels_of
+from neverseen.service.sharing.turns import Turns
 from neverseen.service.writer.jobs import SampleList
 from neverseen.service.writer.rehearsing import difference, without
 
@@ -112,16 +111,16 @@ class Reading:
         return await service.answer(found)
 
     async def what_if(self, request: Request) -> Response:
-        """Say what the model would be without some samples.
+        """Preview a forget.
 
-        One at a time, and not for many: everything else waits for the writer meanwhile. Predictions are made after it.
+        One request at a time, and few may wait: changes wait meanwhile. Its predictions are made afterwards.
         """
         service = self._service
         key = service.callers.require(request, "audit")
         content_type(request, JSON)
         async with service.reception.received(request, "what_if", key) as (_, given):
             service.callers.count_samples(key, len(given))
-            prepared = await service.prepared(given.samples)
+            owner, prepared = key.owner_of(given.owner), await service.prepared(given.samples)
             count = len(given.samples) - given.tested
             left: list[bytes] | SampleList | None = given.receipts
             if left is None:
@@ -130,7 +129,7 @@ class Reading:
             entry: dict[str, Any] = {"action": "what_if", "key": key.name, "outcome": "answered"}
             entry |= {"request": str(request.scope["neverseen.id"]), "samples": len(given) - given.tested}
             async with self._asking.turn(client_of(request)):
-                views = await service.asked(key, partial(without, given=left, owner=key.owner), entry)
+                views = await service.asked(key.name, owner, partial(without, given=left, owner=owner), entry)
                 found = await service.in_thread(difference, views, test, truth)
         return await service.answer(found)
 
@@ -149,6 +148,7 @@ class Reading:
             "backbone": str(opened.description.backbone["name"]),
             "kind": service.bounds.kind,
             "n_features": service.bounds.n_features,
+            "effect": settings.effect,
             "output": settings.output,
             "policy": settings.policy(),
             "key": {"name": key.name, "scopes": list(key.scopes), "owner": key.owner},

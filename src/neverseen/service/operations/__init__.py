@@ -1,1 +1,1 @@
-"""Running a service: settings, start and stop, metrics, the audit log, checks on request."""
+"""Operations: settings, the log, metrics, charts, and the audit log."""

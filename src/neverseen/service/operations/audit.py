@@ -1,15 +1,15 @@
-"""The audit log: who asked for what, and how it ended. Lines are added and never changed.
+"""The audit log: all requests and their outcomes. Lines are added and never changed.
 
-Each line is canonical JSON with its number under ``line``, the code of the line before it under ``previous``, and its
-own code under ``mac``: a keyed digest of all the rest. Without the key nobody can change, drop or add a line and make
-the codes fit again. The number and code of the last line are the log's *head*. Every certificate has it, and the
-ledger notes it with every change, so that a cut end shows as well. `check_audit` makes these checks.
+Each line is canonical JSON with its number (``line``), the code of the previous line (``previous``), and its own code
+(``mac``), a keyed digest of all the rest. Without the key, nobody can change, drop or add a line unnoticed. The number
+and code of the last line are the log's *head*. Every certificate has it, and the ledger notes it with every change, so
+a cut-off end is noticed too. `check_audit` makes these checks.
 
-A line has no ids, labels, features, receipts or tokens in it: the name of a key, an action, counts, the code of the
-outcome, a time. A line is on disk before its answer goes out; those of requests that come together share one write.
+A line holds the name of a key, an action, counts, the code of the outcome and a time, but no ids, labels, features,
+receipts or tokens. A line is on disk before its answer goes out. Requests that arrive together share one write.
 
-A file that has reached its size is renamed to ``audit-00000001.jsonl`` and so on, and the next one continues the
-chain. The oldest are removed when there are too many; a line says so.
+A full file is renamed to ``audit-00000001.jsonl`` and so on, and the next one continues the chain. When there are too
+many, the oldest are removed, and a line says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ START = AuditHead(0, "0" * 64)
 """The head of a log without lines."""
 _CLOSED = re.compile(r"audit-([0-9]{8})\.jsonl", re.ASCII)
 TURN = 20_000
-"""Samples that the writer changes at a time. No more requests than that can be in the ledger before their lines are."""
+"""Most samples in one change of the writer, and so most requests in the ledger whose lines are not written yet."""
 _BACK = 2**28  # bytes that are looked through for changes that have a line
 _APPLIED = b'"outcome":"applied"'
 _PAUSE = 0.2  # seconds that lines nobody waits for may wait for each other
@@ -61,17 +61,16 @@ class AuditLog:
     key : Key
         Of `audit_key`.
     size : int
-        Bytes after which a file is closed, and a new one begun.
+        Bytes at which a file is closed and a new one begins.
     files : int
         Closed files to keep.
     expected : AuditHead, optional
-        A line that must be there, as the store says. If it is not, the first line written says so.
+        A line that must exist, according to the store. If it is missing, the first new line says so.
 
     Attributes
     ----------
     healthy : bool
-        Whether the last lines could be written. While they could not, and once it is closed, the service changes
-        nothing.
+        Whether the last lines were written. If not, or once the log is closed, the service changes nothing.
     """
 
     def __init__(
@@ -94,11 +93,11 @@ class AuditLog:
 
     @property
     def head(self) -> AuditHead:
-        """How far the log has come, on disk."""
+        """The head of the log on disk."""
         return self._head
 
     def append(self, entries: Iterable[dict[str, Any]]) -> bool:
-        """Write lines, and return whether they are on disk; if not, they are written later (see `healthy`)."""
+        """Write lines, and return whether they are on disk. If not, they follow later (see `healthy`)."""
         with self._lock:
             if self._handle < 0:
                 return False  # its number may be another file's by now
@@ -129,15 +128,15 @@ class AuditLog:
             return True
 
     def soon(self, entry: dict[str, Any]) -> None:
-        """Have a line written that nobody waits for."""
+        """Write a line later; nobody waits for it."""
         self._waiting.append(entry)
         if len(self._waiting) > 1000:
             self._wake.set()
 
     def logged(self, requests: Sequence[str]) -> set[str]:
-        """Return which of these requests have a line that says they were carried out, on disk or still to be written.
+        """Return the requests that have a line as carried out, on disk or waiting to be written.
 
-        Requests come oldest first: lines before that of the first are not looked for.
+        Requests come oldest first: lines before that of the first are not searched.
         """
         wanted, found = set(requests), set[str]()
         with self._lock:  # no file is closed meanwhile
@@ -150,7 +149,7 @@ class AuditLog:
         return found
 
     def is_complete(self) -> bool:
-        """Return whether every line since the first is there, and `logged` looks at all of them."""
+        """Return whether all lines since the first exist, and `logged` can search them all."""
         with self._lock:
             paths = [path for path in (*closed_files(self.path.parent), self.path) if path.stat().st_size]
             if not paths:
@@ -199,7 +198,7 @@ class AuditLog:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _turn(self) -> None:
-        """Close the file, begin another, and have a line say which old ones are removed."""
+        """Close the file and begin another; a line names the old files that are removed."""
         self._set_aside()
         for path in closed_files(self.path.parent)[: -self._files]:
             if path not in self._surplus:
@@ -208,7 +207,7 @@ class AuditLog:
                 self._surplus.append(path)
 
     def _set_aside(self) -> str:
-        """Begin a new file; return the name that the old one has now."""
+        """Begin a new file; return the new name of the old one."""
         older = closed_files(self.path.parent)
         number = int(older[-1].name[6:14]) + 1 if older else 1
         name = f"audit-{number:08d}.jsonl"
@@ -230,7 +229,7 @@ class AuditLog:
     # -- going on where another process ended ------------------------------------------------------
 
     def _resumed(self, expected: AuditHead) -> list[dict[str, Any]]:
-        """Take up the chain where it ends; return the lines that say what is not as it should be."""
+        """Continue the chain from its end; return lines about any problem found there."""
         said: list[dict[str, Any]] = []
         content = self.path.read_bytes()
         self._size = content.rfind(b"\n") + 1
@@ -259,7 +258,7 @@ class AuditLog:
         return sorted(said, key=lambda entry: entry["action"] != "audit_missing")  # this one may leave numbers out
 
     def _holds(self, head: AuditHead) -> bool:
-        """Return whether a line is there."""
+        """Return whether a line exists."""
         if head.lines in (0, self._head.lines):
             return head.lines == 0 or head == self._head
         if head.lines > self._head.lines:
@@ -270,17 +269,17 @@ class AuditLog:
 
 
 def without_line(rows: Sequence[RequestRow], logged: Container[str], complete: bool) -> list[RequestRow]:
-    """Return those of the ledger's latest requests that have no line in a log, and should have.
+    """Return the latest requests in the ledger that should have a line in the log, but have none.
 
     Parameters
     ----------
     rows : sequence of RequestRow
         Oldest first.
     logged : container of str
-        Ids of requests that have a line which says that they were carried out.
+        Ids of requests with a line that says that they were carried out.
     complete : bool
-        Whether the log has all lines since its first. Else older requests may have had lines in a file that was
-        removed. If it knows none at all, those that are sealed, and so without a name, had theirs elsewhere.
+        Whether the log has all lines since its first. If not, older requests may have lines in a removed file. If it
+        knows none at all, sealed requests, which have no key name, had their lines elsewhere.
     """
     first = 0 if complete else next((place for place, row in enumerate(rows) if row.id in logged), None)
     if first is None:

@@ -25,19 +25,18 @@ class _NoLineError(FileRejectedError):
 
 @dataclass
 class AuditReport:
-    """What a log that passed its check consists of.
+    """The contents of a log that passed its check.
 
     Attributes
     ----------
-    files : int
     first, last : int
-        Numbers of the lines that are there. Those before `first` were removed by the service, which says so.
+        Numbers of the first and last line. The service removed the lines before `first`, and says so in the log.
     certificates : int
         Certificates whose line was found.
     unkeyed : int
-        Lines of version 0.1.0, which had no key: whoever could write to the folder may have changed them.
+        Lines of version 0.1.0, which had no key: anyone with write access to the folder may have changed them.
     torn : int
-        Bytes of a last line that is not whole: it is being written, or a crash has left it.
+        Bytes of an incomplete last line: it is being written, or a crash left it.
     """
 
     files: int = 0
@@ -55,7 +54,7 @@ def check_audit(
     expected: AuditHead | None = None,
     requests: Sequence[RequestRow] = (),
 ) -> AuditReport:
-    """Check an audit log, all its files; raise `FileRejectedError` that says what is wrong, and where.
+    """Check all files of an audit log; raise `FileRejectedError` with the fault and its place.
 
     Parameters
     ----------
@@ -64,12 +63,12 @@ def check_audit(
     key : Key
         Of `neverseen.service.operations.audit.audit_key`.
     certificates : iterable of Certificate
-        Of the store: the line that each names must be there.
+        The store's certificates: the line that each names must exist.
     expected : AuditHead, optional
-        Of the store's ledger (`neverseen.store.Store.audit_head`): likewise.
+        The head that the store names (`neverseen.store.Store.audit_head`). Its line must exist too.
     requests : sequence of RequestRow
-        The latest of the store's ledger, oldest first: each must have its line. The ledger names the line before a turn
-        of the writer, and so not the lines of the last one.
+        The latest requests in the ledger, oldest first. Each must have a line. The ledger names only the line before a
+        turn of the writer, not the lines of the last turn.
     """
     named = [(f"certificate {each.number}", each.audit) for each in certificates if each.audit is not None]
     if expected is not None:
@@ -96,7 +95,7 @@ def _files(folder: Path) -> list[Path]:
 
 @dataclass
 class _Check:
-    """One walk through a log."""
+    """One pass through a log."""
 
     key: Key
     named: list[tuple[str, AuditHead]]

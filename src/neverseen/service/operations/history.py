@@ -1,4 +1,4 @@
-"""The data of the charts: a point for each publication, and the time that predictions took."""
+"""The data of the charts: a point for each publication, and the times of predictions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import numpy as np
 from neverseen.errors import FileRejectedError, InputError
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, normalise, text
-from neverseen.service.edge.answers import written
+from neverseen.service.answers import written
 
 NAME, PROBE = "history.jsonl", "probe.npz"
 _MINUTES, _PER_MINUTE = 120, 1000
 
 
 class History:
-    """Points in a file of the service's own folder, which does not grow beyond twice the number kept."""
+    """Points in a file in the service's own folder. It holds at most twice the number to keep."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self._path, self._most = folder / NAME, most
@@ -52,7 +52,7 @@ class History:
         return self._points
 
     def took(self, seconds: float) -> None:
-        """Note how long a prediction took."""
+        """Note the time of a prediction."""
         minute = int(time.time()) // 60
         with self._lock:
             if minute != self._minute:
@@ -71,7 +71,7 @@ class History:
         return past + _latency(minute, taken)
 
     def written(self) -> bytes:
-        """Return points and latencies as JSON. Points are written once for each publication, not for each answer."""
+        """Return points and latencies as JSON. Points are encoded once for each publication, not for each answer."""
         with self._lock:
             points, made = self._points, self._written
         if made is None:
@@ -96,7 +96,7 @@ def _latency(minute: int, taken: list[float]) -> list[dict[str, Any]]:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """Return the points in a file; a line that is torn is left out."""
+    """Return the points in a file, without incomplete lines."""
     points = []
     if path.is_file():
         for line in path.read_bytes().splitlines():
@@ -110,7 +110,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 class Probe:
-    """A held-out set of features and labels: what a new version gets right of it.
+    """A held-out set of features and labels, to measure the accuracy of each new version.
 
     It is ``probe.npz`` in the service's own folder, with the arrays ``features`` (of the backbone, of shape (n, d0))
     and ``labels``.

@@ -16,7 +16,7 @@ _TOKEN = re.compile(r"nsk_[\w-]+")
 
 
 class _Lines(logging.Formatter):
-    """Time in UTC, level and message. Only the first line of an entry begins with a time, whatever a message holds."""
+    """Time in UTC, level and message. Only the first line of an entry begins with a time, whatever the message is."""
 
     def format(self, record: logging.LogRecord) -> str:
         lines = _TOKEN.sub("nsk_...", super().format(record)).splitlines()

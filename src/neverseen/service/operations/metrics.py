@@ -1,4 +1,4 @@
-"""Counters for Prometheus. No label holds what a client sent."""
+"""Counters for Prometheus. No label contains input from a client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Answers(Collector):
-    """Requests by route and status, and their times: plain numbers, as every request is counted."""
+    """Requests by route and status, and their times: plain numbers, because every request counts."""
 
     def __init__(self) -> None:
         self._counts: Counts[tuple[str, int]] = Counts()
@@ -23,7 +23,7 @@ class Answers(Collector):
         self._sums: dict[str, float] = {}
 
     def add(self, route: str, status: int, seconds: float) -> None:
-        """Count one."""
+        """Count one request."""
         self._counts[route, status] += 1
         if route not in self._buckets:
             self._buckets[route], self._sums[route] = [0] * (len(_SECONDS) + 1), 0.0
@@ -31,7 +31,7 @@ class Answers(Collector):
         self._sums[route] += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """Yield them as Prometheus wants them."""
+        """Yield them in the form of Prometheus."""
         requests = CounterMetricFamily(
             "neverseen_http_requests", "Requests, by route and status.", labels=["route", "status"]
         )
@@ -77,7 +77,7 @@ class Metrics:
         self.samples = Gauge("neverseen_samples", "Samples of the published version.", registry=made)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
-        """Count a request; for the event loop's thread alone."""
+        """Count a request. Only the event loop's thread may call this."""
         self._answers.add(route, status, seconds)
 
     def applied(self, kind: str, requests: int, samples: int, seconds: float) -> None:
@@ -94,5 +94,5 @@ class Metrics:
         self.samples.set(samples)
 
     def text(self) -> bytes:
-        """Return all counters, as Prometheus reads them."""
+        """Return all counters, in the text format of Prometheus."""
         return generate_latest(self.registry)

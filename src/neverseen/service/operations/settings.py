@@ -6,7 +6,6 @@ Written by hand: pydantic-settings ignores misspelt variables, accepts ``yes`` f
 from __future__ import annotations
 
 import json
-import math
 import os
 import tomllib
 from collections.abc import Iterable
@@ -18,9 +17,9 @@ from neverseen.errors import ConfigurationError
 from neverseen.service.operations.log import LEVELS
 
 FOLDER, NAME = "service", "service.toml"
-_CHOICES = {"output": ("labels", "top-k", "scores"), "log_level": LEVELS}
+_CHOICES = {"output": ("labels", "top-k", "scores"), "effect": ("published", "immediate"), "log_level": LEVELS}
 PREFIX = "NEVERSEEN_SERVE_"
-"""How variables of the environment begin that are settings, as ``NEVERSEEN_SERVE_MIN_BATCH``."""
+"""Prefix of environment variables with settings, such as ``NEVERSEEN_SERVE_MIN_BATCH``."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class Settings:
     quiet: float = 0.05
     seal_after: float = 3600.0
     # predictions
+    effect: str = "published"
     output: str = "labels"
     top_k: int = 3
     # one request, and one sample of it
@@ -117,12 +117,16 @@ class Settings:
                 raise ConfigurationError(f"{field.name} must be a {'whole ' * whole}number; got {value!r}")
             free = field.name in ("max_delay", "quiet", "seal_after", "stop_timeout", "memory")
             least = 0 if free else 1 if whole else 1e-9
-            if not math.isfinite(value) or not least <= value <= 2**53:
-                raise ConfigurationError(
-                    f"{field.name} must be {'at least' if least else 'not below'} {least:g}; got {value!r}"
-                )
+            if not least <= value <= 2**53:  # nor is NaN
+                words = f"{'at least' if least else 'not below'} {least:g} and at most {2**53}"
+                raise ConfigurationError(f"{field.name} must be {words}; got {str(value)[:50]}")
             if not whole:
                 object.__setattr__(self, field.name, float(value))
+        if self.effect == "immediate" and self.output != "labels":
+            raise ConfigurationError(
+                f'effect = "immediate" needs output = "labels"; got {self.output!r}. Scores that change with each '
+                "forget would show what was forgotten"
+            )
         for room, times, one in (("max_waiting_bytes", 4, "max_body"), ("max_waiting_pixels", 2, "max_request_pixels")):
             if getattr(self, room) < times * getattr(self, one):  # a share of the room must take a request
                 raise ConfigurationError(
@@ -131,22 +135,24 @@ class Settings:
 
     @classmethod
     def load(cls, folder: Path, **overrides: Any) -> Settings:
-        """Return the settings of a store's folder: of the environment, and of ``service/service.toml`` if it is there.
+        """Return the settings of a store's folder: from the environment, and from ``service/service.toml`` if there.
 
         Parameters
         ----------
         folder : Path
             The store's folder.
         **overrides
-            Settings that take precedence over both; None for those that are not given. The environment takes
-            precedence over the file.
+            Settings that take precedence over both; None if not given. The environment takes precedence over the file.
         """
         path = folder / FOLDER / NAME
         found: dict[str, Any] = {}
-        if path.is_file():
+        if os.path.lexists(path):
+            if not path.is_file():  # settings that are passed over may be somebody's protection
+                what = "is not a file" if path.exists() else "is a link that leads nowhere"
+                raise ConfigurationError(f"{path} {what}: put the file of settings there, or remove this")
             try:
                 found = tomllib.loads(path.read_text("utf-8"))
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            except (ValueError, OSError) as error:
                 raise ConfigurationError(f"{path} cannot be read: {error}") from None
             _require_known(found, str(path))
         # In capitals alone, or two variables could mean one setting.
@@ -176,7 +182,7 @@ def _require_known(names: Iterable[str], where: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """Return the number or truth value that a variable holds, or its text: `Settings` says what is wrong with it."""
+    """Return the number or truth value of a variable, or its text, which `Settings` then refuses."""
     try:
         return json.loads(text)
     except ValueError:
@@ -184,7 +190,7 @@ def _value(text: str) -> Any:
 
 
 def service_folder(folder: Path) -> Path:
-    """Return the folder of a service's own files in a store's folder, made with mode 700 if it is not there."""
+    """Return the folder of the service's own files in a store's folder; create it with mode 700 if it is missing."""
     place = folder / FOLDER
     place.mkdir(mode=0o700, exist_ok=True)
     return place

@@ -10,40 +10,31 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from neverseen.backbones.reading import Prepared
-from neverseen.errors import ConfigurationError, NeverseenError, NotLearnedError
-from neverseen.holdings import Change
-from neverseen.labels import canonical_json, normalise, text
+from neverseen.errors import NeverseenError, NotLearnedError
+from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
+from neverseen.labels import canonical_json, from_text, normalise, text
 from neverseen.ledger import Notes, RequestRow
 from neverseen.model.intake import Shown, Verdict
 from neverseen.proof.certificates import AuditHead
-from neverseen.service.edge.errors import Refusal, hidden, refusal_of
+from neverseen.service.errors import Refusal, hidden, receipt_refusal, refusal_of, repeated
 from neverseen.service.writer.idempotency import conflict, told_apart
-from neverseen.service.writer.jobs import (
-    FORGET,
-    FORGET_CLASS,
-    FORGET_SAMPLES,
-    LEARN,
-    Applied,
-    Job,
-    LearnSamples,
-    SampleList,
-)
+from neverseen.service.writer.jobs import FORGET_SAMPLES, Applied, Job, LearnSamples, SampleList, full_id
 from neverseen.service.writer.room import Room, texts_of
 from neverseen.store import AUDIT, Store
 
 Outcome = tuple[Job, Applied | Refusal]
 Make = Callable[[Store, list[Job]], Change]
-"""Makes one change of several requests."""
+"""Makes one change from several requests."""
 _ROUNDS = 4
 
 
 def apply(
     store: Store, jobs: Sequence[Job], audit: AuditHead | None = None, room: Room | None = None
 ) -> Iterator[Outcome]:
-    """Carry out jobs of one kind, in order, and yield how each ended. What ends the writer is raised.
+    """Carry out jobs of one kind, in order, and yield the outcome of each. Errors that end the writer are raised.
 
-    A job whose idempotency key is known is not carried out: it is answered, or refused, from what the ledger has. What
-    `room` refuses is not learned. The ledger notes with each change how far the audit log has come.
+    A job with a known idempotency key is not carried out, but answered or refused from the ledger. Classes that `room`
+    refuses are not learned. With each change, the ledger notes the head of the audit log.
     """
     known = store.ledger.requests_by_tag(job.tag for job in jobs if job.tag is not None)
     taken: set[bytes] = set()
@@ -107,13 +98,13 @@ def _receipts_shown(good: dict[Job, list[Shown]]) -> Make:
 
 
 def _parted(store: Store, jobs: list[Job]) -> tuple[dict[Job, list[Shown]], list[Job], list[tuple[Job, Refusal]]]:
-    """Return the jobs to apply together with their opened receipts, those that have to wait, and those refused."""
+    """Return the jobs to apply together, with their opened receipts; the jobs that must wait; and the refused ones."""
     places: dict[tuple[str | None, bytes], int] = {}  # by owner too: one that is not theirs is not looked up
     for job in jobs:
-        for token in job.payload:
-            places.setdefault((job.owner, token), len(places))
+        for receipt in job.payload:
+            places.setdefault((job.owner, receipt), len(places))
     try:
-        verdicts = store.verdicts([token for _, token in places], [owner for owner, _ in places])
+        verdicts = store.verdicts([receipt for _, receipt in places], [owner for owner, _ in places])
     except NeverseenError as error:  # about none of them: what is wrong with a receipt is its verdict
         return {}, [], [(job, _refused(error, job)) for job in jobs]
     good: dict[Job, list[Shown]] = {}
@@ -121,7 +112,7 @@ def _parted(store: Store, jobs: list[Job]) -> tuple[dict[Job, list[Shown]], list
     refused: list[tuple[Job, Refusal]] = []
     taken: set[bytes] = set()
     for job in jobs:
-        found = [verdicts[places[job.owner, token]] for token in job.payload]
+        found = [verdicts[places[job.owner, receipt]] for receipt in job.payload]
         refusal = refusal_for(job.payload, found, job.owner)
         if refusal is not None:
             refused.append((job, refusal))
@@ -133,23 +124,18 @@ def _parted(store: Store, jobs: list[Job]) -> tuple[dict[Job, list[Shown]], list
     return good, later, refused
 
 
-def refusal_for(tokens: Sequence[bytes], verdicts: Sequence[Verdict], owner: str | None) -> Refusal | None:
-    """Return why a request for these receipts is refused, whatever else waits; None if it is not."""
+def refusal_for(receipts: Sequence[bytes], verdicts: Sequence[Verdict], owner: str | None) -> Refusal | None:
+    """Return the refusal of a request for these receipts, whatever else waits; None if it is accepted."""
     seen: set[bytes] = set()
-    for row, (token, verdict) in enumerate(zip(tokens, verdicts, strict=True)):
+    for row, (receipt, verdict) in enumerate(zip(receipts, verdicts, strict=True)):
         error = verdict.error
         if owner is not None and verdict.owner != owner:
             return hidden(row)
-        if token in seen:
-            return Refusal("invalid_request", f"receipt {row} is listed twice: list each once", row=row)
-        seen.add(token)
+        if receipt in seen:
+            return repeated(row)
+        seen.add(receipt)
         if error is not None and error.reason != "repeated":
-            refusal = refusal_of(error, owner)
-            if refusal is None:
-                raise error
-            refusal.row = row
-            refusal.message = refusal.message.replace(f"receipt {error.row}", f"receipt {row}")
-            return refusal
+            return receipt_refusal(error, owner, row)
     return None
 
 
@@ -158,13 +144,29 @@ def refusal_for(tokens: Sequence[bytes], verdicts: Sequence[Verdict], owner: str
 
 def _forget_samples(store: Store, jobs: list[Job]) -> Change:
     lists: list[SampleList] = [job.payload for job in jobs]
-    owner = jobs[0].owner
-    ids = None
-    if lists[0].ids is not None:
-        ids = [name if owner is None else f"{owner}/{name}" for listed in lists for name in listed.ids or ()]
     prepared = Prepared.joined([listed.prepared for listed in lists])
     labels = [label for listed in lists for label in listed.labels]
-    return store.forgetting(prepared, labels, ids=ids, owner=owner)
+    ids = None if lists[0].ids is None else [name for listed in lists for name in listed.ids or ()]
+    return forgetting(store, SampleList(prepared, labels, ids), jobs[0].owner)
+
+
+def forgetting(store: Store, given: SampleList, owner: str | None) -> Change:
+    """Return the change that forgets samples of an owner, or of any; refuse ids that may be meant as an owner's."""
+    ids = given.ids
+    full = None if ids is None else [full_id(owner, name) for name in ids]
+    change = store.forgetting(given.prepared, given.labels, ids=full, owner=owner)
+    if ids is None or owner is not None:
+        return change
+    for row, (name, alike) in enumerate(zip(ids, store.alike(change), strict=True)):
+        held = [(from_text(each.id), from_text(each.owner)) for each in alike]
+        found = [kept for kept, whose in held if kept in (name, full_id(whose, name))]
+        if len(found) > 1:
+            words = f"several owners have sample {row} under this id, or somebody without an owner does, too"
+            raise Refusal("ambiguous", f"{words}: say whose with owner, or send its receipt", row=row)
+        if found and name not in found:
+            words = f"sample {row} is held under this id for an owner: say whose with owner, or send its receipt"
+            raise Refusal("not_learned", words, row=row)
+    return change
 
 
 def _learn(store: Store, jobs: list[Job]) -> Change:
@@ -180,7 +182,7 @@ def _learn(store: Store, jobs: list[Job]) -> Change:
 def _together(
     store: Store, jobs: list[Job], make: Make, audit: AuditHead | None, room: Room | None = None
 ) -> Iterator[Outcome]:
-    """Make several requests one change; if that is refused, each by itself."""
+    """Make one change from several requests; if that is refused, one from each."""
     if not jobs:
         return
     single = jobs[0] if len(jobs) == 1 else None
@@ -212,10 +214,10 @@ def _together(
 
 
 def _apart(store: Store, jobs: list[Job]) -> list[list[Job]]:
-    """Return requests that were refused together in parts, so that few good ones are made a change by themselves.
+    """Split requests that were refused together into parts, so that few good ones need a change of their own.
 
-    Those whose ids are taken are found at once, and each is by itself. Of any other fault it is not known whose it is:
-    halves, and halves of these, lead to one bad request among n in 2 log n changes.
+    Requests whose ids are taken are known at once, and each becomes a part. For any other fault, the culprit is
+    unknown: halving again and again finds one bad request among n in 2 log n changes.
     """
     if jobs[0].kind == LEARN:
         names = [(job, job.payload.owner, name) for job in jobs for name in job.payload.full_ids(job.id)]
@@ -233,7 +235,7 @@ def _apart(store: Store, jobs: list[Job]) -> list[list[Job]]:
 
 
 def _shared_out(jobs: list[Job], receipts: Sequence[bytes] | None) -> Iterator[list[bytes] | None]:
-    """Yield the part of each job in the receipts of all."""
+    """Yield the receipts of each job, out of those of all jobs."""
     start = 0
     for job in jobs:
         yield None if receipts is None else list(receipts[start : start + job.samples])
@@ -241,12 +243,12 @@ def _shared_out(jobs: list[Job], receipts: Sequence[bytes] | None) -> Iterator[l
 
 
 def _own_fault(error: NeverseenError | Refusal, job: Job) -> Refusal | None:
-    """Return the refusal for an error that a request is to blame for."""
+    """Return the refusal for an error caused by a request."""
     return class_refusal(error) if job.kind == FORGET_CLASS else refusal_of(error, job.owner)
 
 
 def _refused(error: NeverseenError, job: Job) -> Refusal:
-    """Return the refusal for an error, or raise what ends the writer."""
+    """Return the refusal for an error; raise an error that ends the writer."""
     refusal = _own_fault(error, job)
     if refusal is None:
         raise error
@@ -257,8 +259,6 @@ def class_refusal(error: Exception) -> Refusal | None:
     """Return the refusal for an error of forgetting a class."""
     if isinstance(error, NotLearnedError):
         return Refusal("not_learned", "no sample of this class is held: never learned, or forgotten already")
-    if isinstance(error, ConfigurationError):
-        return Refusal("not_tracked", str(error))
     return refusal_of(error, None)
 
 
@@ -271,14 +271,14 @@ def is_known(store: Store, tag: bytes) -> bool:
 
 
 def reused(store: Store, job: Job) -> Refusal | None:
-    """Return why a job cannot be carried out under its idempotency key; None if it can, or was."""
+    """Return the refusal of a job under its idempotency key; None if it can be, or was, carried out."""
     row = None if job.tag is None else store.ledger.requests_by_tag([job.tag]).get(job.tag)
     found = None if row is None else _repeated(store, job, row)
     return found if isinstance(found, Refusal) else None
 
 
 def _repeated(store: Store, job: Job, row: RequestRow) -> Applied | Refusal:
-    """Return the answer to a job whose idempotency key the ledger knows."""
+    """Return the answer to a job with an idempotency key that the ledger knows."""
     if row.kind != job.row().kind:
         return conflict(row.id)
     receipts: list[bytes] | None = job.payload if job.kind == FORGET else []

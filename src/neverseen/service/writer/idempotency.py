@@ -15,37 +15,36 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from neverseen.errors import FileRejectedError
+from neverseen.holdings import LEARN
 from neverseen.io.files import create_file, read_secret
 from neverseen.ledger import LASTING, RequestRow
 from neverseen.proof.receipts import is_salted
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
 
 NAME = "secret"
+_SIZE = 32  # bytes; the file has them in hex
 
 
 class Repetitions:
-    """Tells requests that are sent again, and lets them share one answer.
+    """Recognises repeated requests, and lets them share one answer.
 
     Parameters
     ----------
     folder : Path
-        The service's own folder. A secret is kept there: without it, tags tell nothing.
+        The service's own folder. It holds a secret, without which tags reveal nothing.
+    tagged : bool
+        Whether there are requests with tags. Then a missing secret is not made anew: no repetition could be recognised.
     """
 
-    def __init__(self, folder: Path) -> None:
-        path = folder / NAME
-        if not path.exists():
-            create_file(path, [secrets.token_hex(32).encode()])
-        try:
-            self._secret = bytes.fromhex(read_secret(path, 64).decode())
-        except ValueError as error:
-            raise FileRejectedError(f"{path} cannot be used: {error}") from None
+    def __init__(self, folder: Path, tagged: bool = False) -> None:
+        self._secret = _secret(folder / NAME, tagged)
         self._running: dict[bytes, tuple[bytes, asyncio.Future[Any]]] = {}
 
     def tag(self, client: str, key: str) -> bytes:
@@ -57,9 +56,9 @@ class Repetitions:
         return self._digest(b"neverseen:body", action.encode() + b"\0", *parts)
 
     async def once(self, tag: bytes | None, body: bytes, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do the work, or wait for whoever does it under the same tag already.
+        """Do the work, or wait for the request that does it under the same tag.
 
-        Work that is a future already, of what others do, is waited for as it is.
+        If the work is already a future, of another request, just wait for it.
         """
         if tag is None:
             return await work()
@@ -97,29 +96,47 @@ class Repetitions:
         return hasher.digest()
 
 
+def _secret(path: Path, tagged: bool) -> bytes:
+    """Return the secret in a file, which is made if there is none and no request has a tag."""
+    if not tagged and not os.path.lexists(path):
+        create_file(path, [secrets.token_hex(_SIZE).encode()])
+    try:
+        found = bytes.fromhex(read_secret(path, 2 * _SIZE).decode("ascii")) if path.is_file() else b""
+    except FileRejectedError as error:
+        raise FileRejectedError(f"{path} cannot be used: {error}") from None
+    except ValueError:
+        found = b""
+    if len(found) != _SIZE:
+        raise FileRejectedError(
+            f"{path} is missing or damaged, and without it a request that is sent again would happen twice: put it "
+            "back from a copy of the folder. If there is no copy, write a new secret there (openssl rand -hex 32, mode "
+            "600). Then no request of before is recognised"
+        )
+    return found
+
+
 def to_keep(body: bytes, receipts: Sequence[bytes]) -> bytes:
     """Return the digests of a body that the ledger keeps: the lasting one, if there is one, and the body's own.
 
-    `body` is that of `Repetitions.body`. The receipts are those that the request shows or is given.
+    `body` comes from `Repetitions.body`. `receipts` are those that the request shows or is given.
     """
     return _lasting(body, receipts) + body
 
 
 def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -> Refusal | None:
-    """Return the refusal of a request whose tag is known, unless it is a repetition that can be answered.
+    """Return the refusal of a request with a known tag, unless it is a repetition that can be answered.
 
-    A request that learned is answered with its receipts, made again of what is held now. Its samples may have been
-    forgotten since, and learned again by somebody else. So these must be the receipts that it was given. The row is
-    what the ledger has under the tag, `body` that of the request that came now. Receipts are as for `to_keep`; None if
-    they are not known any more.
+    A learn is answered with its receipts, made again from the held samples. These samples may have been forgotten
+    since, and learned again by somebody else. So the receipts must be the original ones. `row` is the ledger's row of
+    the tag, and `body` that of the new request. `receipts` are as for `to_keep`; None if they are no longer known.
     """
     kept = row.body or b""
     lasting, own = (kept[:LASTING], kept[LASTING:]) if len(kept) >= LASTING else (b"", kept)
-    learned = row.kind == "learn"
+    learned = row.kind == LEARN
     if own and own != body:
         return conflict(row.id)
     same = receipts is not None and lasting == _lasting(body, receipts)
-    if learned and not lasting and any(is_salted(token) for token in receipts or ()):
+    if learned and not lasting and any(is_salted(each) for each in receipts or ()):
         same = False  # it was given receipts without salts
     if own:
         return _gone(row.id) if learned and not same else None
@@ -134,7 +151,7 @@ def told_apart(row: RequestRow, body: bytes, receipts: Sequence[bytes] | None) -
 
 
 def conflict(request: str | None = None) -> Refusal:
-    """Return the refusal of a request under the idempotency key of another one."""
+    """Return the refusal of a request that uses the idempotency key of another one."""
     words = "this idempotency key was used for another request: use a new key for each request"
     return Refusal("idempotency_conflict", words, request=request)
 
@@ -148,8 +165,8 @@ def _gone(request: str) -> Refusal:
 
 
 def _lasting(body: bytes, receipts: Sequence[bytes]) -> bytes:
-    """Return a digest of `LASTING` bytes that a seal need not clear, or nothing."""
-    if not receipts or not all(is_salted(token) for token in receipts):
+    """Return a digest of `LASTING` bytes that a seal need not clear; empty if there can be none."""
+    if not receipts or not all(is_salted(each) for each in receipts):
         return b""
     joined = b"".join(len(part).to_bytes(8) + part for part in (body, *receipts))
     return b"\1" + hashlib.blake2b(joined, digest_size=LASTING - 1, person=b"neverseen:lasts").digest()

@@ -10,20 +10,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neverseen.backbones.reading import Prepared
+from neverseen.holdings import FORGET
 from neverseen.ledger import RequestRow
 from neverseen.service.writer.idempotency import to_keep
 
-LEARN, FORGET, FORGET_SAMPLES, FORGET_CLASS, ASK = "learn", "forget", "forget_samples", "forget_class", "ask"
+FORGET_SAMPLES, ASK = "forget_samples", "ask"
+"""Kinds of jobs, besides those of `neverseen.holdings.Change`."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request that waits."""
+    """One waiting request."""
 
-    kind: str  # of the constants above
+    kind: str  # `LEARN`, `FORGET` (by receipts), `FORGET_SAMPLES`, `FORGET_CLASS` or `ASK`
     id: str  # of the request
     client: str  # name of the API key
-    owner: str | None  # of the API key
+    owner: str | None  # of the API key, or named by one without
     samples: int  # how much it counts against the queue's limit
     payload: Any  # `LearnSamples`, a list of bytes, `SampleList`, a label, or a callable of a store
     # keyed digests of the idempotency key and of the request; see `neverseen.service.writer.idempotency`
@@ -31,7 +33,7 @@ class Job:
     body: bytes | None = None
     future: Any = field(default_factory=Future)  # gets an `Applied`, what a question returned, or the error
     queued: float = field(default_factory=time.monotonic)
-    # tells who made it once the client's name is gone; see `neverseen.service.edge.access.maker_of`
+    # tells who made it once the client's name is gone; see `neverseen.service.reception.access.maker_of`
     maker: bytes | None = None
 
     def row(self, receipts: Sequence[bytes] | None = None) -> RequestRow:
@@ -42,9 +44,17 @@ class Job:
         return RequestRow(self.id, self.tag, self.client, kind, self.samples, body, now, maker=self.maker)
 
 
+def full_id(owner: object, name: str) -> str:
+    """Return an id as it is kept: ``owner/id`` where there is an owner.
+
+    A store keeps the ids of owners apart by itself; receipts that were given before it did say ``owner/id``.
+    """
+    return name if owner is None else f"{owner}/{name}"
+
+
 @dataclass(frozen=True, slots=True)
 class LearnSamples:
-    """What a request to learn holds. Ids are without the owner; where there is none, it is made from the request's."""
+    """The samples of a request to learn. Ids are without the owner; missing ids are made from the request's id."""
 
     prepared: Prepared
     labels: list[Any]
@@ -52,17 +62,13 @@ class LearnSamples:
     owner: str | None
 
     def full_ids(self, request: str) -> list[str]:
-        """Return the ids as they are kept: ``owner/id`` where there is an owner.
-
-        A store keeps the ids of owners apart by itself; receipts that were given before it did say ``owner/id``.
-        """
-        ids = [f"{request}-{row}" if name is None else name for row, name in enumerate(self.ids)]
-        return ids if self.owner is None else [f"{self.owner}/{name}" for name in ids]
+        """Return the ids as they are kept."""
+        return [full_id(self.owner, f"{request}-{row}" if name is None else name) for row, name in enumerate(self.ids)]
 
 
 @dataclass(frozen=True, slots=True)
 class SampleList:
-    """What a request to forget samples holds."""
+    """The samples of a request to forget."""
 
     prepared: Prepared
     labels: list[Any]
@@ -87,7 +93,7 @@ def new_future() -> Any:
 
 
 def settle(outcomes: Iterable[tuple[Any, Any]]) -> None:
-    """Answer jobs, or whatever else has a `future`; those of one event loop with one call into it."""
+    """Answer jobs, or anything else with a `future`. One call answers all those of one event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
     for job, outcome in outcomes:
         if isinstance(job.future, asyncio.Future):

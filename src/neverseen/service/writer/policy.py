@@ -15,15 +15,15 @@ _NEVER = math.inf
 
 
 class Policy:
-    """What was changed and is not published or sealed, and when that is due.
+    """Tracks unpublished and unsealed changes, and decides when to publish and seal.
 
     A version differs from the one before by at least `min_batch` samples: fewer changes wait, however long, unless the
     operator has set `publish_below_min_batch`. With enough changes, a publication is due when no request has come for
     `quiet` seconds, and `max_delay` seconds after the first change at the latest, so that requests that follow each
-    other share one solve. Where a publication takes long, we wait up to a fifth of its time for stragglers.
+    other share one solve. If a publication takes long, we wait up to a fifth of its time for more requests.
 
-    Sealing is due `seal_after` seconds after the first forgetting that is not sealed. It comes with or after a
-    publication, never before one.
+    Sealing is due `seal_after` seconds after the first unsealed forget. It comes with or after a publication, never
+    before one.
 
     Examples
     --------
@@ -40,15 +40,16 @@ class Policy:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self._settings, self._clock = settings, clock
         self._changes = 0
-        self._first = self._last = 0.0
+        self._first = self._last = self._full = 0.0  # when the first and the last change came, and filled the batch
         self._unsealed: float | None = None
+        self._published = -math.inf  # when all was last
         self._not_before = self._no_seal_before = 0.0
         self._quiet = settings.quiet
         self._usual, self._failing = 0.0, False
 
     @property
     def unpublished(self) -> int:
-        """Samples that changed since the last publication; one that came and went may count twice."""
+        """Number of samples changed since the last publication. A sample learned and forgotten may count twice."""
         return self._changes
 
     @property
@@ -61,23 +62,30 @@ class Policy:
         now = self._clock()
         if not self._changes:
             self._first = now
+        was_enough = self.enough()
         self._changes += max(1, samples)
         self._last = now
+        if not was_enough:
+            self._full = now
         if forgotten and self._unsealed is None:
             self._unsealed = now
 
     def recount(self, samples: int) -> None:
-        """Put right by how many samples a publication would change the model, before one is made.
+        """Correct the number of samples that a publication would change, before one is made.
 
         A sample that was learned and forgotten in between changes nothing, and must not fill a batch.
         """
         if self._changes:
             self._changes = max(1, samples)
 
-    def found(self, samples: int) -> None:
-        """Note how many samples a store that was opened has not published: what was counted before may be wrong."""
+    def found(self, samples: int, age: float | None) -> None:
+        """Note the number of unpublished samples of a store that was just opened.
+
+        The first of them was changed `age` seconds ago. If that is unknown (None), they are due now.
+        """
         if samples and not self._changes:
-            self._first = self._last = self._clock()
+            self._last = self._clock()
+            self._first = self._full = self._last - (self._settings.max_delay if age is None else age)
         self._changes = samples
         self._failing = self._failing and self._clock() >= self._due()
 
@@ -95,8 +103,8 @@ class Policy:
         return self._clock() >= max(self._not_before, self._no_seal_before, self._due_to_seal())
 
     def published(self, seconds: float = 0.0) -> None:
-        """Note that all is published, and how long that took."""
-        self._changes, self._failing = 0, False
+        """Note that everything is published, and how long that took."""
+        self._changes, self._failing, self._published = 0, False, self._clock()
         self.takes(seconds)
 
     def takes(self, seconds: float) -> None:
@@ -104,18 +112,21 @@ class Policy:
         self._usual, self._quiet = seconds, max(self._settings.quiet, _PATIENCE * seconds)
 
     def sealed(self) -> None:
-        """Note that all is sealed."""
+        """Note that everything is sealed."""
         self._unsealed, self._failing = None, False
 
-    def unsealed(self) -> None:
-        """Note that something is left to be sealed, from an earlier run."""
+    def unsealed(self, age: float | None) -> None:
+        """Note that a forget is not sealed yet, made `age` seconds ago.
+
+        If that is unknown (None), it is due now.
+        """
         if self._unsealed is None:
-            self._unsealed = self._clock()
+            self._unsealed = self._clock() - (self._settings.seal_after if age is None else age)
 
     def failed(self, retry: float = _RETRY) -> None:
-        """Note that nothing can be published or sealed now, and that it should be tried again after a while.
+        """Note that publishing or sealing is impossible now, and should be tried again after a while.
 
-        If nothing was due yet, nothing has failed: what comes later has as much time as ever.
+        If nothing was due yet, nothing has failed, and later changes have their full time.
         """
         now = self._clock()
         self._not_before, self._failing = now + retry, now >= self._due()
@@ -125,20 +136,18 @@ class Policy:
         self._no_seal_before = self._clock() + _RETRY_READ
 
     def overdue(self) -> float | None:
-        """Return for how many seconds what is due has been kept back, beyond `max_delay` or `seal_after`; None if not.
+        """Return by how many seconds a publication or seal is late (`max_delay`, `seal_after`); None if it is not.
 
-        What is under way, or waits for somebody who reads, has time to end; what failed has none. May be asked by any
-        thread.
+        One that is under way, or waits for a reader, gets extra time; one that failed gets none. The time to fill a
+        batch does not count, nor does the time in which a seal waits for its publication. Any thread may call this.
         """
-        publication = self._due_to_publish()
-        if self._changes:
-            publication = max(publication, self._first + self._settings.max_delay)
-        promised = min(publication, self._due_to_seal())
+        publication = max(self._due_to_publish(), self._full + self._settings.max_delay)
+        promised = min(publication, max(self._due_to_seal(), self._published))
         late = self._clock() - promised - (0.0 if self._failing else _GRACE + _GRACE_TIMES * self._usual)
         return late if late > 0 else None
 
     def enough(self) -> bool:
-        """Return whether what changed may be published: there is something, and no batch is to be filled first."""
+        """Return whether there are changes to publish, and enough for a batch."""
         return self._changes > 0 and (
             self._changes >= self._settings.min_batch or self._settings.publish_below_min_batch
         )

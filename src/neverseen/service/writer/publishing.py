@@ -1,4 +1,4 @@
-"""Publishing: the version that readers see, and how it gets there."""
+"""Publishing: makes the version that readers see."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from neverseen.store import Store
 
 @dataclass(frozen=True)
 class Published:
-    """A version that answers, and what it is. Swapped as a whole, so that readers wait for nobody."""
+    """A published version, with facts about it. It is replaced as a whole, so readers never wait."""
 
     number: int  # 0 if nothing is published yet; the version is empty then
     version: Version
@@ -34,15 +34,22 @@ class Published:
 
 
 class Publisher:
-    """Publishes and seals as a policy says; used by the writer's thread alone, but for `published`.
+    """Publishes and seals when the policy says so. Only the writer's thread uses it, except for `published`.
 
-    `probe` returns the probe set for a number of features, and `audit` how far the audit log has come, for certificates
-    to say.
+    `probe` returns the probe set for a number of features, and `audit` the head of the audit log for certificates. If
+    answers come from the present model (`immediate`), its weights are computed before a publication or after a seal, so
+    that no answer waits for that.
     """
 
     def __init__(
-        self, history: History, metrics: Metrics, probe: Callable[[int], Probe], audit: Callable[[], AuditHead]
+        self,
+        history: History,
+        metrics: Metrics,
+        probe: Callable[[int], Probe],
+        audit: Callable[[], AuditHead],
+        immediate: bool = False,
     ) -> None:
+        self._immediate = immediate
         self._history, self._metrics, self._probe_of, self._audit = history, metrics, probe, audit
         self._probe: Probe | None = None
         self._published: Published | None = None
@@ -55,24 +62,25 @@ class Publisher:
             raise RuntimeError("the store was not opened yet")
         return self._published
 
-    def seconds(self) -> float:
-        """Return how long the last publication took, in this run or the one before."""
+    def _seconds(self) -> float:
+        """Return the duration of the last publication, in this run or the one before."""
         points = self._history.points()
         return float(points[-1].get("solve_seconds", 0.0)) if points else 0.0
 
-    def start(self, store: Store) -> int:
-        """Take up what a store has published; return by how many samples it differs from that."""
+    def start(self, store: Store, policy: Policy) -> None:
+        """Load the published version of a store, and tell the policy what is not published yet."""
         if self._probe is None:
             self._probe = self._probe_of(store.description.n_features)
         self._show(store)
-        return unpublished(store)
+        policy.takes(self._seconds())
+        self._tell(store, policy)
 
     def applied(self, seconds: float) -> None:
-        """Note how long the changes of the next publication took."""
+        """Note the duration of the changes of the next publication."""
         self._apply_seconds += seconds
 
     def keep_up(self, store: Store, policy: Policy) -> None:
-        """Publish and seal if it is due."""
+        """Publish and seal if that is due."""
         if policy.to_publish() and policy.counts_batches:
             policy.recount(store.unpublished())
         if policy.to_publish():
@@ -90,9 +98,11 @@ class Publisher:
             self._not_done(what, error, policy)
 
     def publish(self, store: Store, policy: Policy, always: bool = True) -> Certificate:
-        """Publish what is held now: one solve for all that changed."""
+        """Publish the held samples: one solve for all changes."""
         started = time.monotonic()
         before = self.published.number
+        if self._immediate:
+            store.weigh()
         certificate = store.publish(always=always and policy.unpublished > 0, audit=self._audit())
         seconds = time.monotonic() - started
         policy.published(seconds)
@@ -114,15 +124,16 @@ class Publisher:
         return certificate
 
     def seal(self, store: Store, policy: Policy) -> None:
-        """Clear the disk of what was forgotten."""
+        """Clear forgotten samples from the disk."""
         started = time.monotonic()
         store.scrub()
+        if self._immediate:
+            store.weigh()
         self._show(store)
         if self.published.clean:
             policy.sealed()
         else:
-            policy.unsealed()
-            policy.found(unpublished(store))  # which comes first
+            self._tell(store, policy)
         seconds = time.monotonic() - started
         self._metrics.seal_seconds.observe(seconds)
         LOG.debug("the store is sealed: %.3f seconds", seconds)
@@ -135,6 +146,13 @@ class Publisher:
                 raise
             LOG.warning("a seal has to wait, and will be tried again: %s", error)
             policy.put_off_seal()
+
+    def _tell(self, store: Store, policy: Policy) -> None:
+        """Tell a policy what remains to be published and sealed, and since when."""
+        samples, first = unpublished(store), store.ledger.first_request
+        policy.found(samples, waited(first(store.published_number)) if samples else None)
+        if not self.published.clean:
+            policy.unsealed(waited(first(store.sealed_number, forgotten=True)))
 
     def _show(self, store: Store) -> None:
         number = store.published_number
@@ -158,7 +176,7 @@ class Publisher:
         version = self.published.version
         if not version.classes:
             return 0.0
-        best = version.scores(quantise(self._probe.features)).argmax(axis=1)
+        best = version.places(quantise(self._probe.features))
         right = sum(version.classes[place] == name for place, name in zip(best, self._probe.labels, strict=True))
         return float(right) / len(self._probe.labels)
 
@@ -169,16 +187,25 @@ class Publisher:
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether the store is as it was after an error, and it may work later."""
+    """Return whether an error left the store unchanged, so that another attempt may succeed."""
     if isinstance(error, OSError):
         return error.errno in (errno.EMFILE, errno.ENFILE)  # too many files are open
     return isinstance(error, (HardwareError, IllConditionedError, LimitError, MemoryError))
 
 
-def unpublished(store: Store) -> int:
-    """Return by how many samples a store differs from what it has published.
+def waited(since: int | None) -> float | None:
+    """Return the seconds since a time (Unix time in milliseconds); None if that is unknown.
 
-    Not 0 if a request is not published, or something was forgotten that no certificate lists.
+    Clocks may be set back, so a time in the future counts as unknown.
+    """
+    seconds = -1.0 if since is None else time.time() - since / 1000
+    return seconds if seconds >= 0 else None
+
+
+def unpublished(store: Store) -> int:
+    """Return by how many samples a store differs from its published version.
+
+    It is not 0 if a request is unpublished, or if no certificate lists a forgotten sample yet.
     """
     ledger = store.ledger
     newest = ledger.requests(1)

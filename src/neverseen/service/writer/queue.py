@@ -10,16 +10,17 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from neverseen.errors import LedgerError
+from neverseen.holdings import LEARN
 from neverseen.ledger import RequestRow
-from neverseen.service.edge.errors import Refusal, refusal_of
-from neverseen.service.edge.line import Line
-from neverseen.service.edge.shares import Shares
+from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.operations.audit import TURN, AuditLog, without_line
 from neverseen.service.operations.log import LOG
 from neverseen.service.operations.metrics import Metrics
 from neverseen.service.operations.settings import Settings
+from neverseen.service.sharing.line import Line
+from neverseen.service.sharing.shares import Shares
 from neverseen.service.writer.applying import apply
-from neverseen.service.writer.jobs import ASK, LEARN, Job, new_future, settle
+from neverseen.service.writer.jobs import ASK, Job, new_future, settle
 from neverseen.service.writer.policy import Policy
 from neverseen.service.writer.publishing import Published, Publisher, passes
 from neverseen.service.writer.room import Room
@@ -29,6 +30,7 @@ Result = TypeVar("Result")
 Settled = list[tuple[Job, Any]]
 _REOPEN = 1.0  # seconds between attempts to open a store that failed
 _GATHER, _GATHER_MOST = 0.003, 0.1  # seconds without a new request, and altogether, before a change is made
+_LAST = 1.0  # seconds that a change has to end at a stop whose time is over
 _LATE = 300.0  # seconds after which changes that are being made are called late
 
 
@@ -37,10 +39,10 @@ def _line() -> Line[Job]:
 
 
 class Writer:
-    """Applies requests; those that wait together are one change, and share one publication.
+    """Applies requests. Those that wait together become one change, and share one publication.
 
-    The requests of a key are applied in order, and keys take turns. One key may have a share of what waits. Learning
-    has room of its own: however much waits to be learned, what is to be forgotten is taken.
+    The requests of a key are applied in order, and keys take turns. Each key has a share of the queue. Requests to
+    learn have separate room: however many wait, a forget is accepted.
 
     Parameters
     ----------
@@ -53,7 +55,6 @@ class Writer:
     ----------
     store : Store or None
         None while it is not open.
-    policy : Policy
     """
 
     def __init__(
@@ -83,12 +84,12 @@ class Writer:
     # -- for everybody -----------------------------------------------------------------------------
 
     def open(self) -> Store:
-        """Open the store, which nobody else can write from now on."""
+        """Open the store. From now on, nobody else can write it."""
         self._open_again()
         return self._opened()
 
     def start(self, audit: AuditLog) -> None:
-        """Begin. What is done has its line in the log."""
+        """Start. Every change gets its line in the audit log."""
         self._audit = audit
         self._thread.start()
 
@@ -98,7 +99,7 @@ class Writer:
         return self.store is not None and self._thread.is_alive() and not self._stopping
 
     def stalled(self) -> bool:
-        """Return whether a change has been under way for longer than any takes: a database that does not answer."""
+        """Return whether a change takes far too long: the database does not answer."""
         return time.monotonic() - self._began > _LATE
 
     @property
@@ -107,7 +108,7 @@ class Writer:
         return self._publisher.published
 
     def submit(self, job: Job) -> Any:
-        """Have a job wait, behind all others of its client, and return its future."""
+        """Add a job to the queue, behind all others of its client, and return its future."""
         with self._wake:
             if self._stopping:
                 raise Refusal("stopping", "the service is stopping: try again in a moment", wait=5)
@@ -124,11 +125,11 @@ class Writer:
         return job.future
 
     def ask(self, question: Callable[[Store], Any], client: str = "") -> Any:
-        """Have a question put to the store between changes."""
+        """Ask the store a question between changes."""
         return self.submit(Job(ASK, "", client, None, 0, question, future=new_future()))
 
     def told(self, store: Store, question: Callable[[Store], Result], entry: dict[str, Any]) -> Result:
-        """Answer a question that has its line in the audit log before the answer; for the writer's thread."""
+        """Answer a question, with its line in the audit log before the answer; for the writer's thread."""
         found = question(store)
         if not self._audit.append([entry]):
             raise _unlogged("nothing is answered")
@@ -137,9 +138,8 @@ class Writer:
     def operate(self, store: Store, verb: str, below_min_batch: bool, entry: dict[str, Any]) -> int:
         """Publish or seal now, and return the number of the certificate; for the writer's thread, by way of `ask`.
 
-        Fewer changes than a batch are published only if the operator says so. A line of the audit log comes before the
-        act, and one after it: nothing is done of which there is no line. `entry` is what the lines say, but for the
-        outcome.
+        Fewer changes than a batch are published only if the operator says so. The audit log gets a line before and a
+        line after, so nothing happens without a line. `entry` is the content of the lines, without the outcome.
         """
         if self.policy.counts_batches:
             self.policy.recount(store.unpublished())
@@ -168,7 +168,7 @@ class Writer:
             raise Refusal("unavailable", words + "ledger. Try again when it has finished", wait=30) from error
 
     def _takes(self, job: Job) -> bool:
-        """Take room for a job; return whether there was enough. One that is larger than a share counts as the share."""
+        """Take room for a job; return whether there was enough. A job larger than a share counts as the share."""
         requests, samples = self._learning if job.kind == LEARN else self._others
         if not requests.take(job.client, 1):
             return False
@@ -183,7 +183,7 @@ class Writer:
         samples.give(job.client, min(job.samples, samples.share))
 
     def waiting(self, client: str | None = None) -> list[Job]:
-        """Return the requests that are not applied yet, of one client or of all, newest first."""
+        """Return the waiting requests, of one client or of all, newest first."""
         with self._wake:
             jobs = [job for job in self._running if client in (None, job.client)]
             jobs += self._jobs if client is None else self._jobs.of(client)
@@ -193,13 +193,13 @@ class Writer:
         return len(self._jobs) + len(self._running)
 
     def poke(self) -> None:
-        """Have the policy looked at again: the clock was moved."""
+        """Check the policy again, because the clock was moved."""
         with self._wake:
             self._poked = True
             self._wake.notify()
 
     def stop(self, timeout: float) -> bool:
-        """Take nothing more, finish what waits within a time, and close the store; return whether all was done."""
+        """Accept no more, finish waiting jobs within a time, and close the store; return whether all are done."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -213,7 +213,7 @@ class Writer:
             with self._wake:
                 left, self._jobs = list(self._jobs), _line()
             settle([(job, _stopped()) for job in left])
-            self._thread.join(timeout)
+            self._thread.join(_LAST)
         return done
 
     # -- the thread --------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Writer:
             return jobs
 
     def _gather(self) -> None:
-        """Wait a moment, as long as more comes: what comes together is one change."""
+        """Wait a moment while more jobs arrive: jobs that arrive together become one change."""
         before, end = 0, time.monotonic() + _GATHER_MOST
         while before != len(self._jobs) and not self._stopping and time.monotonic() < end:
             before = len(self._jobs)
@@ -310,14 +310,10 @@ class Writer:
     def _open_again(self) -> None:
         store = self._open()
         try:
-            unpublished = self._publisher.start(store)
+            self._publisher.start(store, self.policy)
         except BaseException:
             store.close()
             raise
-        self.policy.takes(self._publisher.seconds())
-        self.policy.found(unpublished)
-        if store.ledger.meta("unsealed") is not None:
-            self.policy.unsealed()
         self.store = store
 
     def _try_again(self) -> None:
@@ -329,7 +325,7 @@ class Writer:
             LOG.error("the store cannot be opened: %s", error)
 
     def _failed(self, error: BaseException) -> None:
-        """Give up the store, and all that was being done: what became of it shows when it is opened again."""
+        """Close the store after a failure. Reopening it shows which jobs were carried out."""
         if self.store is not None:
             LOG.error("the writer failed", exc_info=error)
             self._metrics.writer_failures.inc()
@@ -357,9 +353,9 @@ def audited(rows: Iterable[RequestRow]) -> list[dict[str, Any]]:
 
 
 def lines_to_make_up(store: Store, audit: AuditLog) -> list[dict[str, Any]]:
-    """Return the lines of changes that were made, and have none: the writer failed, or the process died, in between.
+    """Return lines for changes that have none, because the writer failed or the process died in between.
 
-    To be written before anything else is changed: a seal clears whose they were.
+    Write them before anything else changes: a seal clears the names of their keys.
     """
     rows = store.ledger.requests(TURN)[::-1]
     missing = without_line(rows, audit.logged([row.id for row in rows]), audit.is_complete())

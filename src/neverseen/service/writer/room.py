@@ -17,7 +17,7 @@ from typing import Any
 
 from neverseen.engine.statistics import Statistics
 from neverseen.labels import normalise, text
-from neverseen.service.edge.errors import Refusal
+from neverseen.service.errors import Refusal
 from neverseen.service.operations.settings import Settings
 
 # Learning, publishing and showing a version took at most 6.5 Gram matrices and 39 matrices of weights, measured for 256
@@ -29,17 +29,17 @@ _SHARE = 0.9  # of the machine's memory
 _LEAST = 2**26  # bytes for a worker process
 _LEAST_BODIES = 2**24  # bytes for all bodies, and for all pixels
 PIXEL = 3
-"""Bytes of a pixel."""
+"""Bytes for each pixel."""
 NOTHING: frozenset[str] = frozenset()
 
 
 def per_class(size: int, tracked: bool) -> int:
-    """Return the bytes of memory that one more class takes, at most, for `size` codes."""
+    """Return an upper bound on the memory for one more class, in bytes, for `size` codes."""
     return _WEIGHTS * 8 * size + (_TRACKED * size * (size + 1) // 2 if tracked else 0)
 
 
 def needed(size: int, classes: int, tracked: bool) -> int:
-    """Return the bytes of memory that holding and publishing a model takes, at most.
+    """Return an upper bound on the memory for holding and publishing a model, in bytes.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def texts_of(labels: Sequence[Any]) -> set[str]:
 
 
 class Room:
-    """What a service may hold: `memory` are the bytes for the store, and `published` is as for `Brought`."""
+    """Limits on classes: `memory` has the bytes for the store; `published` is as for `Brought`."""
 
     def __init__(
         self, settings: Settings, memory: int, published: Callable[[], frozenset[str]] = lambda: NOTHING
@@ -64,11 +64,11 @@ class Room:
         self._asked, self._learned = Brought(published), Brought(published)
 
     def reserve(self, size: int) -> None:
-        """Leave so many bytes of memory to something else."""
+        """Reserve bytes of memory for something else."""
         self._memory = max(0, self._memory - size)
 
     def shortage(self, statistics: Statistics) -> str | None:
-        """Return why no further class would be taken, if memory is the reason."""
+        """Return a message if there is no memory for another class, else None."""
         classes = len({*statistics.counts, *self._published()})
         wanted = needed(statistics.size, classes + 1, statistics.class_grams is not None)
         if wanted <= self._memory:
@@ -77,14 +77,14 @@ class Room:
         return f"new classes will be refused (no_room): {have}. Give the service more memory (setting memory)"
 
     def most_classes(self, statistics: Statistics) -> int:
-        """Return how many classes can be published, as far as memory goes."""
+        """Return how many classes can be published with this memory."""
         size, tracked = statistics.size, statistics.class_grams is not None
         return max(0, (self._memory - needed(size, 0, tracked)) // per_class(size, tracked))
 
     def require_few(self, statistics: Statistics, client: str, names: set[str]) -> set[str]:
-        """Return which of these classes are new, as far as the client can know, or refuse them.
+        """Return the classes that are new to the client, or refuse them.
 
-        What was published counts, and what the client itself has asked for since. Names are canonical texts of labels.
+        Published classes, and those that the client itself has sent since, are not new. Names are canonical texts.
         """
         published, most = self._published(), self._settings.max_new_classes
         new = names - published - self._asked.of(client)
@@ -102,11 +102,11 @@ class Room:
         known |= names
 
     def require_room(self, statistics: Statistics, brought: Sequence[tuple[str, set[str]]]) -> None:
-        """Refuse classes after which the model could not be published, or would have too many; for the writer's thread.
+        """Refuse classes if the model would have too many, or could not be published; for the writer's thread.
 
-        Only how many classes are held counts, and never which: a class that others have brought since the last
-        publication counts as new, and one that they have forgotten since counts as held. What is brought are clients,
-        and the canonical texts of labels that they are to learn.
+        Only the number of held classes counts, never which ones. A class that others have brought since the last
+        publication counts as new, and one that they have forgotten since counts as held. `brought` has clients, with
+        the canonical texts of the labels that they want to learn.
         """
         published = self._published()
         held = {*statistics.counts, *published}.union(*(self._learned.of(client) for client, _ in brought))
@@ -120,7 +120,7 @@ class Room:
             self._learned.of(client).update(names - self._published())
 
     def _require(self, statistics: Statistics, total: int, unpublished: bool) -> None:
-        """Refuse so many classes; those that are published already can always be learned."""
+        """Refuse this number of classes. Published classes can always be learned."""
         settings, most = self._settings, self.most_classes(statistics)
         after = "forget some and publish, or"
         if unpublished and total > settings.max_classes:
@@ -133,9 +133,9 @@ class Room:
 
 
 class Brought:
-    """The classes that each client has brought since the last publication. Nothing shows in it that others do.
+    """The classes that each client has brought since the last publication. It reveals nothing about other clients.
 
-    `published` returns the classes that are published: the same object until there is another publication.
+    `published` returns the published classes: the same object until the next publication.
     """
 
     def __init__(self, published: Callable[[], frozenset[str]]) -> None:
@@ -152,10 +152,10 @@ class Brought:
 
 
 def fitted(settings: Settings) -> Settings:
-    """Return settings of a service that fits its memory: where there is little, requests may be smaller.
+    """Return settings that fit the memory of the service: with little memory, the limits on requests are lower.
 
-    Of what there is, a worker process gets a tenth, and all pixels together get an eighth, as do all bodies with what
-    is made of them, half of it each. One request may have the part of it that one key may hold.
+    A worker process gets a tenth of the memory. All pixels together get an eighth, and so do all bodies with their
+    results, half for each. One request may take as much as one key may hold.
     """
     whole = memory_left(settings.memory)
     waiting = min(settings.max_waiting_bytes, max(_LEAST_BODIES, whole // 16))
@@ -173,16 +173,16 @@ def fitted(settings: Settings) -> Settings:
 
 
 def memory_for_store(settings: Settings) -> int:
-    """Return the bytes that bodies, their results and other processes leave for the store."""
+    """Return the memory for the store, in bytes, after bodies, their results and other processes."""
     apart = (settings.reading_processes + 1) * settings.reading_memory  # and one that checks certificates
     return max(0, memory_left(settings.memory, apart) - 2 * settings.max_waiting_bytes)
 
 
 def memory_left(setting: int, apart: int = 0) -> int:
-    """Return how many bytes of memory this process may take, beyond those it has.
+    """Return how many more bytes of memory this process may take.
 
-    All processes of the service may have `setting` together, or if it is 0 what machine, container and limits of the
-    process allow. The others may take `apart` of it.
+    All processes of the service together may take `setting` bytes or, if it is 0, as much as the machine, the container
+    and the limits of the process allow. The other processes may take `apart` of it.
     """
     used = _used()
     resident = used.get("VmRSS", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

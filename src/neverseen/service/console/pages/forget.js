@@ -1,6 +1,6 @@
 /** Forgetting: say what, see the effect, confirm, and follow it until the published model is without it. */
 
-import { actionKey, json, mayBeDone } from "../api.js";
+import { actionKey, json, mayBeDone, sentence } from "../api.js";
 import { announce, busy, complain, make, notice, show } from "../dom.js";
 import { count, labelText, many } from "../format.js";
 import { handed } from "../handover.js";
@@ -8,6 +8,16 @@ import { labelInput, receiptInput } from "../inputs.js";
 import { certificateLink, progress } from "../progress.js";
 
 export const title = "Forget";
+
+/** What is wrong with a receipt, by the service's reason. */
+const FAULTS = {
+  foreign: "is not a receipt",
+  truncated: "is cut short",
+  altered: "was altered",
+  key: "was sealed under a key that this model does not have: it is another model's, or the key was dropped",
+  model: "belongs to another model, with other settings or another backbone",
+  repeated: "is listed twice: list each once",
+};
 
 /** What was asked for may have been done. */
 class Unsure extends Error {}
@@ -212,32 +222,34 @@ function refusal(error, given) {
   if (error instanceof Unsure) {
     return notice("bad", make("p", {}, `${error.message} See `, make("a", { href: "/#/requests" }, "Requests"), "."));
   }
-  const still = /nothing was changed/i.test(error.message) ? null : make("p.muted", {}, " Nothing was changed.");
+  const still = make("p.muted", {}, " Nothing was changed.");
   if (error.code === "already_forgotten") return notHeld(error, given, still);
-  return notice("bad", make("p", {}, make("b", {}, "Refused. "), countedFromOne(error, given)), still);
+  const fault = FAULTS[error.reason];
+  const words = fault ? sentence(`${which(error, given)} ${fault}`) : error.message;
+  return notice("bad", make("p", {}, make("b", {}, "Refused. "), words), still);
 }
 
 /** Say that no sample is held under a receipt, and which certificate lists it; more is not known of the sample. */
-function notHeld({ row, certificate }, given, still) {
-  const which = given > 1 && Number.isInteger(row) ? `receipt ${count(row + 1)} of ${count(given)}` : "this receipt";
+function notHeld(error, given, still) {
   return notice(
     "plain",
-    make("p", {}, make("b", {}, "Nothing to forget. "), `The service says that no sample is held under ${which}.`),
     make(
       "p",
       {},
-      certificate ? certificateLink(certificate) : "The next certificate",
+      make("b", {}, "Nothing to forget. "),
+      `The service says that no sample is held under ${which(error, given)}.`,
+    ),
+    make(
+      "p",
+      {},
+      error.certificate ? certificateLink(error.certificate) : "The next certificate",
       " lists it as forgotten. If the sample was learned again since, it has a new receipt.",
     ),
     still,
   );
 }
 
-/** Return the service's words, in which receipts count from 0, as people count; one alone needs no number. */
-function countedFromOne({ message, row }, given) {
-  if (!Number.isInteger(row)) return message;
-  return message.replace(new RegExp(`\\b(r)eceipt ${row}\\b`, "i"), (_, first) => {
-    const words = given > 1 ? `receipt ${count(row + 1)} of ${count(given)}` : "this receipt";
-    return first === "R" ? `${words[0].toUpperCase()}${words.slice(1)}` : words;
-  });
+/** Return which of the given receipts an error is about, as people count: from 1; one alone needs no number. */
+function which({ row }, given) {
+  return given > 1 && Number.isInteger(row) ? `receipt ${count(row + 1)} of ${count(given)}` : "this receipt";
 }

@@ -7,7 +7,7 @@ import { hand } from "../handover.js";
 import { labelInput, sampleBody, sampleInput } from "../inputs.js";
 import { changes, expect, keptReceipts } from "../keeping.js";
 import { progress } from "../progress.js";
-import { key } from "../session.js";
+import { visitor } from "../session.js";
 
 export const title = "Learn";
 
@@ -17,7 +17,7 @@ const SETTLED = new Set(["idempotency_conflict", "idempotency_expired", "receipt
 /** The request that was sent and not settled yet: it may have been carried out. It outlives the page. */
 let pending = null;
 changes.addEventListener("drop", () => {
-  pending = null;
+  if (pending?.signedIn === visitor()) pending = null;
 });
 
 export async function render(place, { left }) {
@@ -75,7 +75,7 @@ export async function render(place, { left }) {
       if (ids[row]) entry.id = ids[row];
     });
     const headers = { "Idempotency-Key": actionKey() };
-    return { options: { ...options, headers }, labels, ids, signedIn: key(), tries: 0, awaited: expect() };
+    return { options: { ...options, headers }, labels, ids, signedIn: visitor(), tries: 0, awaited: expect() };
   }
 
   function settle(composed) {
@@ -90,7 +90,7 @@ export async function render(place, { left }) {
    * with this one (too many requests, a key that was revoked), and only `SETTLED` settles it.
    */
   async function send(composed) {
-    if (composed.signedIn !== key()) {
+    if (composed.signedIn !== visitor()) {
       throw new Error("Sign in with the key that sent it: with another key the samples would be learned once more.");
     }
     pending = composed;

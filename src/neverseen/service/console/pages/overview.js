@@ -3,7 +3,7 @@
 import { json, poll } from "../api.js";
 import { lineChart } from "../chart.js";
 import { announce, busy, chip, digest, draw, facts, make, notice, refresh, show, theirs } from "../dom.js";
-import { clock, count, instant, labelText, many, percent, seconds, visible } from "../format.js";
+import { clock, count, instant, jsonText, labelText, many, percent, seconds, visible } from "../format.js";
 import { freshness } from "../freshness.js";
 import { certificateLink } from "../progress.js";
 
@@ -110,6 +110,10 @@ function modelCard(model) {
           : `at most ${seconds(policy.seal_after)} after something was forgotten`,
       ],
       ["Answers with", OUTPUTS[model.output] ?? String(model.output ?? "–")],
+      [
+        "Answers from",
+        model.effect === "immediate" ? "the model as it is now, published or not" : "the published version",
+      ],
       model.key
         ? [
             "Your key",
@@ -184,7 +188,7 @@ function classesCard() {
   return {
     element,
     update(counts) {
-      rows = counts?.map(({ label, samples }) => ({ key: JSON.stringify(label), text: labelText(label), samples }));
+      rows = counts?.map(({ label, samples }) => ({ key: jsonText(label), text: labelText(label), samples }));
       filter.hidden = !filter.value && !(rows?.length > 12);
       show(words, rows ? "No classes yet." : "Only keys with the scope audit see the counts of each class.");
       words.hidden = Boolean(rows?.length);

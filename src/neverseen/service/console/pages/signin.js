@@ -2,11 +2,13 @@
 
 import { json } from "../api.js";
 import { announce, busy, complain, field, make, notice, show } from "../dom.js";
-import { note, signIn, signOut } from "../session.js";
+import { many } from "../format.js";
+import { changes, saveAll, untaken } from "../keeping.js";
+import { note, signIn } from "../session.js";
 
 export const title = "Sign in";
 
-export async function render(place, { again, reason }) {
+export async function render(place, { again, left, reason }) {
   const input = make("input", {
     type: "password",
     autocomplete: "off",
@@ -29,6 +31,7 @@ export async function render(place, { again, reason }) {
       ".",
     ),
     said,
+    unsaved(left),
     field("API key", input, "It stays in this tab until you sign out or close it."),
     button,
   );
@@ -41,13 +44,12 @@ export async function render(place, { again, reason }) {
         input.focus();
         return;
       }
-      signIn(token);
+      let scopes = null;
       try {
         const model = await json("GET", "/v1/model", { open: true, headers: { Authorization: `Bearer ${token}` } });
-        note(model.key?.scopes ?? []);
+        scopes = model.key?.scopes ?? [];
       } catch (error) {
         if (error.status !== 403) {
-          signOut();
           const words =
             error.status === 401
               ? "The service does not know this key, or it was revoked. Check that you copied all of it."
@@ -57,6 +59,8 @@ export async function render(place, { again, reason }) {
           return;
         }
       }
+      signIn(token);
+      if (scopes) note(scopes);
       await again();
       document.getElementById("main").focus({ preventScroll: true });
     });
@@ -64,4 +68,17 @@ export async function render(place, { again, reason }) {
   show(place, form);
   if (reason) announce(reason);
   input.focus();
+}
+
+/** Offer the receipts that the last key did not save, if the service refused it: no other key gets them. */
+function unsaved(left) {
+  const place = make("div");
+  const button = make("button.quiet", { type: "button", onclick: saveAll }, "Download");
+  function update() {
+    const words = `${many(untaken(), "receipt")} not saved yet. The service keeps no copy, and no other key gets any.`;
+    show(place, untaken() ? notice("plain", make("p", {}, words), button) : null);
+  }
+  changes.addEventListener("change", update, { signal: left });
+  update();
+  return place;
 }

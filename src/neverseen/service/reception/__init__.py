@@ -1,0 +1,1 @@
+"""Reception: identifies clients, reads requests, and decides whether they may be carried out."""

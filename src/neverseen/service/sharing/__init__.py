@@ -1,0 +1,1 @@
+"""How clients share a service: limits, fair shares and turns."""
