@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neverseen import AnalyticClassifier, CertificateRejectedError, FileRejectedError, Identity, Key
-from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.definiteness import _square_exceeds, least_eigenvalue, why_impossible
 from neverseen.engine.packing import pack_triangle, unpack_triangle
 from neverseen.engine.rational import is_positive_definite
 from neverseen.engine.statistics import Statistics
+from neverseen.engine.systems import IntegerSystem
 from neverseen.errors import HardwareError, StoreDamagedError
 from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware

@@ -13,8 +13,8 @@ import pytest
 
 from neverseen import AnalyticClassifier, HardwareError, Identity, Key, RandomProjection, StoreDamagedError, store
 from neverseen.backbones import Precomputed
-from neverseen.engine.arithmetic import ChangedSystem
 from neverseen.engine.statistics import Statistics
+from neverseen.engine.systems import ChangedSystem
 from neverseen.hardware import Array
 from tests.samples import clustered
 

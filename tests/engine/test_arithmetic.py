@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from neverseen import HardwareError, LimitError
-from neverseen.engine.arithmetic import CodeMatrix, GridWeights, IntegerSystem, exact_matmul, gram
+from neverseen.engine.arithmetic import CodeMatrix, GridWeights, exact_matmul, gram
+from neverseen.engine.systems import IntegerSystem
 from neverseen.hardware import FLOAT32_ROWS, INT8_PRODUCT, INT32_ROWS, Hardware, HardwareOf
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests.samples import codes, uniform_bytes

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from neverseen import HardwareError
 from neverseen.engine import following as following_module
-from neverseen.engine.arithmetic import ChangedSystem, IntegerSystem
+from neverseen.engine.captured import Captured
 from neverseen.engine.following import Following, can_follow
 from neverseen.engine.preconditioning import MOST_CORRECTIONS, Inverse
 from neverseen.engine.rational import eliminated
 from neverseen.engine.solver import solve
+from neverseen.engine.systems import ChangedSystem, IntegerSystem
 from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests.conftest import hardware_here
@@ -24,11 +25,19 @@ from tests.engine.test_solver import CLASSES, CODES, LABELS, SIZE, sums, weights
 NUMPY = choose("numpy")
 
 
-@pytest.fixture(autouse=True)
-def _follow_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where to solve anew would be faster."""
-    for name in hardware_here():
-        monkeypatch.setattr(type(choose(name)), "follows", 2**30)
+def tensors() -> Any:
+    pytest.importorskip("torch")
+    from tests.hardware.cpu_tensors import CpuTensors
+
+    return CpuTensors()  # type: ignore[abstract]
+
+
+@pytest.fixture(params=[*hardware_here(), "cpu tensors"])
+def hardware(request: pytest.FixtureRequest) -> Hardware:
+    """Every kind of hardware here, and the code for a GPU."""
+    if request.param != "cpu tensors":
+        return choose(request.param)
+    return cast("Hardware", tensors())
 
 
 def start(rows: list[int], gamma: int, hardware: Hardware) -> Following:
@@ -45,7 +54,8 @@ def changed(
     base = IntegerSystem(hardware.array(gram), gamma, hardware, measure=True)
     after = gram if codes is None else gram + codes.T.astype(np.int64) @ (np.array(signs)[:, None] * codes)
     waiting = None if codes is None else hardware.array(codes)
-    return ChangedSystem(base, waiting, np.array(signs), lambda: hardware.array(after))
+    lengths = np.zeros(0) if codes is None else np.abs(codes.astype(np.float64)).sum(axis=1)
+    return ChangedSystem(base, waiting, np.array(signs), lengths, lambda: hardware.array(after))
 
 
 def follow(
@@ -251,7 +261,7 @@ def test_classes_come_and_go_with_columns() -> None:
 def test_what_cannot_be_followed_is_left_to_a_full_solve() -> None:
     before = list(range(300))
     following = start(before, 2**16, NUMPY)
-    assert not can_follow(97, 96, NUMPY)
+    assert not can_follow(97, 96)
     assert follow(following, NUMPY, before, [], list(range(100))) is None  # too many at once
     for matrix in (np.zeros((SIZE, SIZE)), np.full((SIZE, SIZE), np.nan), np.eye(SIZE)):
         useless = replace(following, preconditioner=Inverse(matrix, NUMPY))
@@ -275,3 +285,71 @@ def test_a_wrong_move_is_not_silent(fault: float) -> None:
     following = replace(start(before, 2**16, NUMPY), hardware=faulty)
     with pytest.raises(HardwareError, match="wrong beyond rounding"):
         follow(following, faulty, before, [], [0])
+
+
+# -- at once -----------------------------------------------------------------------------------------
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each small change was made at once."""
+    found: list[bool] = []
+    moved = Captured.moved
+
+    def noted(self: Captured, *given: Any) -> Any:
+        result = moved(self, *given)
+        found.append(result is not None)
+        return result
+
+    monkeypatch.setattr(Captured, "moved", noted)
+    return found
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_small_change_is_made_at_once(waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware, made = tensors(), counted(monkeypatch)
+    held = list(range(300))
+    following = start(held, 2**16, hardware)
+    for come, go in [([], [7]), ([301], []), ([], list(range(20, 40))), (list(range(310, 350)), []), ([], [8])]:
+        followed = follow(following, hardware, held, come, go, waiting)
+        assert followed is not None
+        following, held = followed, [row for row in held if row not in go] + come
+        assert np.array_equal(following.weights, weights_of(held, 2**16))
+    assert made == [True] * 5
+    assert_claims_are_true(following, held, range(1))
+    assert follow(following, hardware, held, [305], [9], waiting) is not None  # of both kinds: step by step
+    assert made == [True] * 5
+
+
+def test_what_cannot_be_made_at_once_is_followed_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware, made = tensors(), counted(monkeypatch)
+    before = list(range(300))
+    following = start(before, 2**16, hardware)
+    rough = replace(following.preconditioner, matrix=following.preconditioner.matrix * 1.001)
+    followed = follow(replace(following, preconditioner=rough), hardware, before, [], [3])
+    assert made == [False]
+    assert followed is not None
+    assert_claims_are_true(followed, before[:3] + before[4:], range(1))
+
+
+@pytest.mark.parametrize("gamma", [1, 2**4, 2**30])
+def test_at_once_with_any_gamma(gamma: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware, made = tensors(), counted(monkeypatch)
+    before = list(range(60))  # fewer than codes: with a small gamma the system is ill-conditioned
+    followed = follow(start(before, gamma, hardware), hardware, before, [], [3, 4])
+    assert made
+    if followed is not None:
+        assert_claims_are_true(followed, before[:3] + before[5:], range(1))
+
+
+def test_a_wrong_change_at_once_is_not_silent() -> None:
+    """One wrong bit in the image of the random vector: the two sides of the check differ, whichever is at fault."""
+    from neverseen.hardware.torch_small_changes import small_change
+
+    def wrong(limbs: int, *given: Any) -> Any:
+        given[7][5] += 1
+        return small_change(limbs, *given)
+
+    hardware, before = tensors(), list(range(300))
+    following = replace(start(before, 2**16, hardware), captured=Captured(wrong, hardware))
+    with pytest.raises(HardwareError, match="fails its check"):
+        follow(following, hardware, before, [], [0])

@@ -10,11 +10,11 @@ import pytest
 
 from neverseen import HardwareError, IllConditionedError, InputError, LimitError
 from neverseen.engine import refinement as refinement_module
-from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.preconditioning import CholeskyFactor, Inverse, NoProgressError
 from neverseen.engine.rational import eliminated
 from neverseen.engine.refinement import Refinement
 from neverseen.engine.solver import solve
+from neverseen.engine.systems import IntegerSystem
 from neverseen.hardware import Array, Hardware, HardwareOf, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests.samples import clustered

@@ -80,6 +80,38 @@ def test_matrix_times_vector(size: int, level: int) -> None:
 
 
 @built
+@pytest.mark.parametrize("size", SIZES)
+def test_a_matrix_of_integers_times_floats(size: int, level: int) -> None:
+    rng = np.random.default_rng(size)
+    matrix = symmetric(size, rng, np.int64)
+    for threads, columns in [(1, 0), (2, 1), (3, 2), (1, 7), (2, 20), (3, 25), (1, 73)]:
+        block = numbers((size, columns), rng, np.float64)
+        found = kernels.times_block(matrix, block, threads=threads)
+        assert found.dtype == np.float64
+        assert_near(found, matrix.astype(np.float64), block)
+    sizes, sums, squares = kernels.row_moments(matrix)
+    floats = matrix.astype(np.float64)
+    reach = np.abs(floats).sum(axis=1)
+    assert (np.abs(sizes - reach) <= (size + 8) * 2.0**-52 * reach).all()
+    assert (np.abs(sums - floats.sum(axis=1)) <= (size + 8) * 2.0**-52 * reach).all()
+    assert np.allclose(squares, (floats * floats).sum(axis=1), rtol=(size + 8) * 2.0**-52)
+
+
+@built
+@pytest.mark.parametrize("size", SIZES)
+def test_narrow_integers(size: int, level: int) -> None:
+    """All numbers of 32 bits, with the least and the greatest among them."""
+    rng = np.random.default_rng(size)
+    matrix = symmetric(size, rng, np.int64) >> 32
+    matrix[:1, :1] = -(2**31)
+    for threads, columns in [(1, 0), (2, 1), (1, 7), (2, 20), (3, 25), (1, 73)]:
+        block = rng.integers(-(2**31), 2**31 - 1, (size, columns), endpoint=True)
+        block[:1, :] = 2**31 - 1
+        found = kernels.times_block(matrix, block, narrow=True, threads=threads)
+        np.testing.assert_array_equal(found, exact(matrix, block))
+
+
+@built
 @pytest.mark.parametrize("size", [33, 100])
 def test_matrix_at_any_address(size: int, level: int) -> None:
     """Vectors are read where they are aligned: that depends on where the array begins."""
@@ -207,7 +239,7 @@ def test_what_is_in_doubt_is_counted_even_without_room(level: int) -> None:
 G, T = np.eye(4, dtype=np.int64), np.eye(4)
 X, B, CODES, SIGNS = np.ones(4, np.int64), np.ones((4, 3), np.int64), np.ones((3, 4), np.int8), np.ones(3, np.int8)
 BAD: list[tuple[type[Exception], Callable[..., Any], tuple[Any, ...]]] = [
-    (TypeError, kernels.times_vector, (G, np.ones(4))),
+    (TypeError, kernels.times_vector, (G, np.ones(4, np.float32))),
     (TypeError, kernels.times_vector, (G.astype(np.int32), X)),
     (TypeError, kernels.times_vector, (G.astype(">i8"), X)),
     (TypeError, kernels.times_vector, (G.tolist(), X)),

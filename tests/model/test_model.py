@@ -26,8 +26,8 @@ from neverseen import (
 from neverseen.encoding import encoders
 from neverseen.engine import preconditioning as preconditioning_module
 from neverseen.engine.answering import leading_columns
-from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.solver import Solution, solve
+from neverseen.engine.systems import IntegerSystem
 from neverseen.hardware import Hardware
 from neverseen.model import exact as model_module
 from neverseen.model import hints as hints_module
@@ -234,7 +234,6 @@ def test_changes_are_followed_without_a_new_factor_and_have_the_bits_of_full_sol
     corrections: int, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preconditioning_module, "MOST_CORRECTIONS", corrections)
-    monkeypatch.setattr(type(hardware), "follows", 64)
     factor, factors = IntegerSystem.cholesky, []
 
     def counted(system: IntegerSystem) -> Any:
@@ -271,7 +270,6 @@ def test_changes_are_followed_without_a_new_factor_and_have_the_bits_of_full_sol
 def test_a_correction_that_fails_is_passed_over(
     operation: str, error: type[Exception], hardware: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(hardware), "follows", 64)
     rows, labels = clustered("failing correction", 200, 20, 4)
     encoder = RandomProjection(128, seed=1)
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neverseen import CertificateRejectedError, HardwareError, InputError
-from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.following import Following
 from neverseen.engine.solver import Solution, solve
+from neverseen.engine.systems import IntegerSystem
 from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from neverseen.proof import witness as witness_module

@@ -26,8 +26,8 @@ import math
 
 import numpy as np
 
-from neverseen.engine.arithmetic import ChangedSystem
 from neverseen.engine.preconditioning import NoProgressError, Preconditioner
+from neverseen.engine.systems import ChangedSystem
 from neverseen.hardware import Array, Hardware
 
 _STEPS = 32

@@ -40,9 +40,10 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.engine.arithmetic import MAX_SAMPLES, ExactOperand, IntegerSystem
+from neverseen.engine.arithmetic import MAX_SAMPLES, ExactOperand
 from neverseen.engine.rational import is_positive_definite
 from neverseen.engine.refinement import RATIONAL_SIZE
+from neverseen.engine.systems import IntegerSystem
 from neverseen.hardware import INT8_PRODUCT, Array, Hardware
 
 _SHARES = (128, 4)

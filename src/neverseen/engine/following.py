@@ -39,10 +39,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neverseen.engine.arithmetic import ChangedSystem, wide_matmul
+from neverseen.engine.arithmetic import wide_matmul
+from neverseen.engine.captured import Captured
 from neverseen.engine.fixedpoint import LIMB
-from neverseen.engine.preconditioning import Inverse, NoProgressError, Preconditioner, explicit
+from neverseen.engine.preconditioning import Inverse, NoProgressError, explicit
+from neverseen.engine.residuals import LEAST_SCALE, MOST_STEP, ExactResidual
 from neverseen.engine.solver import Solution, solve
+from neverseen.engine.systems import ChangedSystem, column_norms
 from neverseen.errors import HardwareError
 from neverseen.hardware import Array, Hardware
 
@@ -54,15 +57,11 @@ _ANEW_BITS = 30
 """A residual that is computed anew is refined until it adds less than 2**-30 grid steps to the doubt."""
 _MOST_DOUBT = 2.0**-18
 """Grid steps. In columns with more, one entry in 2**17 would have to be looked at again: their residual is due."""
-_MOST_STEP = 2.0**60
-"""No step comes near this: nothing that is added to it can leave 64 bits."""
-_REST_BITS = 12
-"""A rest is cut into integers twice: the second has this many bits more."""
 
 
-def can_follow(samples: int, size: int, hardware: Hardware) -> bool:
+def can_follow(samples: int, size: int) -> bool:
     """Return whether so many samples at once are few enough for codes of that size to be followed."""
-    return samples <= min(max(_SMALL, size // 2), size, hardware.follows)
+    return samples <= min(max(_SMALL, size // 2), size)
 
 
 Cross = Callable[[list[int]], Array]
@@ -96,6 +95,7 @@ class Following:
     gamma: int
     grid_bits: int
     hardware: Hardware
+    captured: Captured | None = None
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -115,6 +115,7 @@ class Following:
             return None
         with np.errstate(under="ignore"):
             residuals = np.ldexp(solution.residuals, solution.grid_bits)
+        run = hardware.small_changes()
         return cls(
             steps,
             fraction + hardware.float64(integer - steps),
@@ -125,6 +126,7 @@ class Following:
             solution.gamma,
             solution.grid_bits,
             hardware,
+            None if run is None else Captured(run, hardware),
         )
 
     def with_columns(self, columns: list[int]) -> Following:
@@ -154,13 +156,18 @@ class Following:
         signs : ndarray of shape (k,), +1 for added samples and -1 for removed ones
         targets : ndarray of shape (k,), each sample's column, or -1 if its class is gone
         """
-        if not can_follow(len(codes), system.size, self.hardware):
+        if not can_follow(len(codes), system.size):
             return None
         small = len(codes) < _SMALL
         try:
+            if small and self.captured is not None and abs(signs.sum()) == len(signs):
+                found = self._moved_at_once(self.captured, system, cross, codes, int(signs[0]), targets)
+                if found is not None:
+                    return found
             with self.hardware.alone() if small else nullcontext():
-                misfit = self._misfit(codes, targets)
-                inverse, images = self.preconditioner.after(self.hardware.float64(codes), signs)
+                floats = self.hardware.float64(codes)
+                misfit = self._misfit(codes, floats, targets)
+                inverse, images = self.preconditioner.after(floats, signs)
                 changed = replace(self, preconditioner=inverse)
                 if small:
                     return changed._moved(system, cross, codes, images, signs, misfit)
@@ -169,36 +176,80 @@ class Following:
         except NoProgressError:
             return None
 
+    def _moved_at_once(
+        self,
+        captured: Captured,
+        system: ChangedSystem,
+        cross: Cross,
+        codes: Array,
+        sign: int,
+        targets: np.ndarray,
+    ) -> Following | None:
+        """Return the solution after a small change, or None if it has to be followed step by step."""
+        wanted = np.zeros((len(codes), len(self.slips)))
+        place = np.flatnonzero(targets >= 0)
+        wanted[place, targets[place]] = 2.0**self.grid_bits
+        try:
+            found = captured.moved(
+                system,
+                self.preconditioner,
+                codes,
+                sign,
+                wanted,
+                self.steps,
+                self.rests,
+                (self.slips, self.residuals),
+            )
+            if found is None:
+                return None
+            inverse = self.preconditioner.corrected(found.lefts.T, found.rights.T)
+        except HardwareError:
+            raise
+        except (RuntimeError, MemoryError):  # of a GPU that is short of memory
+            return None
+        moved = replace(
+            self,
+            steps=found.steps,
+            rests=found.rests,
+            slips=found.slips,
+            residuals=found.residuals,
+            top=found.top,
+            preconditioner=inverse,
+        )
+        return moved._settled(system, cross, found.near, found.doubts)
+
     # -- small changes -----------------------------------------------------------------------------
 
-    def _misfit(self, codes: Array, targets: np.ndarray) -> Misfit:
+    def _misfit(self, codes: Array, floats: Array, targets: np.ndarray) -> Misfit:
         """Return E near ``2**p L - C Y``.
 
-        ``C step`` is exact in integers. A rest is cut into ``a 2**-b + c 2**-(b + 12)`` with integers a and c, which
-        leaves at most 2**-(b + 13); ``C a`` and ``C c`` are exact too.
+        ``C step`` is exact in integers. ``C rest`` in float64 is off by at most d 2**-52 |c|_1, as rests are below 1.
+        Where that is too much, a rest is cut into a multiple of ``2**-cut`` and what is left of it, at most 2**-cut:
+        the sums of the first part have 53 bits and are exact, and the error of the second is 2**cut times smaller.
         """
-        hardware, columns = self.hardware, len(self.slips)
+        hardware = self.hardware
         lengths = hardware.row_sums(codes)  # (k,): the sum of the magnitudes of each sample's codes
         longest = max(1.0, float(lengths.max(initial=0.0)))
         if longest * self.top + 2.0**self.grid_bits >= 2.0**62:
             raise NoProgressError
-        bits = 60 - math.frexp(longest)[1]
-        scaled = self.rests * 2.0**bits
-        coarse = hardware.rint(scaled)
-        fine = hardware.rint((scaled - coarse) * 2.0**_REST_BITS)
-        parts = hardware.concatenate([self.steps, hardware.int64(coarse), hardware.int64(fine)], 1)  # (d, 3 C)
-        products = hardware.numpy(wide_matmul(codes, parts, hardware))  # (k, 3 C)
-        whole = -products[:, :columns]
+        whole = -hardware.numpy(wide_matmul(codes, self.steps, hardware))  # (k, C)
         place = np.flatnonzero(targets >= 0)
         whole[place, targets[place]] += 1 << self.grid_bits
         if len(whole) and np.abs(whole).max() >= 2**53:
             raise NoProgressError
-        rest = -(np.ldexp(products[:, columns : 2 * columns].astype(np.float64), -bits))
-        rest -= np.ldexp(products[:, 2 * columns :].astype(np.float64), -bits - _REST_BITS)
-        # Two conversions, a subtraction, and what the cut left.
-        error = lengths[:, None] * (self.slips[None, :] + 2.0 ** -(bits + _REST_BITS + 1)) + 2.0**-51 * np.abs(rest)
-        norms = np.sqrt(lengths * 127.0)  # ||c|| <= sqrt(|c|_1 max |c|)
-        return Misfit(whole.astype(np.float64), rest, error * (1 + 1e-9) + 2.0**-60, norms * (1 + 1e-9))
+        norms = np.sqrt(lengths * 127.0) * (1 + 1e-9)  # ||c|| <= sqrt(|c|_1 max |c|)
+        rounding = (codes.shape[1] + 8) * 2.0**-52
+        if float(norms @ lengths) * rounding / self.gamma <= _MOST_DOUBT * 2.0**-8:
+            rest = hardware.numpy(hardware.matmul(floats, self.rests))
+        else:
+            cut = 52 - math.frexp(longest)[1]
+            high = hardware.rint(self.rests * 2.0**cut) * 2.0**-cut
+            rest = hardware.numpy(hardware.matmul(floats, high))
+            rest = rest + hardware.numpy(hardware.matmul(floats, self.rests - high))
+            rounding *= 2.0**-cut
+        # The last term: the sum of both parts.
+        error = lengths[:, None] * (self.slips[None, :] + rounding) + 2.0**-52 * np.abs(rest)
+        return Misfit(whole.astype(np.float64), -rest, error * (1 + 1e-9) + 2.0**-60, norms)
 
     def _moved(
         self, system: ChangedSystem, cross: Cross, codes: Array, images: Array, signs: np.ndarray, misfit: Misfit
@@ -224,7 +275,7 @@ class Following:
         tops, lows = (hardware.numpy(abs(part)).max(axis=0) for part in (high * 2.0**-place, low))  # (k,)
         reach = (tops + lows) @ sizes * (1 + 1e-9)  # (C,): how far an entry of a column moves at most
         inexact = (tops @ np.abs(el) + lows @ sizes) * (1 + 1e-9)
-        if not reach.sum() + self.top < _MOST_STEP:
+        if not reach.sum() + self.top < MOST_STEP:
             raise NoProgressError
         # 2 k products and sums of each entry, each right to 2**-53, and a few operations on the rest, which is below 2.
         slips = (self.slips + (2 * count + 8) * 2.0**-52 * inexact + 2.0**-50) * (1 + 1e-9)
@@ -237,9 +288,13 @@ class Following:
         moved = replace(
             self, steps=steps, rests=rests, slips=slips, residuals=residuals, top=self.top + reach.max() + 1
         )
-        moved._require_fit()
+        return moved._settled(system, cross, near, doubts)
+
+    def _settled(self, system: ChangedSystem, cross: Cross, near: list[int], doubts: np.ndarray) -> Following:
+        """Return the same with new residuals for columns with an entry in doubt, or with too much doubt."""
+        self._require_fit()
         again = sorted({*near, *np.flatnonzero(~(doubts <= _MOST_DOUBT)).tolist()})
-        return moved._anew(system, cross, again, None) if again else moved
+        return self._anew(system, cross, again, None) if again else self
 
     def _check_move(self, left: Array, right: Array, steps: Array, rests: Array, reach: np.ndarray) -> None:
         """Raise `HardwareError` unless steps and rests have moved by ``left @ right``, to within rounding.
@@ -265,32 +320,41 @@ class Following:
     def _refined_images(
         self, system: ChangedSystem, codes: Array, images: Array, sizes: np.ndarray
     ) -> tuple[list[tuple[Array, int]], np.ndarray]:
-        """Return U as blocks of integers and their scales, and bounds on the column norms of ``V S E``."""
+        """Return U as blocks and their scales, and bounds on the column norms of ``V S E``.
+
+        Blocks are integers, and V is exact, but for the last step: its product is computed in float64, with a bound on
+        its error. That is enough once the correction is small. If it is not, the step is repeated in integers.
+        """
         hardware = self.hardware
         residual = hardware.contiguous(hardware.int64(codes).T)  # C', (d, k)
         largest, scale, blocks = hardware.max_abs(hardware.float64(residual)), 0, list[tuple[Array, int]]()
-        before = math.inf
+        enough, before = math.ldexp(self.gamma, -_FOLLOW_BITS), math.inf
         while True:
             if largest == 0:  # samples whose codes are all zero: they change nothing
                 return [(images * 0, 0)], sizes[0] * 0
-            finer = min(system.finer(images), 62 - math.frexp(largest)[1])
+            finer = min(system.finer(images, fast=True), 62 - math.frexp(largest)[1])
             if finer < 0:
                 raise NoProgressError
             block = hardware.rint(images * 2.0**finer)
             residual = (residual << finer) - system.product(hardware.int64(block))
             scale += finer
             blocks.append((block, scale))
-            floats = hardware.float64(residual)
-            norms = hardware.numpy((floats * floats).sum(0)) ** 0.5 * (1 + (system.size + 8) * 2.0**-52)
-            with np.errstate(under="ignore"):
-                left_over = np.ldexp(norms, -scale) @ sizes * (1 + 1e-9)
+            floats = hardware.float64(residual)  # right to 2**-53
+            norms = column_norms(floats, hardware) * (1 + 2.0**-52)
+            left_over = _left_over(norms, scale, sizes)
             now = left_over.max(initial=0.0)
-            if now <= math.ldexp(self.gamma, -_FOLLOW_BITS):
+            if now <= enough:
                 return blocks, left_over
             if not now < before / 16:
                 raise NoProgressError
-            before, largest = now, hardware.max_abs(floats)
             images = self.preconditioner(floats)
+            product, error = system.approximate_product(images)
+            # Three roundings: of the residual, of the difference, and in these sums.
+            left_over = _left_over(column_norms(floats - product, hardware) + error + norms * 2.0**-50, scale, sizes)
+            if left_over.max(initial=0.0) <= enough:
+                blocks.append((images, scale))
+                return blocks, left_over
+            before, largest = now, hardware.max_abs(floats)
 
     def _require_fit(self) -> None:
         """Leave weights that may be refused as too large to a full solve, which is the one to tell."""
@@ -300,29 +364,37 @@ class Following:
     # -- residuals anew ----------------------------------------------------------------------------
 
     def _anew(self, system: ChangedSystem, cross: Cross, columns: list[int], move: Array | None) -> Following:
-        """Return the same with the residuals of some columns computed anew, exactly, and refined.
+        """Return the same with the residuals of some columns computed anew, exactly, and refined; see `ExactResidual`.
 
-        The steps, rests and `move` (float64, (d, c)) are a guess. The sum is cut into integers ``H + F 2**-b``, and
-        ``R = 2**p B - A (H + F 2**-b)`` is computed in integers, in units of 2**-b, modulo 2**64. It is also computed
-        in floating point, with a bound on its error: if that says that R is below 2**61 units, R is what it is modulo
-        2**64. Then F is refined as in `neverseen.engine.refinement`.
+        The steps, rests and `move` (float64, (d, c)) are a guess.
         """
         hardware = self.hardware
         steps, rests = (hardware.contiguous(part[:, columns]) for part in (self.steps, self.rests))
         right = cross(columns)
         for _ in range(4):
-            anew = _Anew.start(system, right, self.grid_bits, steps, rests if move is None else rests + move)
-            if anew.fits:
+            anew = ExactResidual.start(system, right, self.grid_bits, steps, rests if move is None else rests + move)
+            if anew.scale >= LEAST_SCALE:
                 break
             steps, rests = anew.steps, hardware.float64(anew.steps * 0)
             move = self.preconditioner(anew.estimate)
         else:
             raise NoProgressError
-        while anew.bounds().max(initial=0.0) > math.ldexp(self.gamma, -_ANEW_BITS) and anew.scale < 56:
-            anew.step(self.preconditioner)
-        bounds = anew.bounds()
-        steps, rests = anew.rounded()
-        slips = np.full(len(columns), 2.0**-52)
+        enough = math.ldexp(self.gamma, -_ANEW_BITS)
+        bounds, last = anew.bounds(), None
+        while bounds.max(initial=0.0) > enough and anew.scale < 56:
+            correction = self.preconditioner(anew.floats)
+            product, error = system.approximate_product(correction)
+            # Three roundings: of the residual, of the difference, and in these sums.
+            finished = np.ldexp(
+                column_norms(anew.floats - product, hardware) + error + np.ldexp(bounds, anew.scale - 50), -anew.scale
+            )
+            if finished.max(initial=0.0) <= enough:
+                bounds, last = finished, correction
+                break
+            anew.step(correction)
+            bounds = anew.bounds()
+        steps, rests = anew.rounded(last)
+        slips = np.full(len(columns), 2.0**-51)
         doubt = (bounds / self.gamma + slips) * (1 + 1e-9)
         undecided = hardware.near_half(rests, doubt)
         if undecided:  # within 2**-29 of a half: a solve tells, ties and all
@@ -338,6 +410,8 @@ class Following:
             moved = hardware.array(exact) - steps[:, places]
             rests[:, places] = rests[:, places] - hardware.float64(moved)
             steps[:, places] = hardware.array(exact)
+            if not hardware.max_abs(rests) < 1.0:
+                raise NoProgressError
         if len(columns) == len(self.slips):
             found = replace(self, steps=steps, rests=rests, slips=slips, residuals=bounds)
         else:
@@ -351,84 +425,11 @@ class Following:
         return found
 
 
-@dataclass
-class _Anew:
-    """Steps and fractions, ``H + F 2**-scale``, and their exact residual ``R 2**-scale``: see `Following._anew`."""
-
-    system: ChangedSystem
-    steps: Array  # H, (d, c) int64
-    fractions: Array  # F
-    residual: Array  # R
-    scale: int
-    estimate: Array  # of the residual, in grid steps
-    fits: bool  # whether R is below 2**61
-
-    @classmethod
-    def start(cls, system: ChangedSystem, right: Array, grid_bits: int, steps: Array, rests: Array) -> _Anew:
-        """Begin with ``steps + rests``, whatever they are."""
-        hardware, columns = system.hardware, steps.shape[1]
-        whole = hardware.rint(rests)
-        if not hardware.max_abs(whole) < _MOST_STEP / 4:
-            raise NoProgressError
-        steps = steps + hardware.int64(whole)
-        width = system.width(columns)
-        scale = min(30, width)
-        fractions = hardware.int64(hardware.rint((rests - whole) * 2.0**scale))
-        residual, estimate = right << grid_bits, hardware.float64(right) * 2.0**grid_bits
-        error = hardware.max_abs(estimate)
-        left, place = steps, 0
-        while place == 0 or hardware.max_abs(hardware.float64(left)) > 0:  # digits from -2**(width-1) to 2**(width-1)
-            rest = (left + (1 << (width - 1))) >> width
-            product = system.product(left - (rest << width))
-            residual = residual - (product << place)
-            part = hardware.float64(product) * 2.0**place
-            estimate, error = estimate - part, error + hardware.max_abs(part)
-            left, place = rest, place + width
-            if place > 62:
-                break
-        last = system.product(fractions)
-        residual = (residual << scale) - last
-        part = hardware.float64(last) * 2.0**-scale
-        estimate, error = estimate - part, (error + hardware.max_abs(part)) * 2.0**-49  # a dozen roundings of 2**-53
-        fits = (hardware.max_abs(estimate) + error) * 2.0**scale < 2.0**61
-        return cls(system, steps, fractions, residual, scale, estimate, fits)
-
-    def bounds(self) -> np.ndarray:
-        """Return upper bounds on the norms of the columns of the residual, in grid steps."""
-        self._floats = floats = self.system.hardware.float64(self.residual)
-        norms = self.system.hardware.numpy((floats * floats).sum(0)) ** 0.5 * (1 + (self.system.size + 8) * 2.0**-52)
-        with np.errstate(under="ignore"):
-            return np.ldexp(norms, -self.scale)
-
-    def step(self, precondition: Preconditioner) -> None:
-        """Refine once, or raise `NoProgressError`. `bounds` was called before.
-
-        Fractions stay between -1/2 and 1/2, so F is at most 2**57 before a block is added to it: `scale` is at most 58.
-        A block is at most 2**61, because A times it is below 2**62 and A is at least 1. So F cannot wrap, however far
-        off the guess was.
-        """
-        hardware = self.system.hardware
-        before = hardware.max_abs(self._floats)
-        correction = precondition(self._floats)
-        finer = min(self.system.finer(correction), 62 - math.frexp(before)[1], 58 - self.scale)
-        if finer < 0:
-            raise NoProgressError
-        block = hardware.int64(hardware.rint(correction * 2.0**finer))
-        self.residual = (self.residual << finer) - self.system.product(block)
-        self.scale += finer
-        self._carry((self.fractions << finer) + block)
-        if not hardware.max_abs(hardware.float64(self.residual)) * 2.0**-finer < before / 4:
-            raise NoProgressError
-
-    def _carry(self, fractions: Array) -> None:
-        """Move whole steps from the fractions to the steps. The sum, and so the residual, stays the same."""
-        whole = (fractions + (1 << (self.scale - 1))) >> self.scale
-        self.steps, self.fractions = self.steps + whole, fractions - (whole << self.scale)
-
-    def rounded(self) -> tuple[Array, Array]:
-        """Return steps and rests; a rest is right to 2**-54."""
-        self._carry(self.fractions)
-        return self.steps, self.system.hardware.float64(self.fractions) * 2.0**-self.scale
+def _left_over(norms: np.ndarray, scale: int, sizes: np.ndarray) -> np.ndarray:
+    """Return bounds on the column norms of ``V S E`` from those of V, in units of 2**-scale."""
+    with np.errstate(under="ignore"):
+        bounds: np.ndarray = np.ldexp(norms, -scale) @ sizes * (1 + 1e-9)
+    return bounds
 
 
 def _picked(array: Array, columns: list[int]) -> Array:

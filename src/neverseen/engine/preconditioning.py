@@ -91,11 +91,12 @@ class Inverse:
             core = hardware.matmul(codes, images)  # (k, k)
             hardware.add_to_diagonal(core, hardware.array(signs.astype(np.float64)))
             lefts = hardware.matmul(images, hardware.inverse(core))  # Z K, (d, k)
-            return self._corrected(lefts, images), lefts * hardware.array(signs.astype(np.float64))
+            return self.corrected(lefts, images), lefts * hardware.array(signs.astype(np.float64))
         except (ValueError, RuntimeError, MemoryError) as error:
             raise NoProgressError from error
 
-    def _corrected(self, lefts: Array, images: Array) -> Inverse:
+    def corrected(self, lefts: Array, images: Array) -> Inverse:
+        """Return the inverse less ``lefts @ images.T``, (d, k) each."""
         hardware, size, more = self.hardware, len(self.matrix), images.shape[1]
         if self.count + more > MOST_CORRECTIONS:
             matrix = self.matrix

@@ -10,10 +10,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.fixedpoint import LIMB, FixedPoint
 from neverseen.engine.preconditioning import NoProgressError, Preconditioner
 from neverseen.engine.rational import block_values, exact_solution
+from neverseen.engine.systems import IntegerSystem
 from neverseen.errors import LimitError
 from neverseen.hardware import Array
 

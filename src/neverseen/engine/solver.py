@@ -28,11 +28,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.fixedpoint import LIMB, FixedPoint
 from neverseen.engine.preconditioning import CholeskyFactor, Inverse, NoProgressError, Preconditioner
 from neverseen.engine.rational import eliminated
 from neverseen.engine.refinement import RATIONAL_SIZE, Refinement, refined_weights
+from neverseen.engine.systems import IntegerSystem
 from neverseen.errors import IllConditionedError, InputError, LimitError
 from neverseen.hardware import Array, Hardware, choose
 

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.engine.arithmetic import MAX_SAMPLES, ChangedSystem, IntegerSystem, class_sums, gram
+from neverseen.engine.arithmetic import MAX_SAMPLES, class_sums, gram
 from neverseen.engine.classes import ClassGrams, ClassSums
 from neverseen.engine.packing import pack_triangle, unpack_triangle
+from neverseen.engine.systems import MOST_ASIDE, ChangedSystem, IntegerSystem
 from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError, NotTrackedError
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import LabelIndex, in_class_order
@@ -29,8 +30,6 @@ _FEW_ROWS = 512
 """Smaller batches wait, to be added together: a pass over the matrix takes as long for one sample as for many."""
 MANY_ROWS = 2048
 """Number of waiting samples at which they are added."""
-_ROWS_ASIDE = 256
-"""Number of waiting samples that a product may use beside the Gram matrix. Each costs as much as a row of it."""
 
 
 class Waiting(NamedTuple):
@@ -38,6 +37,7 @@ class Waiting(NamedTuple):
 
     codes: Array  # int8, (n, d)
     sign: int
+    lengths: np.ndarray  # (n,): the sum of the magnitudes of each sample's codes
 
 
 class Statistics:
@@ -117,7 +117,7 @@ class Statistics:
         batch._sums.change(index.texts, class_sums(codes, index.positions, len(index.texts), hardware), 1)
         batch._forget_empty()
         if batch.class_grams is None and len(codes) < _FEW_ROWS:
-            batch._waiting = [Waiting(codes, 1)]
+            batch._waiting = [Waiting(codes, 1, hardware.row_sums(codes))]
             return batch
         if batch.class_grams is None:
             batch._gram = gram(codes, hardware)
@@ -175,14 +175,14 @@ class Statistics:
         with self._lock:
             yield
 
-    def system(self, gamma: int, most_aside: int = _ROWS_ASIDE) -> ChangedSystem:
+    def system(self, gamma: int, most_aside: int = MOST_ASIDE) -> ChangedSystem:
         """Return ``G + gamma I``. A few waiting samples stay beside the matrix.
 
         It is valid until the next change, or until somebody reads the sums: use it while they are `still`.
         """
         with self._lock:
             self._require_whole()
-            aside = sum(len(codes) for codes, _ in self._waiting)
+            aside = sum(len(codes) for codes, _, _ in self._waiting)
             if self._system is None or self._system.gamma != gamma or aside > most_aside:
                 self._gram = self.hardware.int64(self.settle())
                 self._system = IntegerSystem(self._gram, gamma, self.hardware, measure=True)
@@ -191,9 +191,10 @@ class Statistics:
             ):  # whether sums are refused must not depend on the waiting samples
                 self.settle()
                 return self.system(gamma, most_aside)
-            codes = self.hardware.concatenate([codes for codes, _ in self._waiting], 0) if self._waiting else None
-            signs = np.concatenate([np.full(len(codes), sign) for codes, sign in self._waiting] or [np.zeros(0)])
-            return ChangedSystem(self._system, codes, signs, self.settle)
+            codes = self.hardware.concatenate([codes for codes, _, _ in self._waiting], 0) if self._waiting else None
+            signs = np.concatenate([np.full(len(codes), sign) for codes, sign, _ in self._waiting] or [np.zeros(0)])
+            lengths = np.concatenate([lengths for _, _, lengths in self._waiting] or [np.zeros(0)])
+            return ChangedSystem(self._system, codes, signs, lengths, self.settle)
 
     def _require_whole(self) -> None:
         if self._torn:
@@ -205,7 +206,7 @@ class Statistics:
         """Return the sums of the waiting samples; changes nothing, even if a check fails."""
         parts = []
         for sign in (1, -1):
-            some = [codes for codes, its_sign in self._waiting if its_sign == sign]
+            some = [codes for codes, its_sign, _ in self._waiting if its_sign == sign]
             if some:
                 parts.append((gram(self.hardware.concatenate(some, 0), self.hardware), sign))
         return parts
@@ -350,9 +351,10 @@ class Statistics:
             self._add(self._here(matrix, other.hardware), sign)
         else:
             self._waiting += [
-                Waiting(self._here(codes, other.hardware), sign * its_sign) for codes, its_sign in other._waiting
+                Waiting(self._here(codes, other.hardware), sign * its_sign, lengths)
+                for codes, its_sign, lengths in other._waiting
             ]
-            if sum(len(codes) for codes, _ in self._waiting) >= MANY_ROWS:
+            if sum(len(codes) for codes, _, _ in self._waiting) >= MANY_ROWS:
                 try:
                     parts = self._added_up()
                 except HardwareError:  # they keep waiting, and the next caller who needs the sums gets the error

@@ -23,7 +23,15 @@ from functools import cache
 from typing import Any
 
 from neverseen.errors import ConfigurationError
-from neverseen.hardware.protocol import FLOAT32_ROWS, INT8_PRODUCT, INT32_ROWS, Array, Factor, Hardware, HardwareOf
+from neverseen.hardware.protocol import (
+    FLOAT32_ROWS,
+    INT8_PRODUCT,
+    INT32_ROWS,
+    Array,
+    Factor,
+    Hardware,
+    HardwareOf,
+)
 from neverseen.registry import Registry
 
 __all__ = [

@@ -81,18 +81,21 @@ static void run(struct job *job, void (*part)(struct job *, long, int), long par
 #define ROWS 8
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma")))
 #define ADD_QUADS(c, a, b) (NAME(evec))_mm512_dpbusd_epi32((__m512i)(c), (__m512i)(b), (__m512i)(a))
+#define MULTIPLY_NARROW(a, b) (NAME(vec))_mm512_mul_epi32((__m512i)(a), (__m512i)(b))
 #include "kernels_tiles.h"
 #define SET avx512
 #define BYTES 64
 #define ROWS 8
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
 #define MULTIPLY_PAIRS(a, b) (NAME(evec))_mm512_madd_epi16((__m512i)(a), (__m512i)(b))
+#define MULTIPLY_NARROW(a, b) (NAME(vec))_mm512_mul_epi32((__m512i)(a), (__m512i)(b))
 #include "kernels_tiles.h"
 #define SET avx2
 #define BYTES 32
 #define ROWS 4
 #define TARGET __attribute__((target("avx2,fma")))
 #define MULTIPLY_PAIRS(a, b) (NAME(evec))_mm256_madd_epi16((__m256i)(a), (__m256i)(b))
+#define MULTIPLY_NARROW(a, b) (NAME(vec))_mm256_mul_epi32((__m256i)(a), (__m256i)(b))
 #include "kernels_tiles.h"
 #endif
 #define SET plain
@@ -135,16 +138,37 @@ long ns_level(void) {
 /* The columns of a panel that `update` packs: the caller gives room for whole ones. */
 long ns_panel(long level, long real) { return 3 * (level >= 2 ? 64 : level == 1 ? 32 : 16) / (real ? 8 : 4); }
 
+/* What is multiplied: 64-bit integers; float64; a matrix of 64-bit integers by float64; integers of 32 bits, in 64. */
+enum { WHOLE, REAL_NUMBERS, MIXED, NARROW };
+
 /* sums (threads, d), zeros before: their sum over the threads is G x. One triangle of the symmetric G is read. */
-void ns_times_vector(long level, long real, long threads, long d, const void *G, const void *x, void *sums) {
+void ns_times_vector(long level, long kind, long threads, long d, const void *G, const void *x, void *sums) {
     struct job job = {.threads = threads, .d = d, .left = G, .right = x, .out = sums};
-    run(&job, real ? CHOOSE(times_vector_real, level) : CHOOSE(times_vector_whole, level), (d + STRIP - 1) / STRIP);
+    void (*part)(struct job *, long, int) = CHOOSE(times_vector_whole, level); /* also if NARROW: it waits for memory */
+    if (kind == REAL_NUMBERS)
+        part = CHOOSE(times_vector_real, level);
+    else if (kind == MIXED)
+        part = CHOOSE(other_vector_real, level);
+    run(&job, part, (d + STRIP - 1) / STRIP);
 }
 
 /* out (d, n) = G (d, d) times B (d, n). */
-void ns_times_block(long level, long real, long threads, long d, long n, const void *G, const void *B, void *out) {
+void ns_times_block(long level, long kind, long threads, long d, long n, const void *G, const void *B, void *out) {
     struct job job = {.threads = threads, .d = d, .n = n, .columns = d, .strip = STRIP, .left = G, .right = B, .out = out};
-    run(&job, real ? CHOOSE(times_block_real, level) : CHOOSE(times_block_whole, level), (d + STRIP - 1) / STRIP);
+    void (*part)(struct job *, long, int) = CHOOSE(times_block_whole, level);
+    if (kind == REAL_NUMBERS)
+        part = CHOOSE(times_block_real, level);
+    else if (kind == MIXED)
+        part = CHOOSE(other_block_real, level);
+    else if (kind == NARROW)
+        part = CHOOSE(other_block_whole, level);
+    run(&job, part, (d + STRIP - 1) / STRIP);
+}
+
+/* out (3, d): the sums of the magnitudes, of the numbers and of the squares of each row of G (d, d), as float64. */
+void ns_moments(long level, long threads, long d, const int64_t *G, double *out) {
+    struct job job = {.threads = threads, .d = d, .left = G, .out = out};
+    run(&job, CHOOSE(moments_real, level), (d + STRIP - 1) / STRIP);
 }
 
 /* out (m, n) = codes (m, d) times B (d, n), for int8 codes that stand at i across + k along. */

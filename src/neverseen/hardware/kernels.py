@@ -27,6 +27,7 @@ _MAX_THREADS = 8
 _SHARE = 2**19  # multiplications that are worth a thread: it takes as long to start as about a fifth of them
 _FEW = 4  # columns up to which a block is multiplied one by one: its rows would not fill a vector
 _CODE_ROWS = 2048  # samples that are packed at a time; their sums stay below 2**31
+_NARROW = 3  # what kernels.c calls a product of integers of 32 bits
 _TERMS = 512  # columns of a low rank that are packed at a time
 
 
@@ -66,32 +67,48 @@ def times_vector(matrix: np.ndarray, vector: np.ndarray, *, threads: int | None 
     Parameters
     ----------
     matrix : ndarray of shape (d, d), int64 or float64
-        Integers are multiplied modulo 2**64.
-    vector : ndarray of shape (d,), of the same type
+    vector : ndarray of shape (d,), int64 or float64
+        Integers are multiplied by integers, modulo 2**64. Otherwise the result is float64.
     threads : int, optional
         By default chosen by the amount of work and the number of processors, here and in the other functions.
     """
-    size, kind = _square(matrix), _kind(matrix)
+    size, (kind, code) = _square(matrix), _kinds(matrix, vector)
     _check("vector", vector, kind, (size,))
     count = _threads(threads, size * size)
     sums: np.ndarray = np.zeros((count, size), kind)
-    _call("ns_times_vector", _level, int(kind is np.float64), count, size, matrix, vector, sums)
+    _call("ns_times_vector", _level, code, count, size, matrix, vector, sums)
     return sums[0] if count == 1 else sums.sum(axis=0)
 
 
-def times_block(matrix: np.ndarray, block: np.ndarray, *, threads: int | None = None) -> np.ndarray:
-    """Return ``matrix @ block`` for a symmetric matrix of shape (d, d) and a block of shape (d, n) of the same type.
+def times_block(
+    matrix: np.ndarray, block: np.ndarray, *, narrow: bool = False, threads: int | None = None
+) -> np.ndarray:
+    """Return ``matrix @ block`` for a symmetric matrix of shape (d, d) and a block of shape (d, n).
 
-    Integers are multiplied modulo 2**64.
+    Types are as for `times_vector`. If `narrow`, all integers lie in -2**31..2**31 - 1, and the product is faster. That
+    is not checked: larger ones are cut off.
     """
-    size, kind = _square(matrix), _kind(matrix)
+    size, (kind, code) = _square(matrix), _kinds(matrix, block)
+    code = _NARROW if narrow and kind is np.int64 else code
     _check("block", block, kind, (size, None))
     if 0 < block.shape[1] <= _FEW:
         columns = [times_vector(matrix, column, threads=threads) for column in np.ascontiguousarray(block.T)]
         return np.stack(columns, axis=1)
     result: np.ndarray = np.empty(block.shape, kind)
     count = _threads(threads, size * result.size)
-    _call("ns_times_block", _level, int(kind is np.float64), count, *block.shape, matrix, block, result)
+    _call("ns_times_block", _level, code, count, *block.shape, matrix, block, result)
+    return result
+
+
+def row_moments(matrix: np.ndarray, *, threads: int | None = None) -> np.ndarray:
+    """Return the sums of the magnitudes, of the numbers and of their squares for each row of an int64 matrix, (3, d).
+
+    They are float64, and each is the sum of d roundings.
+    """
+    size = _square(matrix)
+    _check("matrix", matrix, np.int64, (size, size))
+    result = np.empty((3, size))
+    _call("ns_moments", _level, _threads(threads, size * size), size, matrix, result)
     return result
 
 
@@ -218,6 +235,14 @@ def move(
 
 def _kind(array: np.ndarray) -> type:
     return np.int64 if array.dtype == np.int64 else np.float64
+
+
+def _kinds(matrix: np.ndarray, right: np.ndarray) -> tuple[type, int]:
+    """Return the type of a right side and of its product with a matrix, and the number of the pair in kernels.c."""
+    if _kind(matrix) is np.float64:
+        return np.float64, 1
+    whole = getattr(right, "dtype", None) != np.float64
+    return (np.int64, 0) if whole else (np.float64, 2)
 
 
 def _square(matrix: np.ndarray) -> int:

@@ -18,6 +18,7 @@
 #undef TARGET
 #undef MULTIPLY_PAIRS
 #undef ADD_QUADS
+#undef MULTIPLY_NARROW
 #else
 
 /* Vectors that may stand at any number's address. */
@@ -26,6 +27,21 @@ typedef E NAME(evec) __attribute__((vector_size(BYTES), aligned(sizeof(E)), may_
 #define VEC NAME(vec)
 #define EVEC NAME(evec)
 #define LANES (BYTES / (long)sizeof(T))
+/* `other`: how the matrix is read and multiplied. For float64 (real), it holds 64-bit integers. For integers (whole), all
+   numbers have 32 bits, and processors multiply these faster. NUMBER and NUMBERS read one, and a vector. */
+#if defined(REAL)
+typedef int64_t NAME(ivec) __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+#define NUMBER(g, other) ((other) ? (T) * (const int64_t *)(const void *)(g) : *(g))
+#define NUMBERS(g, other) ((other) ? __builtin_convertvector(*(const NAME(ivec) *)(const void *)(g), VEC) : *(const VEC *)(g))
+#else
+#define NUMBER(g, other) ((void)(other), *(g))
+#define NUMBERS(g, other) ((void)(other), *(const VEC *)(g))
+#endif
+#if defined(MULTIPLY_NARROW) && !defined(REAL)
+#define TIMES(a, b, other) ((other) ? (VEC)MULTIPLY_NARROW(a, b) : (VEC)((a) * (b)))
+#else
+#define TIMES(a, b, other) ((void)(other), (VEC)((a) * (b)))
+#endif
 #define ELANES (BYTES / (long)sizeof(E))
 #define PANEL (3 * LANES)
 #define EPANEL (3 * ELANES)
@@ -42,7 +58,7 @@ typedef E NAME(evec) __attribute__((vector_size(BYTES), aligned(sizeof(E)), may_
 
 /* left: G (d, d); right: x (d,); out: sums (threads, d). Entries on and above the diagonal count for two rows: row i gets
    G[i,k] x[k], and row k gets G[i,k] x[i]. Four rows are read at once, so that x and the sums are loaded once for them. */
-TARGET static void NAME(times_vector)(struct job *job, long part, int thread) {
+TARGET INLINE void NAME(vector)(struct job *job, long part, int thread, int other) {
     long d = job->d, stop = LEAST(d, (part + 1) * STRIP);
     const T *x = job->right;
     T *y = (T *)job->out + thread * d;
@@ -57,19 +73,20 @@ TARGET static void NAME(times_vector)(struct job *job, long part, int thread) {
         T own[4] = {0};
         for (long r = 0; r < rows; r++) {
             T mine = x[i + r];
-            own[r] += g[r * d + i + r] * mine;
+            own[r] += NUMBER(g + r * d + i + r, other) * mine;
             for (int after = 0; after < 2; after++)
                 for (long k = after ? to : i + r + 1; k < (after ? d : from); k++) {
-                    own[r] += g[r * d + k] * x[k];
-                    y[k] += g[r * d + k] * mine;
+                    T number = NUMBER(g + r * d + k, other);
+                    own[r] += number * x[k];
+                    y[k] += number * mine;
                 }
         }
         if (to > from) {
             VEC x0 = x[i] - (VEC){0}, x1 = x[i + 1] - (VEC){0}, x2 = x[i + 2] - (VEC){0}, x3 = x[i + 3] - (VEC){0};
             VEC c0 = {0}, c1 = {0}, c2 = {0}, c3 = {0};
             for (long k = from; k < to; k += LANES) {
-                VEC g0 = *(const VEC *)(g + k), g1 = *(const VEC *)(g + d + k), g2 = *(const VEC *)(g + 2 * d + k);
-                VEC g3 = *(const VEC *)(g + 3 * d + k), w = *(const VEC *)(x + k);
+                VEC g0 = NUMBERS(g + k, other), g1 = NUMBERS(g + d + k, other), g2 = NUMBERS(g + 2 * d + k, other);
+                VEC g3 = NUMBERS(g + 3 * d + k, other), w = *(const VEC *)(x + k);
                 c0 += g0 * w, c1 += g1 * w, c2 += g2 * w, c3 += g3 * w;
                 *(VEC *)(y + k) += (g0 * x0 + g1 * x1) + (g2 * x2 + g3 * x3);
             }
@@ -81,18 +98,20 @@ TARGET static void NAME(times_vector)(struct job *job, long part, int thread) {
     }
 }
 
+TARGET static void NAME(times_vector)(struct job *job, long part, int thread) { NAME(vector)(job, part, thread, 0); }
+
 /* -- G B ------------------------------------------------------------------------------------------------------- */
 
 /* tile (ROWS, PANEL) = g b over `depth` terms, for g in rows DEPTH + LANES apart and b (depth, vectors * LANES). */
-TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, int vectors, T *tile) {
+TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, int vectors, int other, T *tile) {
     VEC c[ROWS][3] = {{{0}}};
     for (long k = 0; k < depth; k++, b += vectors * LANES)
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
-            T factor = g[r * (DEPTH + LANES) + k];
+            VEC factor = g[r * (DEPTH + LANES) + k] - (VEC){0};
 #pragma GCC unroll 3
             for (int v = 0; v < vectors; v++)
-                c[r][v] += factor * *(const VEC *)(b + v * LANES);
+                c[r][v] += TIMES(factor, *(const VEC *)(b + v * LANES), other);
         }
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++)
@@ -100,9 +119,9 @@ TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, int vectors, 
 }
 
 /* out (d, n) = left (d, inner) times B (inner, n), for `strip` rows. B is packed in panels, and rows of the left are copied
-   to where they are not a power of two apart: such addresses share few places in a cache. The left is G, or int8 codes whose
-   rows are `across` apart and whose columns are `along` apart. */
-TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int8_t *codes) {
+   to where they are not a power of two apart: such addresses share few places in a cache. The left is G, or int8 codes
+   whose rows are `across` apart and whose columns are `along` apart. */
+TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int8_t *codes, int other) {
     enum { GROUP = 3 }; /* panels at a time */
     long inner = job->columns, n = job->n, start = part * job->strip, stop = LEAST(job->d, start + job->strip);
     const T *B = job->right;
@@ -121,7 +140,8 @@ TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int
                 long count = LEAST(ROWS, stop - i);
                 for (long r = 0; r < count; r++)
                     if (G) {
-                        memcpy(rows + r * (DEPTH + LANES), G + (i + r) * inner + k0, depth * sizeof(T));
+                        for (long k = 0; k < depth; k++)
+                            rows[r * (DEPTH + LANES) + k] = NUMBER(G + (i + r) * inner + k0 + k, other);
                         for (long k = k0; i + ROWS + r < stop && k < k0 + depth; k += 64 / sizeof(T))
                             __builtin_prefetch(G + (i + ROWS + r) * inner + k); /* of the next rows */
                     } else {
@@ -132,11 +152,11 @@ TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int
                     const T *panel = packed + (j - j0) * DEPTH;
                     long width = LEAST(PANEL, last - j);
                     if (width > 2 * LANES)
-                        NAME(block)(depth, rows, panel, 3, tile);
+                        NAME(block)(depth, rows, panel, 3, other, tile);
                     else if (width > LANES)
-                        NAME(block)(depth, rows, panel, 2, tile);
+                        NAME(block)(depth, rows, panel, 2, other, tile);
                     else
-                        NAME(block)(depth, rows, panel, 1, tile);
+                        NAME(block)(depth, rows, panel, 1, other, tile);
                     for (long r = 0; r < count; r++)
                         for (long q = 0; q < width; q++)
                             out[(i + r) * n + j + q] = tile[r * PANEL + q] + (k0 ? out[(i + r) * n + j + q] : 0);
@@ -148,14 +168,47 @@ TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int
 /* left: G (d, d); right: B (d, n); out (d, n). */
 TARGET static void NAME(times_block)(struct job *job, long part, int thread) {
     (void)thread;
-    NAME(times)(job, part, job->left, NULL);
+    NAME(times)(job, part, job->left, NULL, 0);
 }
+
+/* The same for matrices of the other kind. */
+TARGET static void NAME(other_block)(struct job *job, long part, int thread) {
+    (void)thread;
+    NAME(times)(job, part, job->left, NULL, 1);
+}
+
+#ifdef REAL
+TARGET static void NAME(other_vector)(struct job *job, long part, int thread) { NAME(vector)(job, part, thread, 1); }
+
+/* left: G (d, d), integers; out: the sums of the magnitudes, of the numbers and of the squares of each row (3, d). */
+TARGET static void NAME(moments)(struct job *job, long part, int thread) {
+    long d = job->d, stop = LEAST(d, (part + 1) * STRIP);
+    double *out = job->out;
+    (void)thread;
+    for (long i = part * STRIP; i < stop; i++) {
+        const int64_t *g = (const int64_t *)job->left + i * d;
+        VEC sizes = {0}, sums = {0}, squares = {0};
+        double size = 0, sum = 0, square = 0;
+        long k = 0;
+        for (; k + LANES <= d; k += LANES) {
+            VEC number = __builtin_convertvector(*(const NAME(ivec) *)(g + k), VEC);
+            sums += number, squares += number * number;
+            sizes += (VEC)((NAME(ivec))number & INT64_MAX); /* without its sign */
+        }
+        for (; k < d; k++)
+            size += fabs((double)g[k]), sum += (double)g[k], square += (double)g[k] * (double)g[k];
+        for (long q = 0; q < LANES; q++)
+            size += sizes[q], sum += sums[q], square += squares[q];
+        out[i] = size, out[d + i] = sum, out[2 * d + i] = square;
+    }
+}
+#endif
 
 #ifndef REAL
 /* left: int8 codes; right: B (inner, n); out (d, n). */
 TARGET static void NAME(times_codes)(struct job *job, long part, int thread) {
     (void)thread;
-    NAME(times)(job, part, NULL, job->left);
+    NAME(times)(job, part, NULL, job->left, 0);
 }
 #endif
 
@@ -354,6 +407,9 @@ TARGET static void NAME(move)(struct job *job, long part, int thread) {
 #undef VEC
 #undef EVEC
 #undef LANES
+#undef NUMBER
+#undef NUMBERS
+#undef TIMES
 #undef ELANES
 #undef PANEL
 #undef EPANEL

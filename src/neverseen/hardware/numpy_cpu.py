@@ -23,7 +23,6 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     name = "numpy"
     cholesky_keeps = False
     integers = kernels.available()
-    follows = 2**30
 
     def alone(self) -> AbstractContextManager[Any]:
         if not kernels.available():
@@ -78,19 +77,14 @@ class NumpyHardware(HardwareOf[np.ndarray]):
             sums[part] = np.abs(matrix[part].astype(np.float64)).sum(axis=1)
         return sums
 
-    def row_moments(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        sums, squares = np.empty(len(matrix)), np.empty(len(matrix))
-        for part in blocks(matrix):
-            rows = matrix[part].astype(np.float64)
-            sums[part], squares[part] = rows.sum(axis=1), np.einsum("ij,ij->i", rows, rows)
-        return sums, squares
+    def row_moments(self, matrix: np.ndarray) -> np.ndarray:
+        return kernels.row_moments(np.ascontiguousarray(matrix))
 
     def add_in_place(self, target: np.ndarray, change: np.ndarray, sign: int) -> None:
         (np.add if sign > 0 else np.subtract)(target, change, out=target)
 
     def add_to_rows(self, target: np.ndarray, rows: list[int], change: np.ndarray, sign: int) -> None:
-        for row, part in zip(rows, change, strict=True):
-            self.add_in_place(target[row], part, sign)
+        target[rows] += sign * change
 
     def add_to_diagonal(self, matrix: np.ndarray, value: float | np.ndarray) -> None:
         matrix.flat[:: len(matrix) + 1] += value
@@ -114,6 +108,10 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         if len(codes) == 1:
             row = codes[0].astype(np.int16)
             return np.multiply.outer(row, row)  # 127 * 127 < 2**15
+        if kernels.available():
+            sums = np.zeros((codes.shape[1], codes.shape[1]), np.int64)
+            kernels.add_codes(sums, np.ascontiguousarray(codes), np.ones(len(codes), np.int8))
+            return sums
         total = None
         for start in range(0, len(codes), FLOAT32_ROWS):
             a = codes[start : start + FLOAT32_ROWS].astype(np.float32)
@@ -141,18 +139,20 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         parts = [np.einsum("ij,j->i", matrix[part].astype(np.int64), vector) for part in blocks(matrix)]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
-    def symmetric_product(self, matrix: np.ndarray, block: np.ndarray) -> np.ndarray:
+    def symmetric_product(self, matrix: np.ndarray, block: np.ndarray, narrow: bool = False) -> np.ndarray:
         if not kernels.available() or matrix.dtype != np.int64 or not matrix.flags.c_contiguous:
             return super().symmetric_product(matrix, block)
-        if block.shape[1] == 1:
-            return kernels.times_vector(matrix, np.ascontiguousarray(block[:, 0]))[:, None]
-        return kernels.times_block(matrix, np.ascontiguousarray(block))
+        return kernels.times_block(matrix, np.ascontiguousarray(block), narrow=narrow)
+
+    def approximate_product(self, matrix: np.ndarray, block: np.ndarray) -> np.ndarray:
+        if kernels.available() and matrix.dtype == np.int64 and matrix.flags.c_contiguous:
+            return kernels.times_block(matrix, np.ascontiguousarray(block))
+        parts = [self.matmul(matrix[part].astype(np.float64), block) for part in blocks(matrix)]
+        return np.concatenate(parts) if parts else block
 
     def symmetric_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         if not kernels.available() or right.shape[1] > _FEW_COLUMNS:
             return self.matmul(left, right)
-        if right.shape[1] == 1:
-            return kernels.times_vector(left, np.ascontiguousarray(right[:, 0]))[:, None]
         return kernels.times_block(left, np.ascontiguousarray(right))
 
     def less_product(self, matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, SupportsInt, TypeVar, cast
 
@@ -70,6 +70,9 @@ A = TypeVar("A", bound=Array)
 
 Moved = tuple[A, A, list[int]]
 
+SmallChange = Callable[..., tuple[A, ...]]
+"""`neverseen.hardware.torch_small_changes.small_change` for arrays of this kind."""
+
 
 class HardwareOf(Protocol[A]):
     """The operations of one kind of hardware, whose arrays are of type `A`.
@@ -87,17 +90,18 @@ class HardwareOf(Protocol[A]):
     integers : bool
         Whether 64-bit integer products (`symmetric_product`, `int8_int64_matmul`) are fast. If not, float64 products
         are used instead, and checked.
-    follows : int
-        Number of samples up to which following a change (`neverseen.engine.following`) is faster than a new solve.
     """
 
     name: str
     cholesky_keeps: bool
     integers: bool = False
-    follows: int
 
     def __hash__(self) -> int:
         return object.__hash__(self)
+
+    def small_changes(self) -> SmallChange[A] | None:
+        """Return a function that makes a small change in one go, if that is faster than step by step."""
+        return None
 
     def alone(self) -> AbstractContextManager[Any]:
         """Return a context in which one thread does all floating-point work: for many small steps.
@@ -153,8 +157,11 @@ class HardwareOf(Protocol[A]):
     def row_sums(self, matrix: A) -> np.ndarray:
         """Return the sum of the magnitudes of each row, in float64."""
 
-    def row_moments(self, matrix: A) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sum, and the sum of the squares, of each row of an int64 matrix; only where `integers` is true."""
+    def row_moments(self, matrix: A) -> np.ndarray:
+        """Return the sums of magnitudes, numbers and squares of each row of an int64 matrix, float64 of shape (3, d).
+
+        Only where `integers` is true.
+        """
 
     def near_half(self, rests: A, doubts: np.ndarray) -> list[int]:
         """Return the columns of float64 rests with an entry within a column's doubt of a half; NaN counts as near."""
@@ -178,6 +185,10 @@ class HardwareOf(Protocol[A]):
     def symmetric_matmul(self, left: A, right: A) -> A:
         """Return a float64 product; `left` is symmetric, or may be treated as if it were."""
         return self.matmul(left, right)
+
+    def approximate_product(self, matrix: A, block: A) -> A:
+        """Return ``matrix @ block`` in float64, for a symmetric int64 matrix and a float64 block."""
+        return self.matmul(self.float64(matrix), block)
 
     def less_product(self, matrix: A, left: A, right: A) -> A:
         """Return ``matrix - left @ right`` in float64, symmetric as `matrix` is."""
@@ -221,8 +232,11 @@ class HardwareOf(Protocol[A]):
     def wrapping_matvec(self, matrix: A, vector: A) -> A:
         """Return ``matrix @ vector`` modulo 2**64, in integer arithmetic alone."""
 
-    def symmetric_product(self, matrix: A, block: A) -> A:
-        """Return ``matrix @ block`` modulo 2**64 for a symmetric int64 matrix, in integer arithmetic alone."""
+    def symmetric_product(self, matrix: A, block: A, narrow: bool = False) -> A:
+        """Return ``matrix @ block`` modulo 2**64 for a symmetric int64 matrix, in integer arithmetic alone.
+
+        If `narrow`, the caller knows that all numbers lie in -2**31..2**31 - 1.
+        """
         columns: list[Any] = [self.wrapping_matvec(matrix, column)[:, None] for column in cast("Any", block.T)]
         return self.concatenate(columns, 1) if columns else block
 

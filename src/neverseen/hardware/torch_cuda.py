@@ -8,12 +8,14 @@ import numpy as np
 
 from neverseen.errors import ConfigurationError
 from neverseen.hardware.numpy_cpu import SUM_ROWS
-from neverseen.hardware.protocol import HardwareOf
+from neverseen.hardware.protocol import HardwareOf, SmallChange
+from neverseen.hardware.torch_small_changes import Replayed, small_change
 
 if TYPE_CHECKING:
     import torch
 
 _BLOCK = 2048  # of a triangular factor
+_MOST_PINNED = 2**22  # numbers that are copied by way of pinned memory, which PyTorch keeps
 _PINNED = 2**15  # numbers; fewer go to a GPU without waiting for it. Of more, PyTorch's threads would make the copy
 
 
@@ -22,7 +24,6 @@ class CudaHardware(HardwareOf[Any]):
 
     name = "cuda"
     cholesky_keeps = True
-    follows = 1  # a GPU is quick to solve, and slow to begin each of many small products
 
     def __init__(self) -> None:
         import torch
@@ -33,6 +34,9 @@ class CudaHardware(HardwareOf[Any]):
             )
         self._torch = torch
 
+    def small_changes(self) -> SmallChange[torch.Tensor]:
+        return Replayed(small_change, still=2)
+
     def array(self, values: np.ndarray) -> torch.Tensor:
         tensor = self._torch.from_numpy(np.require(values, requirements=["C", "W"]))  # read-only ones it would warn of
         if not 0 < values.size <= _PINNED:
@@ -40,7 +44,12 @@ class CudaHardware(HardwareOf[Any]):
         return tensor.pin_memory().cuda(non_blocking=True)  # by way of a copy: the GPU need not have caught up
 
     def numpy(self, array: torch.Tensor) -> np.ndarray:
-        return array.cpu().numpy()
+        if not _PINNED < array.numel() <= _MOST_PINNED:
+            return array.cpu().numpy()
+        place = self._torch.empty(
+            array.shape, dtype=array.dtype, pin_memory=True
+        )  # PyTorch keeps such memory for reuse
+        return place.copy_(array).numpy()
 
     def zeros(self, *shape: int) -> torch.Tensor:
         return self._torch.zeros(shape, dtype=self._torch.int64, device="cuda")

@@ -65,7 +65,7 @@ def member_digests(configuration: bytes, key: Key, quantised: np.ndarray, index:
     members = []
     for row, position in zip(np.ascontiguousarray(quantised), index.positions, strict=True):
         hasher = started[position].copy()
-        hasher.update(row.tobytes())
+        hasher.update(row.data)
         members.append((index.texts[position], hasher.digest()))
     return members
 

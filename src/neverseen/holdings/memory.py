@@ -59,7 +59,8 @@ class MemoryHoldings:
         """Return how these members are held, by digest, without those that are not held."""
         found = {}
         for name, digest in members:
-            times = self._members.get(name, Counter()).get(digest, 0)
+            held = self._members.get(name)
+            times = held.get(digest, 0) if held else 0
             if times:
                 numbers = self._numbers.get(digest, ())
                 found[digest] = Found(times, [self._tickets[number] for number in numbers])

@@ -73,7 +73,7 @@ class Hints:
             return leading_columns(system, statistics.cross_here(), counts, codes, grid_bits, precondition)
 
     def _helps(self, more: int, codes: Array) -> bool:
-        return can_follow(self._waiting() + more, codes.shape[1], self._hardware)
+        return can_follow(self._waiting() + more, codes.shape[1])
 
     def _waiting(self) -> int:
         """Return the number of samples learned or forgotten since the last solution."""

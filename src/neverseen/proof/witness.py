@@ -55,11 +55,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from neverseen.engine.arithmetic import IntegerSystem
 from neverseen.engine.definiteness import least_eigenvalue
 from neverseen.engine.following import Following
 from neverseen.engine.packing import narrowed
 from neverseen.engine.solver import Solution, solve
+from neverseen.engine.systems import IntegerSystem
 from neverseen.errors import CertificateRejectedError, IllConditionedError, InputError, LimitError
 from neverseen.hardware import Array, Hardware, choose
 

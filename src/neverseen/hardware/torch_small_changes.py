@@ -1,0 +1,278 @@
+"""Small changes as one row of operations in PyTorch, which a GPU captures once and repeats.
+
+The change is that of `neverseen.engine.following`: k samples with codes C, all added (s = 1) or all removed (s = -1),
+
+    U ~ A'^-1 C',  V = C' - A'U,  E ~ 2**p L - C Y,  Y' = Y + s U E.
+
+U is refined once, and V is exact: ``2**(f1 + f2) V = 2**(f1 + f2) C' - A'(2**f2 b1 + b2)`` with integers b1 and b2 of
+up to 2h - 1 and mh - 1 bits. They are cut into limbs of h bits, m = 2 or 3, so that products with A' stay below 2**52
+and are exact in float64. V itself is computed modulo 2**64. The same sums in floating point, each right to a few
+roundings, prove that it has less than 62 bits: then it is what it is modulo 2**64. At the end, V and the move are
+checked with a random vector.
+
+Nothing waits for a number: whatever decides something is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FOLLOW_BITS = 22  # as in `neverseen.engine.following`
+_SLACK = 1 + 2.0**-30  # more than some thousand roundings of a sum of positive numbers
+
+
+class _System(NamedTuple):
+    """The system A', and an approximate inverse of A."""
+
+    gram: Tensor  # (d, d) float64: G
+    matrix: Tensor  # (d, d): the inverse is `matrix` less
+    lefts: Tensor  # (m, d), turned, times
+    rights: Tensor  # (m, d)
+    aside: Tensor  # (w, d) int8: samples that are not in G yet
+    signs: Tensor  # (w, 1) int8
+    probe: Tensor  # (d,) int64: a random vector r
+    image: Tensor  # (d,): (G + gamma) r, modulo 2**64
+
+    def guess(self, right: Tensor) -> Tensor:
+        """Return about ``A^-1 right``."""
+        return self.matrix @ right - self.lefts.t() @ (self.rights @ right)
+
+    def remainder(self, before: Tensor, finer: Tensor, block: Tensor, limbs: int, few: _Few) -> tuple[Tensor, Tensor]:
+        """Return ``2**finer before - A' block`` modulo 2**64, and an upper bound on its entries in real numbers."""
+        import torch
+
+        cut = []  # highest first, up to 2**(h - 1) each
+        for place in range(limbs - 1, 0, -1):
+            cut.append((block * _power(-place * few.bits)).round())
+            block = block - cut[-1] * _power(place * few.bits)
+        side_by_side, codes = torch.cat([*cut, block], 1), self.aside.double()
+        product = self.gram @ side_by_side + few.gamma * side_by_side
+        product += codes.t() @ (self.signs.double() * (codes @ side_by_side))
+        exact, estimate = before << finer, before.double() * _power(finer)
+        error = _top(estimate)
+        for place, part in zip(range(limbs - 1, -1, -1), product.split(block.shape[1], 1), strict=True):
+            scaled = part * _power(place * few.bits)
+            exact, estimate, error = (
+                exact - (part.long() << (place * few.bits)),
+                estimate - scaled,
+                error + _top(scaled),
+            )
+        return exact, _top(estimate) + error * 2.0**-50  # five roundings of at most 2**-53 each
+
+    def seen(self) -> Tensor:
+        """Return ``A' r`` modulo 2**64."""
+        codes = self.aside.long()
+        inner = (codes * self.probe).sum(1, keepdim=True) * self.signs.long()
+        return self.image + (codes * inner).sum(0)
+
+
+class _Few(NamedTuple):
+    """A few numbers in one tensor."""
+
+    slips: Tensor  # (C,)
+    residuals: Tensor  # (C,)
+    sign: Tensor  # s
+    bits: Tensor  # h
+    gamma: Tensor
+
+    @classmethod
+    def of(cls, told: Tensor, columns: int) -> _Few:
+        """Take them apart."""
+        sign, bits, gamma = told[2 * columns], told[2 * columns + 1].long(), told[2 * columns + 2]
+        return cls(told[:columns], told[columns : 2 * columns], sign, bits, gamma)
+
+
+class _Images(NamedTuple):
+    """U and what is known about it."""
+
+    images: Tensor  # Z = A^-1 C', (d, k)
+    answers: Tensor  # U
+    high: Tensor  # U in integers of few bits, times
+    grid: Tensor  # a power of two, and
+    low: Tensor  # the rest
+    lengths: Tensor  # (k,), bounds on the norms of the columns of V
+    fits: Tensor  # whether V is what it is modulo 2**64
+    wrong: Tensor  # whether V fails its check
+
+
+class _Misfit(NamedTuple):
+    """E and what is known about it."""
+
+    whole: Tensor  # (k, C), whole numbers
+    rest: Tensor
+    error: Tensor  # bounds on how far off E is
+    sums: Tensor  # (k,): |c|_1
+    fits: Tensor  # whether whole numbers are exact
+
+
+def small_change(limbs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return steps, rests, the rows that correct the inverse, (k, d) each, and what the caller wants to know.
+
+    That is: whether all conditions hold, the largest step, the number of checks that fail; then slips, residuals,
+    doubts, and whether an entry is in doubt, for each class.
+
+    Parameters
+    ----------
+    limbs : int
+        Of the second step of refinement, m.
+    tensors
+        The fields of `_System`; codes C, (k, d) int8; labels ``2**p L``, (k, C) float64; steps, (d, C) int64; rests,
+        (d, C) float64; and the fields of `_Few` as one tensor.
+    """
+    import torch
+
+    system, (codes, wanted, steps, rests, told) = _System(*tensors[:8]), tensors[8:]
+    few = _Few.of(told, steps.shape[1])
+    floats = codes.double()
+    found = _images(system, few, floats, limbs)
+    misfit = _misfit(floats, wanted, steps, rests, few.slips)
+    moved, now, known, fits, wrong = _moved(system, few, found, misfit, steps, rests)
+    fits = fits & found.fits & misfit.fits
+    about = torch.stack([fits.double(), _top(moved.double()), wrong + found.wrong])
+    rows = (found.answers * few.sign).t().contiguous(), found.images.t().contiguous()
+    return moved, now, *rows, torch.cat([about, *known])
+
+
+def _images(system: _System, few: _Few, floats: Tensor, limbs: int) -> _Images:
+    """Return U, refined once."""
+    import torch
+
+    (count, size), sign, turned = floats.shape, few.sign, floats.t().contiguous()
+    images = system.guess(turned)
+    core = floats @ images * sign
+    core.diagonal().add_(1.0)
+    inverse = 1 / core if count == 1 else torch.cholesky_inverse(torch.linalg.cholesky_ex(core)[0])
+    answers = images @ inverse  # by Woodbury's identity: Z (1 + s C Z)^-1
+    first, finer1 = _rounded(answers, 2, few)
+    residual, size1 = system.remainder(turned.long(), finer1, first, 2, few)
+    reals = residual.double()
+    second, finer2 = _rounded(system.guess(reals) - answers @ (images.t() @ reals) * sign, limbs, few)
+    residual, size2 = system.remainder(residual, finer2, second, limbs, few)
+    fine, reals = _power(-finer1 - finer2), residual.double()
+    lengths = (reals * reals).sum(0).sqrt() * (fine * (1 + (size + 8) * 2.0**-52))
+    # The check: r 2**(f1 + f2) V = 2**(f1 + f2) r C' - (A' r)(2**f2 b1 + b2) modulo 2**64
+    probe, blocks = system.probe[:, None], (first.long() << finer2) + second.long()
+    right = ((turned.long() * probe).sum(0) << (finer1 + finer2)) - (blocks * system.seen()[:, None]).sum(0)
+    wrong = ((residual * probe).sum(0) != right).any().double()
+    # U is cut as in `Following._moved`.
+    place = (53 - (count - 1).bit_length()) // 2 - _exponent(_top(answers))
+    high, grid = (answers * _power(place)).round(), _power(-place)
+    low = (first * _power(-finer1) - high * grid) + second * fine
+    fits = (finer1 >= 0) & (finer1 < 63) & (finer2 >= 0) & (finer2 < 63) & (size1 < 2.0**61) & (size2 < 2.0**61)
+    return _Images(images, answers, high, grid, low, lengths, fits, wrong)
+
+
+def _misfit(floats: Tensor, wanted: Tensor, steps: Tensor, rests: Tensor, slips: Tensor) -> _Misfit:
+    """Return E. A rest is cut as in `Following._misfit`."""
+    size, sums, numbers = floats.shape[1], floats.abs().sum(1), steps.double()
+    cut = 2.0 ** (52 - (127 * size).bit_length())  # |c|_1 is at most 127 d
+    coarse = (rests * cut).round() / cut
+    whole = wanted - floats @ numbers
+    rest = -(floats @ coarse) - floats @ (rests - coarse)
+    error = (sums[:, None] * (slips + (size + 8) * 2.0**-52 / cut) + 2.0**-52 * rest.abs()) * _SLACK + 2.0**-60
+    return _Misfit(whole, rest, error, sums, (_top(sums) * _top(numbers) < 2.0**52) & (_top(whole) < 2.0**53))
+
+
+def _moved(
+    system: _System, few: _Few, found: _Images, misfit: _Misfit, steps: Tensor, rests: Tensor
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
+    """Return steps and rests, what is known about them, whether conditions hold, and whether the move is wrong.
+
+    All is as in `Following._moved` and `Following._check_move`.
+    """
+    (high, grid, low, lengths), (whole, rest, error, sums, _) = found[2:6], misfit
+    count, columns = whole.shape
+    sizes = whole.abs() + rest.abs() + 1.0
+    left_over = lengths @ sizes * _SLACK
+    level = (53 - (count - 1).bit_length()) // 2 - _exponent(_top(whole))
+    eh = (whole * _power(level)).round() * _power(-level)
+    el = (whole - eh) + rest
+    error = error + el.abs() * 2.0**-52
+    tops, lows = high.abs().amax(0) * grid, low.abs().amax(0)
+    reach = (tops + lows) @ sizes * _SLACK
+    inexact = tops @ el.abs() + lows @ sizes
+    slips = (few.slips + ((2 * count + 8) * 2.0**-52 * _SLACK) * inexact + 2.0**-50) * _SLACK
+    lost = (sums * 127.0).sqrt() @ error * _SLACK  # ||c||**2 <= 127 |c|_1
+    residuals = (few.residuals + left_over + lost) * _SLACK
+    doubts = (residuals / few.gamma + slips) * _SLACK
+    eh, el = eh * few.sign, el * few.sign
+    part, other = high @ eh * grid, low @ (eh + el) + high * grid @ el
+    w, v = part.round(), other.round()
+    now = (rests + (part - w)) + (other - v)
+    carry = now.round()
+    moved, now = steps + w.long() + (v + carry).long(), now - carry
+    near = (~(0.5 - now.abs() > doubts)).any(0).double()
+    vector = (1 - 2 * (system.probe[:columns] & 1)).double()
+    turn = (moved - steps).double() @ vector + now @ vector - rests @ vector
+    off = _top(turn - (high * grid + low) @ ((eh + el) @ vector))
+    tolerance = (count + columns + 8) * 2.0**-50 * reach.sum() + (columns + 16) ** 2 * 2.0**-50
+    fits = (left_over.amax() <= few.gamma * 2.0**-_FOLLOW_BITS) & (reach.sum() < 2.0**52)
+    return moved, now, (slips, residuals, doubts, near), fits, (~(off <= tolerance)).double()
+
+
+def _rounded(values: Tensor, limbs: int, few: _Few) -> tuple[Tensor, Tensor]:
+    """Return values as integers of so many limbs, and the bits by which they were shifted."""
+    finer = limbs * few.bits - 1 - _exponent(_top(values))
+    return (values * _power(finer)).round(), finer
+
+
+def _top(values: Tensor) -> Tensor:
+    return values.abs().amax()
+
+
+def _exponent(value: Tensor) -> Tensor:
+    """Return the least e such that ``value < 2**e``, for a number of normal size."""
+    import torch
+
+    return torch.frexp(value)[1].long()
+
+
+def _power(exponent: Tensor) -> Tensor:
+    """Return ``2**exponent`` exactly, for -1022 to 1023."""
+    import torch
+
+    return ((exponent.clamp(-1022, 1023) + 1023) << 52).view(torch.float64)
+
+
+class Replayed:
+    """A function of a number and tensors, captured as a CUDA graph for each number and shape, and then repeated.
+
+    Parameters
+    ----------
+    still : int
+        The first tensors, which stay at their places: they are not copied.
+    """
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], still: int) -> None:
+        self._function, self._still = function, still
+        self._graphs: dict[tuple[Any, ...], tuple[Any, list[Tensor], tuple[Tensor, ...]]] = {}
+
+    def __call__(self, number: int, *arguments: Tensor) -> tuple[Tensor, ...]:
+        """Return what the function returns."""
+        key: tuple[Any, ...] = (number, *((tuple(each.shape), each.dtype) for each in arguments))
+        key += tuple(each.data_ptr() for each in arguments[: self._still])
+        if key not in self._graphs:
+            self._graphs[key] = self._captured(number, arguments)
+        graph, places, results = self._graphs[key]
+        for place, value in zip(places[self._still :], arguments[self._still :], strict=True):
+            place.copy_(value)
+        graph.replay()
+        return tuple(result.clone() for result in results)
+
+    def _captured(self, number: int, arguments: tuple[Tensor, ...]) -> tuple[Any, list[Tensor], tuple[Tensor, ...]]:
+        import torch
+
+        places = [each if place < self._still else each.clone() for place, each in enumerate(arguments)]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._function(number, *places)  # libraries make what they need
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = self._function(number, *places)
+        return graph, places, results
