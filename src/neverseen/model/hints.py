@@ -63,8 +63,8 @@ class Hints:
 
         Returns None if this saves nothing: the weights are known, or there is no earlier solution.
         """
-        if self._last is None or not self._changes:
-            return None
+        if self._last is None or not self._changes or getattr(self._last[0], "captured", None) is not None:
+            return None  # where changes are made at once, new weights are there as soon
         classes = statistics.classes
         counts = np.array([statistics.counts[name] for name in classes])
         precondition, grid_bits = self._last[0].preconditioner, self._configuration.grid_bits
