@@ -23,9 +23,12 @@ import pytest
 from typer.testing import CliRunner
 
 from neverseen import (
+    AnalyticClassifier,
     CertificateRejectedError,
     ConfigurationError,
     FileRejectedError,
+    ForgettingModel,
+    GaussianKernel,
     LedgerError,
     StoreDamagedError,
     store,
@@ -41,7 +44,7 @@ from neverseen.store.description import Description
 from neverseen.store.publications import Publications
 from neverseen.store.snapshots import read_snapshot, write_snapshot
 from tests.attacks.test_rollback import contents, refused
-from tests.store.test_store import IDS, KEYS, LABELS, ROWS, never, new, opened
+from tests.store.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, never, new, opened
 
 
 def noted(folder: Path, key: str, value: str | None = None) -> str:
@@ -137,6 +140,87 @@ def test_an_archive_has_altered_sums_of_classes(
     with pytest.raises(StoreDamagedError, match="the sums of classes in .* do not make up the sums of all"):
         read_archive(tmp_path / "again", tmp_path / "s.tar")
     assert not (tmp_path / "again").exists()
+
+
+def double_a_class(sums: Statistics) -> None:
+    assert sums.class_grams is not None
+    name = sums.classes[0]
+    sums.class_grams.put(name, 2 * sums.class_grams.packed(name).astype(np.int64))
+
+
+def halve_a_class(sums: Statistics) -> None:
+    assert sums.class_grams is not None
+    name = sums.classes[0]
+    sums.class_grams.put(name, sums.class_grams.packed(name) // 2)
+
+
+@pytest.mark.parametrize("change", [double_a_class, halve_a_class])
+def test_altered_sums_of_a_class_are_not_taken_away(change: Callable[[Statistics], None], folder: Path) -> None:
+    """What is left would be no sum of samples, and signed. The rest is for `check`, which nothing escapes."""
+    alter_sums(folder, change)
+    with opened(folder) as made:
+        before = made.digest(), made.ledger.meta("sequence"), made.ledger.total()
+        with pytest.raises(StoreDamagedError, match="sums of class .* are not those of samples .* Nothing was changed"):
+            made.forget_class(json.loads(made.statistics().classes[0]))
+        assert (made.digest(), made.ledger.meta("sequence"), made.ledger.total()) == before
+
+
+def test_what_is_left_with_the_last_class_is_noticed(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        made.learn(ROWS[:4], ["cat"] * 4)
+        made.seal()
+    alter_sums(tmp_path / "s", shift_one_class)
+    with opened(tmp_path / "s") as made, pytest.raises(StoreDamagedError, match="sums of class"):
+        made.forget_class("cat")
+
+
+@pytest.mark.parametrize("verb", ["forget_class", "learn"])
+def test_sums_of_a_class_are_altered_after_a_check(verb: str, folder: Path) -> None:
+    """The blocks of a file were checked once, and the file was read again. What came of it was signed."""
+    with opened(folder) as made:
+        made.check()
+        before = contents(folder)
+        sums = made.statistics()
+        assert sums.class_grams is not None
+        name = sums.classes[0]
+        path = sums.class_grams._packed[name].path  # type: ignore[union-attr]
+        alter(path)
+        with pytest.raises(StoreDamagedError, match="block 0 .* is not as it was written"):
+            made.forget_class(json.loads(name)) if verb == "forget_class" else made.learn(
+                ROWS[30:31], [json.loads(name)]
+            )
+        alter(path)
+        assert contents(folder) == before
+        made.check()
+
+
+def alter(path: Path) -> None:
+    """Change the first byte of an array; done twice, it is as before."""
+    with path.open("r+b") as file:
+        file.seek(4096)
+        (byte,) = file.read(1)
+        file.seek(4096)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_centres_are_altered_while_the_store_is_open(tmp_path: Path) -> None:
+    """They were checked at opening, and read from the file whenever samples were encoded."""
+    folder, centres = tmp_path / "s", ROWS[:12]
+    store.create(folder, BACKBONE, AnalyticClassifier(GaussianKernel(centres), 2**10), keys=KEYS).close()
+    with opened(folder) as made:
+        (path,) = (path for path in folder.iterdir() if len(path.name) == 64)
+        alter(path)
+        made.learn(ROWS[:30], LABELS[:30])
+        made.publish()
+        digest = made.digest()
+    refused(folder, "block 0 .* is not as it was written")
+    alter(path)
+    with opened(folder) as made:
+        made.check()
+        assert made.digest() == digest
+    model = ForgettingModel(BACKBONE, AnalyticClassifier(GaussianKernel(centres), 2**10), KEYS)
+    model.learn(ROWS[:30], LABELS[:30])
+    assert model.digest() == digest
 
 
 # -- descriptions ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def traces(folder: Path, samples: Iterable[str], n_features: int = WIDTH) -> set
     """Return the samples of which any eight bytes, of features or fingerprint, are anywhere in the folder."""
     content = on_disk(folder)
     aligned = (np.frombuffer(content[start : len(content) - (len(content) - start) % 8], "<u8") for start in range(8))
-    present = set(np.concatenate(list(aligned)).tolist())
+    present = set(np.concatenate([words[words != 0] for words in aligned]).tolist())  # most of a small cache is empty
     found = set()
     for sample in samples:
         features = noise(sample, n_features).tobytes()
@@ -181,29 +182,32 @@ def test_what_a_killed_process_left_in_the_log_goes_with_the_next_discard(tmp_pa
     assert cached.backbone.seen == 0  # type: ignore[attr-defined]
 
 
-def change(path: Path, statement: str, *values: Any) -> None:
+def change(path: Path, statement: str) -> None:
+    """Do this to the tables of the samples "a" and "b"."""
     database = sqlite3.connect(path)
+    first, second = (cache_module._table(fingerprint(name)) for name in "ab")
     with database:
-        database.execute(statement, values)
+        for table, other in ((first, second), (second, first)):
+            database.execute(statement.format(table=table, other=other))
     database.close()
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE features SET features = zeroblob(24)",
-        "UPDATE features SET features = zeroblob(20)",
-        "UPDATE features SET features = 'a text'",
-        "UPDATE features SET features = 7",
-        "UPDATE features SET checksum = zeroblob(16)",
-        "UPDATE features SET checksum = 7",
+        "UPDATE {table} SET features = zeroblob(24)",
+        "UPDATE {table} SET features = zeroblob(20)",
+        "UPDATE {table} SET features = 'a text'",
+        "UPDATE {table} SET features = CAST(x'ff' AS TEXT)",
+        "UPDATE {table} SET features = 7",
+        "UPDATE {table} SET checksum = zeroblob(16)",
+        "UPDATE {table} SET checksum = 7",
         # the features of one sample under the name of another
-        "UPDATE features SET features = (SELECT features FROM features AS other WHERE other.rowid != features.rowid)",
-        "UPDATE features SET (features, checksum) = "
-        "(SELECT features, checksum FROM features AS other WHERE other.rowid != features.rowid)",
-        "DROP TABLE features",
-        "ALTER TABLE features RENAME COLUMN checksum TO sum",
-        "DELETE FROM features",
+        "UPDATE {table} SET features = (SELECT features FROM {other})",
+        "UPDATE {table} SET (features, checksum) = (SELECT features, checksum FROM {other})",
+        "DROP TABLE {table}",
+        "ALTER TABLE {table} RENAME COLUMN checksum TO sum",
+        "DELETE FROM {table}",
     ],
 )
 def test_rows_that_were_changed_are_extracted_anew(tmp_path: Path, statement: str) -> None:
@@ -214,6 +218,41 @@ def test_rows_that_were_changed_are_extracted_anew(tmp_path: Path, statement: st
     assert np.array_equal(Cached(Counting(), tmp_path).extract(["a", "b"]), features)
     assert cached.backbone.seen >= 3  # type: ignore[attr-defined]
     assert len(cached) == 2
+
+
+def test_a_discard_passes_over_rows_that_are_no_rows(tmp_path: Path) -> None:
+    cached = Cached(Counting(), tmp_path)
+    table = cache_module._table(fingerprint("0"))
+    first, *others = [name for name in map(str, range(900)) if cache_module._table(fingerprint(name)) == table][:7]
+    cached.extract([first, *others])
+    with closing(sqlite3.connect(cached.path, isolation_level=None)) as database:
+        for name, value in zip(others, ("7", "NULL", "x''", "'text'", "CAST(x'ff' AS TEXT)"), strict=False):
+            question = f"UPDATE {table} SET fingerprint = {value} WHERE fingerprint = ?"  # noqa: S608
+            database.execute(question, (fingerprint(name),))
+    cached.discard([fingerprint(first)])
+    assert len(cached) == 1
+    assert not traces(tmp_path, [first, *others[:-1]])
+    assert np.array_equal(cached.extract(others[-1:])[0], noise(others[-1], WIDTH))
+    assert cached.backbone.seen == 7  # type: ignore[attr-defined]
+
+
+def test_the_rows_of_an_older_cache_are_moved(tmp_path: Path) -> None:
+    """0.1.0 had one table, and left copies of rows in the gaps of its pages."""
+    cached, names = Cached(Counting(), tmp_path), [str(number) for number in range(300)]
+    rows = []
+    for name in names:
+        content = noise(name, WIDTH).tobytes()
+        rows.append((fingerprint(name), content, cached._checksum(fingerprint(name), content)))
+    with closing(sqlite3.connect(cached.path, isolation_level=None)) as database:
+        database.execute(f"CREATE TABLE features {cache_module._COLUMNS}")
+        database.executemany("INSERT INTO features VALUES (?, ?, ?)", [*rows, (7, rows[0][1], b"")])
+        database.executemany("DELETE FROM features WHERE fingerprint = ?", [row[:1] for row in rows[:100]])
+    assert traces(tmp_path, names[:100])  # it did not overwrite what it deleted at all
+    cached.discard([fingerprint(name) for name in names[100:110]])
+    assert len(cached) == 190
+    assert np.array_equal(cached.extract(names[110:]), np.stack([noise(name, WIDTH) for name in names[110:]]))
+    assert cached.backbone.seen == 0  # type: ignore[attr-defined]
+    assert not traces(tmp_path, names[100:110])
 
 
 def test_features_of_another_backbone_are_not_taken(tmp_path: Path) -> None:
@@ -272,7 +311,8 @@ def test_who_will_not_let_go_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     cached.extract(["a", "b"])
     other = sqlite3.connect(cached.path, isolation_level=None)
     other.execute("BEGIN")
-    other.execute("SELECT * FROM features").fetchall()  # now it holds on to an older state
+    question = f"SELECT * FROM {cache_module._table(fingerprint('a'))}"  # noqa: S608
+    other.execute(question).fetchall()  # now it holds on to an older state
     with pytest.raises(FileRejectedError, match="another process keeps its log from being cut off: call this again"):
         cached.discard([fingerprint("a")])
     other.execute("ROLLBACK")

@@ -236,6 +236,12 @@ def without(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
     return lambda about, header: (about.pop(name, None), header.pop(name, None))[:0] or None
 
 
+PROJECTION = {
+    "encoder": {"codes": 6, "kind": "random-projection", "seed": 0},
+    "format": 1,
+    "gamma": 64,
+    "grid_bits": 40,
+}
 FORGERIES: list[tuple[Callable[[dict[str, Any], dict[str, Any]], Any], str]] = [
     (setting(format="neverseen-version-2"), "its format is 'neverseen-version-2'; this version reads"),
     (setting(format="neverseen-model-1"), "its format is 'neverseen-model-1'"),
@@ -248,6 +254,9 @@ FORGERIES: list[tuple[Callable[[dict[str, Any], dict[str, Any]], Any], str]] = [
     (setting(unproved=[1, 0]), "not a list of columns"),
     (setting(unproved=[True]), "not a list of columns"),
     (setting(unproved=7), "damaged|contradicts itself|something else"),
+    # A file of some bytes whose first prediction would take gigabytes.
+    (setting(configuration=PROJECTION, n_features=2**31 // 6 + 1), "has more than 2[*][*]31 signs: use fewer codes"),
+    (setting(configuration=PROJECTION, n_features=2**200), "has more than 2[*][*]31 signs: use fewer codes"),
     (setting(n_features=0), "number of features is not a number"),
     (setting(n_features=5), "does not fit its settings"),
     (setting(n_features="6"), "number of features is not a number"),

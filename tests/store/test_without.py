@@ -17,6 +17,7 @@ from neverseen import (
     AmbiguousError,
     AnalyticClassifier,
     ConfigurationError,
+    InputError,
     Key,
     Keyring,
     NotLearnedError,
@@ -43,6 +44,19 @@ def files(folder: Path) -> dict[str, str]:
     """Digests of all files, but for SQLite's index of its journal, which notes who reads."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith("-shm"))
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def test_changes_that_leave_out_no_samples_are_refused(tmp_path: Path) -> None:
+    """A class that is forgotten was left in the view, and a sample to be learned was taken away from it."""
+    with new(tmp_path / "s") as made:
+        made.learn(ROWS[:20], LABELS[:20])
+        for change in (made.forgetting_class(LABELS[0]), made.learning(ROWS[20:21], LABELS[20:21])):
+            with pytest.raises(InputError, match="only samples can be left out: give samples or receipts"):
+                made.without(change)
+        rows = [row for row in range(20) if LABELS[row] == LABELS[0]]
+        view = made.without(ROWS[rows], LABELS[rows])
+        made.forget_class(LABELS[0])
+        assert made.digest() == view.digest()
 
 
 some = st.lists(st.integers(0, len(ROWS) - 1), min_size=1, max_size=8, unique=True)

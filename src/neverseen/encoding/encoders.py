@@ -17,6 +17,7 @@ from neverseen.errors import ConfigurationError, InputError
 from neverseen.hardware import Array, Hardware
 
 _ROWS = 4096  # rows expanded at a time, to bound memory
+_SIGNS = 2**31  # at most in a projection, so that a small file cannot ask for any amount of memory
 
 
 @register
@@ -55,7 +56,8 @@ class RandomProjection(Encoder):
     Parameters
     ----------
     n_codes : int
-        Size of the code. A larger code is more accurate; memory grows with its square.
+        Size of the code. A larger code is more accurate; memory grows with its square. At most 2**20, and 2**31 divided
+        by the number of features.
     seed : int, 0 <= seed < 2**64
 
     Examples
@@ -80,7 +82,12 @@ class RandomProjection(Encoder):
         return cls(settings["codes"], settings["seed"])
 
     def code_size(self, n_features: int) -> int:
-        return int(self.n_codes)
+        size = int(self.n_codes)
+        if size * n_features > _SIGNS:
+            raise ConfigurationError(
+                f"a projection of {n_features} features to {size} codes has more than 2**31 signs: use fewer codes"
+            )
+        return size
 
     def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
         width = quantised.shape[1]

@@ -3,7 +3,8 @@
 The database is SQLite in a file, or PostgreSQL; `register` adds a kind. A store commits here: each change is one
 transaction over the journal and the samples. It happens as a whole or not at all, and is on disk when `Ledger.writing`
 ends. Only the journal has features, and the next snapshot drops them. A removed sample leaves no trace except its
-commitment in a certificate: the rows are those of a ledger that never had the sample.
+commitment in a certificate: the rows are those of a ledger that never had the sample. Its bytes may stay in the files
+of the database until the next `Ledger.scrub`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.errors import NotLearnedError
-from neverseen.holdings import Change
+from neverseen.errors import InputError, NotLearnedError
+from neverseen.holdings import FORGET, Change
 from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights, decision, probabilities, share_right
@@ -148,6 +148,8 @@ def left_out(model: ExactModel, change: Change, check: Check) -> Iterator[LeftOu
 
 def _apart(model: ExactModel, change: Change, check: Check) -> ExactModel:
     """Return a copy of a model, from which samples can be left out; the model itself if there are none."""
+    if change.kind != FORGET:
+        raise InputError("only samples can be left out: give samples or receipts, or a change that forgets some")
     with model.locked():
         check(change)
         return model.apart() if len(change) else model

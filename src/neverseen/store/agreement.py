@@ -61,6 +61,26 @@ def require_same(parts: Parts, sums: Statistics, rows: int | None = None) -> Non
         )
 
 
+def require_removable(parts: Parts, sums: Statistics, name: str) -> None:
+    """Raise `StoreDamagedError` if the sums of a class, if tracked, cannot be a part of the whole.
+
+    `check` compares all classes, and is exact.
+    """
+    if sums.class_grams is None or name not in sums.counts:
+        return
+    packed = sums.class_grams.packed(name)
+    left = pack_triangle(sums.hardware.numpy(sums.gram)).astype(np.int64) - packed
+    rows, counts = dict(zip(sums.classes, sums.cross().T, strict=True)), dict(sums.counts)
+    why = why_impossible(packed, rows.pop(name)[np.newaxis], [counts.pop(name)])
+    if why is None and counts:
+        why = why_impossible(left, np.stack(list(rows.values())), [counts[each] for each in rows])
+    if why is not None or (not counts and left.any()):
+        raise StoreDamagedError(
+            f"the sums of class {name} in {parts.folder / SUMS} are not those of samples that make up the sums of all: "
+            "restore them from a copy. Nothing was changed"
+        )
+
+
 def require_stated(parts: Parts, sums: Statistics) -> None:
     """Raise `StoreDamagedError` unless version and sums match the newest certificate.
 

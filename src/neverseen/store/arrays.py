@@ -1,4 +1,4 @@
-"""Arrays on disk: named after their content, read by mapping them, checked block by block.
+"""Arrays on disk: named after their content, read into memory, and checked there block by block.
 
 One array a file, laid out in section 10 of ``docs/specification.md``. A file is never changed once it is there; the
 same array has the same name, so that what did not change is not written again, and two stores that hold the same have
@@ -46,7 +46,7 @@ def write_array(folder: Path, array: np.ndarray) -> str:
 
 
 class StoredArray:
-    """An array in a file, mapped into memory while it is read, and checked.
+    """An array in a file. Each read gives a copy in memory that was checked itself, whatever becomes of the file.
 
     Between reads the file is closed: there may be one for each class, and a process can open only a limited number. Its
     name, from `write_array`, is a digest of the header, and so of the checksums of all blocks.
@@ -76,7 +76,6 @@ class StoredArray:
         if hashlib.sha256(table).hexdigest() != checks:
             raise StoreDamagedError(f"{self.path} is damaged: its table of checksums is not what was written")
         self._table = table
-        self._good = np.zeros(blocks, bool)
 
     def _header(self) -> tuple[np.dtype[Any], tuple[int, ...], str]:
         try:
@@ -101,27 +100,28 @@ class StoredArray:
             raise StoreDamagedError(f"{self.path} is damaged: its header is not the one it was written with") from None
 
     def read(self) -> np.ndarray:
-        """Return the array, mapped and read-only; raise `StoreDamagedError` if a block is damaged."""
-        raw = self._mapped()
-        for block in np.flatnonzero(~self._good):
-            start = int(block) * BLOCK
+        """Return the array, read-only; raise `StoreDamagedError` if a block is damaged."""
+        raw = self._content()
+        for block, start in enumerate(range(0, len(raw), BLOCK)):
             if _checksum(raw[start : start + BLOCK]) != self._table[block * _CHECK : (block + 1) * _CHECK]:
                 raise StoreDamagedError(
                     f"{self.path} is damaged: block {block} (bytes {_ALIGN + start} to "
                     f"{_ALIGN + min(start + BLOCK, len(raw))}) is not as it was written. Restore it from a copy"
                 )
-            self._good[block] = True
         array: np.ndarray = raw.view(self.dtype).reshape(self.shape)
         array.flags.writeable = False
         return array
 
-    def _mapped(self) -> np.ndarray:
-        if not self.size:
-            return np.empty(0, np.uint8)
+    def _content(self) -> np.ndarray:
+        raw = np.empty(self.size * self.dtype.itemsize, np.uint8)
         try:
-            return np.memmap(self.path, np.uint8, "r", _ALIGN, (self.size * self.dtype.itemsize,))
-        except (FileNotFoundError, ValueError):  # gone, or shorter than it was
-            raise StoreDamagedError(f"{self.path} is missing, or was cut") from None
+            with self.path.open("rb") as file:
+                file.seek(_ALIGN)
+                if file.readinto(raw.data) == len(raw):
+                    return raw
+        except FileNotFoundError:
+            pass
+        raise StoreDamagedError(f"{self.path} is missing, or was cut")
 
 
 def _checksum(block: np.ndarray) -> bytes:

@@ -14,15 +14,9 @@ from neverseen.backbones import Backbone
 from neverseen.backbones.reading import Prepared, features_of
 from neverseen.encoding import quantise
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import (
-    ConfigurationError,
-    HardwareError,
-    NotLearnedError,
-    NotPublishedError,
-    StoreDamagedError,
-)
+from neverseen.errors import ConfigurationError, HardwareError, NotLearnedError, NotPublishedError, StoreDamagedError
 from neverseen.hardware import Hardware
-from neverseen.holdings import Change, HeldTicket
+from neverseen.holdings import FORGET_CLASS, Change, HeldTicket
 from neverseen.labels import as_array, from_text, normalise, text
 from neverseen.ledger import Ledger
 from neverseen.model.exact import ExactModel
@@ -34,7 +28,7 @@ from neverseen.proof.certificates import AuditHead, Certificate
 from neverseen.proof.keys import Keyring
 from neverseen.store import lookups
 from neverseen.store.absent_backbone import checked
-from neverseen.store.agreement import check
+from neverseen.store.agreement import check, require_removable
 from neverseen.store.certification import certify
 from neverseen.store.description import Description
 from neverseen.store.lock import WriterLock
@@ -208,6 +202,8 @@ class Store:
         model = self._exact()
         with model.locked():  # for which `close` waits
             parts = self._open_parts()
+            if change.kind == FORGET_CLASS:
+                require_removable(parts, model.statistics, change.name)
             with lookups.answering(parts.ledger, change):
                 self._intake.commit(model, change)
             fold_if_due(parts, model)
@@ -230,7 +226,8 @@ class Store:
     ) -> Without:
         """Return the model of all held samples, published or not, without these: exactly as `forget` would leave it.
 
-        It takes and refuses the same as `forget`, or a change, and writes nothing. See `AnalyticClassifier.without`.
+        It takes and refuses the same as `forget`, or a change from `forgetting`, and writes nothing. See
+        `AnalyticClassifier.without`.
         """
         if not isinstance(given, Change):
             given = self.forgetting(given, labels, ids=ids, owners=owners, owner=owner)
