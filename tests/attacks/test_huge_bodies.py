@@ -121,6 +121,17 @@ def test_braces_and_quotes_in_texts_are_no_samples() -> None:
     assert given.samples == words
 
 
+@pytest.mark.parametrize("end", [b"", b"\\"])
+@pytest.mark.parametrize("begin", [b"", b"{" * 200])
+def test_texts_without_an_end_are_read_once(begin: bytes, end: bytes) -> None:
+    """The time to count grows with the body, and not with its square."""
+    body = begin + b'"' + b'\\"' * 50_000 + b"{" * 200 + end
+    started = time.process_time()
+    with pytest.raises(Refusal, match="at most 100 samples at a time" if begin else "not valid JSON"):
+        contents.READERS["predict"](body, "application/json", BOUNDS, lambda pixels: None)
+    assert time.process_time() - started < 2  # half a minute, where each quote was tried
+
+
 def test_a_large_body_is_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read in another process is what would be read here."""
     with running(tmp_path / "s", Settings(quiet=0, max_delay=0)) as service:

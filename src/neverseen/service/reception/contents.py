@@ -44,7 +44,7 @@ JSON, FORM = "application/json", "multipart/form-data"
 KINDS = {"features": "features", "images": "image", "texts": "text"}
 """The field of a sample, by the kind of samples."""
 _STANDARD = bytes.maketrans(b"-_", b"+/")
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # one without an end is tried once, not per quote
 _FIELDS = 8  # strings, or values, of a sample besides its features: names and values of three fields, and some more
 _RECEIPT = 2**18  # bytes of a receipt besides a byte for each feature: id, owner and label have 2**16 at most
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF
