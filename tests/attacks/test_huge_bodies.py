@@ -108,7 +108,7 @@ def test_counts_come_before_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     for action, body in many.items():
         with pytest.raises(Refusal, match="at most 100 samples at a time"):
             contents.READERS[action](body.encode(), "application/json", BOUNDS, lambda pixels: None)
-    monkeypatch.setattr("neverseen.service.reception.contents.parse_json", None)
+    monkeypatch.setattr("neverseen.service.reception.contents.receipt_of", None)
     with pytest.raises(Refusal, match="too many lines"):
         contents.receipts_in(b'{"receipt":"AA"}\n' * 101, BOUNDS)
 
