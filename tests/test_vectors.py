@@ -217,12 +217,12 @@ def test_the_library_makes_the_same_model_receipts_and_files(tmp_path: Path) -> 
 
 def test_the_library_reads_the_certificates_and_the_receipts() -> None:
     from neverseen.proof.certificates import Certificate, check_chain, is_mine
-    from neverseen.sources.receipts import _receipt
+    from neverseen.sources.receipts import receipt_of
 
     certificates = [Certificate.from_json(state["certificate"].encode()) for state in STORE["states"]]
     check_chain(certificates, certificates[0].key)
     for place, sample in enumerate(STORE["samples"]):
-        token = _receipt(sample["receipt_line"].encode(), "a line")
+        token = receipt_of(sample["receipt_line"].encode(), "a line")
         assert token.hex() == sample["receipt"]
         assert is_mine(certificates[1], token) == (place == STORE["forgotten"])
         assert not is_mine(certificates[0], token)

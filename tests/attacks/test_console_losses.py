@@ -141,6 +141,72 @@ def test_a_forget_that_is_refused_after_an_answer_was_lost(page: Page, service: 
         page.unroute("**/v1/forget")
 
 
+def named(code: str, request: str) -> dict[str, Any]:
+    """Return what a service answers whose client sends an idempotency key again, and that names its first request."""
+    answer = refused(409, code)
+    answer["json"]["error"]["request"] = request
+    return answer
+
+
+@pytest.mark.parametrize("code", ["idempotency_expired", "idempotency_conflict", "receipts_gone"])
+def test_a_forget_that_the_service_names_is_followed(page: Page, service: Running, code: str) -> None:
+    done = str(call(service, "POST", "/v1/forget", {"receipts": [learned(service)]})["request"]["id"])
+    Lossy(page, named(code, done), path="**/v1/forget")
+    go(page, "/#/forget")
+    confirm(page, learned(service))
+    page.get_by_role("dialog").get_by_text("Confirming again is safe").wait_for()
+    page.get_by_role("button", name="Forget 1 sample").click()
+    page.locator("main .notice").get_by_text("the request was accepted").wait_for()
+    page.locator("main .notice .steps li.done", has_text="published").wait_for()
+    page.locator("main .notice code", has_text=done).wait_for()
+    assert "othing was changed" not in page.locator("main").inner_text()
+
+
+def test_a_learn_that_the_service_names_is_followed(page: Page, service: Running) -> None:
+    body = {"samples": [{"features": centre("cat"), "label": "cat"}]}
+    done = str(call(service, "POST", "/v1/samples", body)["request"]["id"])
+    Lossy(page, named("receipts_gone", done))
+    go(page, "/#/learn")
+    teach(page, "cat")
+    page.get_by_role("button", name="Ask again").click()
+    page.locator("main .steps li.done", has_text="published").wait_for()
+    page.locator("main code", has_text=done).wait_for()
+
+
+def test_requests_that_are_sealed_are_looked_up(browser: Browser, service: Running) -> None:
+    """A seal clears the names of keys: nobody is told that nothing was asked for."""
+    receipt = learned(service)
+    with opened(browser, service, service.forgetter) as page:
+        go(page, "/#/forget")
+        confirm(page, receipt)
+        done = page.locator(".steps ~ * code, .facts code").first.inner_text()
+        page.locator(".steps li.done", has_text="published").wait_for()
+        call(service, "POST", "/v1/seal")
+        page.locator(".steps li.done", has_text="sealed").wait_for()
+        go(page, "/#/requests")
+        words = "No requests that are not sealed yet: sealed ones no longer name their key. Look one up by its id."
+        page.locator("main").get_by_text(words).wait_for()
+        page.get_by_label("Id of a request").fill("req_")
+        page.get_by_role("button", name="Look it up").click()
+        page.locator("main .notice.bad").wait_for()
+        page.get_by_label("Id of a request").fill(f" {done} ")
+        page.get_by_role("button", name="Look it up").click()
+        page.locator(".steps li.done", has_text="sealed").wait_for()
+
+
+def test_a_model_that_answers_before_it_is_published(browser: Browser, tmp_path: Path) -> None:
+    folder = new_store(tmp_path / "model")
+    with running(folder, min_batch=1000, effect="immediate") as service:
+        call(service, "POST", "/v1/samples", {"samples": [{"features": centre("cat"), "label": "cat"}]})
+        with opened(browser, service) as page:
+            go(page, "/#/predict")
+            page.locator("main").get_by_text("from the model as it is now").wait_for()
+            page.get_by_label("Features").fill(json.dumps(centre("cat")))
+            page.get_by_role("button", name="Predict").click()
+            page.locator("main").get_by_text("By the model as it is now").wait_for()
+            assert "empty" not in page.locator("main").inner_text()
+
+
 def test_a_forget_that_is_asked_to_wait_after_an_answer_was_lost(page: Page, service: Running) -> None:
     answers = [None, refused(408, "timeout"), refused(429, "rate_limited")]
 

@@ -502,8 +502,8 @@ def test_a_change_whose_report_is_lost_is_told_as_made(folder: Path, to: str) ->
 
 DONE = {
     "init new --backbone features:4": "Created new. It takes rows of 4 features",
-    "seal s": "sealed; published as version 1, model ",
-    "publish s": "published as version 1, model ",
+    "seal s": "sealed; nothing to publish: version 1 is the newest, model ",
+    "publish s": "nothing to publish: version 1 is the newest, model ",
     "export s s.onnx": "wrote s.onnx, model ",
     "certificate s --output 1.json": "wrote 1.json",
     "keys revoke s app": "revoked app",

@@ -108,7 +108,7 @@ def test_counts_come_before_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     for action, body in many.items():
         with pytest.raises(Refusal, match="at most 100 samples at a time"):
             contents.READERS[action](body.encode(), "application/json", BOUNDS, lambda pixels: None)
-    monkeypatch.setattr("neverseen.service.reception.contents.parse_json", None)
+    monkeypatch.setattr("neverseen.service.reception.contents.receipt_of", None)
     with pytest.raises(Refusal, match="too many lines"):
         contents.receipts_in(b'{"receipt":"AA"}\n' * 101, BOUNDS)
 
@@ -119,6 +119,17 @@ def test_braces_and_quotes_in_texts_are_no_samples() -> None:
     body = json.dumps({"samples": [{"text": text} for text in words]}).encode()
     given = contents.READERS["predict"](body, "application/json", texts, lambda pixels: None)
     assert given.samples == words
+
+
+@pytest.mark.parametrize("end", [b"", b"\\"])
+@pytest.mark.parametrize("begin", [b"", b"{" * 200])
+def test_texts_without_an_end_are_read_once(begin: bytes, end: bytes) -> None:
+    """The time to count grows with the body, and not with its square."""
+    body = begin + b'"' + b'\\"' * 50_000 + b"{" * 200 + end
+    started = time.process_time()
+    with pytest.raises(Refusal, match="at most 100 samples at a time" if begin else "not valid JSON"):
+        contents.READERS["predict"](body, "application/json", BOUNDS, lambda pixels: None)
+    assert time.process_time() - started < 2  # half a minute, where each quote was tried
 
 
 def test_a_large_body_is_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,22 @@ def test_what_a_change_does_not_take_is_refused(tmp_path: Path) -> None:
             assert answer.status_code == 200
 
 
+def test_bodies_in_another_form_are_refused(tmp_path: Path) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        body = json.dumps({"receipts": service.learn([0])}).encode()
+        kind = "application/json"
+        for more in (
+            {"Content-Encoding": "gzip", "Content-Type": kind},
+            {"Content-Encoding": "identity, br", "Content-Type": kind},
+            {"Content-Type": f"{kind}; charset=utf-16"},
+            {"Content-Type": f'{kind}; charset="latin-1"'},
+        ):
+            answer = service.client.post("/v1/forget", content=body, headers=service.admin | more)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (415, "wrong_content_type"), more
+        same = {"Content-Encoding": "identity", "Content-Type": f'{kind} ; a=b; Charset="UTF-8"'}
+        assert service.client.post("/v1/forget", content=body, headers=service.admin | same).status_code == 202
+
+
 def test_body_digests_are_the_specified_ones(tmp_path: Path) -> None:
     """Section 12.2 of the specification, from its words."""
     folder = tmp_path / "s"

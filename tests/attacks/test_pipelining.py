@@ -100,6 +100,28 @@ def test_header_lines_without_an_end_after_a_body(tmp_path: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize("line", [b"Authorization: %b", b"Content-Type: application/json"])
+def test_header_lines_after_a_body_are_not_heeded(tmp_path: Path, line: bytes) -> None:
+    """Else it would depend on when they come."""
+    with running(tmp_path / "s") as service:
+        token = service.admin["Authorization"].encode()
+        body = json.dumps({"receipts": service.learn([0])}).encode()
+        head = [b"POST /v1/forget HTTP/1.1", b"Host: x", b"Transfer-Encoding: chunked", b"Connection: close"]
+        before = [b"Authorization: %b" % token, b"Content-Type: application/json"]
+        late = line % token if b"%" in line else line
+        before.remove(late)
+        sent = b"\r\n".join([*head, *before, b"", b"%x" % len(body), body, b"0", late, b"", b""])
+        answer = told(service, sent)
+        assert answer.startswith(b"HTTP/1.1 401 " if b"%" in line else b"HTTP/1.1 415 ")
+
+
+def test_a_target_with_a_fragment(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as service:
+        answer = told(service, b"GET /healthz#?dry_run=true HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"%23" in answer
+
+
 def test_a_body_in_thousands_of_chunks(tmp_path: Path) -> None:
     with running(tmp_path / "s") as service:
         answer = told(service, CHUNKED + b"1\r\n \r\n" * 5000)

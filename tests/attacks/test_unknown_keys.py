@@ -15,7 +15,7 @@ from neverseen.cli.program import app
 from neverseen.proof.certificates import State, issue
 from neverseen.proof.receipts import commitment
 from neverseen.proof.signing import SigningKey
-from tests.services import BACKBONE, KEYS, LABELS, ROWS, new_store
+from tests.services import BACKBONE, KEYS, LABELS, ROWS, new_store, running
 
 OTHER = SigningKey.generate()
 
@@ -33,6 +33,22 @@ def given(tmp_path: Path) -> tuple[str, str, str]:
     made = issue(1, None, "ab" * 32, empty, after, 2, 1, [commitment(token)], 40, None, OTHER)
     forged.write_bytes(made.to_json())
     return str(folder), str(receipt), str(forged)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_the_service_finds_no_receipt_in_what_it_did_not_sign(tmp_path: Path, signed: bool) -> None:
+    with running(tmp_path / "s") as service:
+        receipt = service.learn([0])[0]
+        service.client.post("/v1/publish", headers=service.admin)
+        own = service.service.opened().description.public_key
+        listed, after = [commitment(base64.urlsafe_b64decode(receipt))], State("01" * 32, "02" * 32, 1, 1)
+        made = issue(1, None, "ab" * 32, State.empty("ab" * 32), after, 2, 1, listed, 40, None, OTHER)
+        forged = json.loads(made.to_json()) | ({} if signed else {"key": own, "signature": "00" * 64})
+        body = {"certificate": forged, "checks": ["mine"], "receipt": receipt}
+        (check,) = service.client.post("/v1/verify", json=body).json()["checks"]
+    assert not check["passed"]
+    assert ("signed with the key" if signed else "signature") in check["message"]
+    assert check.get("listed_in") is None
 
 
 def verified(*words: str) -> tuple[int, str]:

@@ -32,7 +32,7 @@ from neverseen.errors import FileRejectedError, InputError
 from neverseen.model.onnx_graph import graph_of
 from neverseen.sources import receipts as receipt_files
 from neverseen.sources.samples import Columns, read_source
-from neverseen.store import archives
+from neverseen.store import Store, archives
 from tests.samples import clustered, features, uniform_bytes
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "commands.md"
@@ -281,6 +281,53 @@ def test_a_receipt_may_be_in_a_certificate_that_is_not_given(shop: str) -> None:
     assert other in run("verify", "mine", "1.json", "--receipt", "mine.jsonl", code=1)
     assert other in run("verify", "mine", "1.json", "--receipt", "mine.jsonl", "--store", shop, code=1)
     assert other not in run("verify", "mine", shop, "--receipt", "held.jsonl", code=1)
+
+
+def test_nothing_to_publish() -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT)
+    assert "published as version 1" in run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    for verb in ("publish", "seal"):
+        words = run(verb, "shop")
+        assert "nothing to publish: version 1 is the newest" in words
+        assert "published as" not in words
+        assert answer(verb, "shop")["certificate"]["number"] == 1
+    run("forget", "shop", "--receipts", "all.jsonl", "--no-publish")
+    assert "sealed; published as version 2" in run("seal", "shop")
+
+
+def test_receipts_with_a_byte_order_mark() -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT)
+    run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    Path("marked.jsonl").write_bytes(b"\xef\xbb\xbf" + Path("all.jsonl").read_bytes())
+    assert f"forgot {len(ROWS)} samples" in run("forget", "shop", "--receipts", "marked.jsonl")
+
+
+def test_weights_beside_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read belongs to one moment, or is read again; nothing is called altered because somebody publishes."""
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT)
+    run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    version, published = Store.version, 0
+
+    def meanwhile(model: Store) -> Any:
+        nonlocal published
+        if published < most:
+            published += 1
+            with store.open("shop") as writer:
+                writer.learn(ROWS[:1], NAMES[:1])
+                writer.publish()
+        return version(model)
+
+    monkeypatch.setattr(Store, "version", meanwhile)
+    most = 2
+    assert "version 3 are the exact solution" in run("verify", "weights", "shop")
+    most = 100
+    words = run("verify", "weights", "shop", code=1)
+    assert "undecided" in words
+    assert "keeps changing" in words
+    assert "altered" not in words
 
 
 def test_keys_elsewhere() -> None:

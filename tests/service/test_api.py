@@ -188,6 +188,39 @@ def test_sealing(tmp_path: Path) -> None:
         assert service.client.get("/v1/model", headers=service.admin).json()["sealed"] is True
 
 
+def test_what_waits_for_a_batch_is_not_sealed(tmp_path: Path) -> None:
+    with running(tmp_path / "s", Settings(min_batch=10, quiet=0, max_delay=0, seal_after=0)) as service:
+        receipts, writer = service.learn(range(20)), service.service.writer
+
+        def sealed() -> Any:
+            return service.client.get("/v1/model", headers=service.admin).json()["sealed"]
+
+        eventually(lambda: writer.published.number == 1, "a full batch is not published")
+        assert sealed() is True
+        service.forget(receipts[:1])
+        assert sealed() is False
+        answer = service.client.post("/v1/seal?below_min_batch=true", headers=service.admin)
+        assert (answer.json(), sealed()) == ({"certificate": 2, "sealed": True}, True)
+
+
+def test_an_answer_to_a_seal_is_about_that_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forgotten while the answer is written does not change it."""
+    with running(tmp_path / "s", Settings(quiet=10**6, max_delay=10**6)) as service:
+        writer = service.service.writer
+        service.learn(range(10))
+        operate = writer.operate
+
+        def then_forgotten(*given: Any) -> Any:
+            found = operate(*given)
+            writer.policy.changed(1, forgotten=True)
+            return found
+
+        monkeypatch.setattr(writer, "operate", then_forgotten)
+        answer = service.client.post("/v1/seal", headers=service.admin).json()
+        assert answer == {"certificate": 1, "sealed": True}
+        assert not writer.is_sealed()
+
+
 # -- certificates ------------------------------------------------------------------------------------
 
 

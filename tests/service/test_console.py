@@ -719,9 +719,9 @@ def test_texts(page: Page) -> None:
 def test_a_new_model(browser: Browser, tmp_path: Path) -> None:
     with running(new_store(tmp_path / "model")) as service, opened(browser, service) as page:
         go(page, "/#/")
-        page.locator("main").get_by_text("The model is empty.").wait_for()
+        page.locator("main").get_by_text("The published model is empty.").wait_for()
         go(page, "/#/requests")
-        page.locator("main").get_by_text("No requests yet.").wait_for()
+        page.locator("main").get_by_text("No requests that are not sealed yet").wait_for()
         go(page, "/#/certificates")
         page.locator("main").get_by_text("No certificates yet").wait_for()
         go(page, "/#/predict")

@@ -110,6 +110,17 @@ def test_receipts_that_are_none(service: Running) -> None:
         assert refused(service.forget([word]), 404) == "receipt_rejected"
 
 
+@pytest.mark.parametrize("label", [2**53 + 1, -(2**53) - 1, 10**30, 1e300])
+def test_labels_out_of_range(service: Running, label: float) -> None:
+    for path, body in (
+        ("/v1/samples", {"samples": [{"features": [0] * 6, "label": label}]}),
+        ("/v1/forget/class", {"label": label}),
+    ):
+        answer = service.client.post(path, json=body, headers=service.admin)
+        assert re.search(r"label: Input should be .* -?9007199254740992", answer.json()["error"]["message"])
+        assert answer.status_code == 422
+
+
 def test_content_types(service: Running) -> None:
     for kind in ("", "text/plain", "application/xml", "application/x-www-form-urlencoded", "application/jsonx"):
         headers = service.admin | {"Content-Type": kind}

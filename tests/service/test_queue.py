@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -427,6 +428,32 @@ def test_settings_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyP
             patched.setenv(f"NEVERSEEN_SERVE_{name}", value)
             with pytest.raises(ConfigurationError, match=said):
                 Settings.load(tmp_path)
+
+
+def test_files_of_receipts(tmp_path: Path) -> None:
+    """A form takes what the command line takes."""
+    with running(tmp_path / "s") as service:
+        words = service.learn(range(4))
+        line = json.dumps({"receipt": words[0]}).encode()
+
+        def form(content: bytes) -> Any:
+            files = {"receipts": ("r", content)}
+            return service.client.post("/v1/forget?dry_run=true", files=files, headers=service.admin).json()
+
+        for content, samples in (
+            (line, 1),
+            (b"\xef\xbb\xbf" + line, 1),
+            (words[0].encode(), 1),
+            ("\r\n".join(words[:3]).encode() + b"\n\n", 3),
+            (line + b"\n" + words[1].encode(), 2),
+            (base64.urlsafe_b64decode(words[0]), 1),
+        ):
+            assert form(content)["effect"]["samples"] == samples
+        assert form(b"\n")["error"]["code"] == "invalid_request"
+        for content in (b"a,b,c\n1,2,3\n", line.decode().encode("utf-16"), b"AAAA", words[0][3:-9].encode()):
+            error = form(line + b"\n" + content)["error"]
+            assert (error["code"], error["row"]) == ("receipt_rejected", 1), content
+            assert error["message"].startswith("line 2 of the file is not a receipt")
 
 
 def test_receipts_in_either_alphabet(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from neverseen.sources.samples import Columns, read_source
 if TYPE_CHECKING:
     from neverseen.store import Holding, Store
 
+_TRIES = 5  # times that weights are read before a store counts as one that keeps changing
 ROWS = 256
 """Samples learned at a time. The sums do not depend on this number."""
 
@@ -221,16 +222,33 @@ def weights(
         require_file(exported, "a .safetensors file that export wrote")
     with opened(folder, write=False) as model:
         require_published(model)
-        certificate = model.certificate(model.published_number)
-        check_signature(certificate, model.description.public_key)
-        version = model.version() if exported is None else read_version(exported)
-        version.check_stated(model.statistics(), certificate.number, certificate.after)
+        for _ in range(_TRIES):
+            before = _moment(model)
+            certificate = model.certificate(model.published_number)
+            check_signature(certificate, model.description.public_key)
+            version = model.version() if exported is None else read_version(exported)
+            try:
+                version.check_stated(model.statistics(), certificate.number, certificate.after)
+                break
+            except CertificateRejectedError:
+                if _moment(model) == before:  # or what was read belongs to several moments
+                    raise
+        else:
+            raise CertificateRejectedError(
+                f"undecided: another process, such as a service, keeps changing {folder}. Check again when it does not",
+                undecided=True,
+            )
     count = version.weights.size
     _passed(
         f"all {count:,} weights of version {certificate.number} are the exact solution, correctly rounded",
         {"certificate": certificate.number, "check": "weights", "model": version.digest(), "weights": count},
         as_json,
     )
+
+
+def _moment(model: Store) -> tuple[int, str | None]:
+    """Return what differs after each change and each publication, by any process."""
+    return model.published_number, model.ledger.meta("sequence")
 
 
 def retrain(

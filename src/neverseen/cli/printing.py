@@ -94,10 +94,12 @@ def about(certificate: Certificate | None) -> dict[str, Any] | None:
     }
 
 
-def published_words(certificate: Certificate | None) -> str:
-    """Return how a change ended, for people."""
+def published_words(certificate: Certificate | None, before: int = 0) -> str:
+    """Return how a change ended, for people; `before` is the newest version before it."""
     if certificate is None:
         return "not published yet"
+    if certificate.number == before:
+        return f"nothing to publish: version {before} is the newest, model {certificate.after.model[:16]}"
     return f"published as version {certificate.number}, model {certificate.after.model[:16]}"
 
 

@@ -31,8 +31,8 @@ def publish(folder: options.Folder, keys: options.Keys = None, as_json: options.
     """
     with opened(folder, write=True, keys=keys, signs=True) as model:
         OUTCOME.note(_look(model), done=False)
-        certificate = model.publish()
-    tell(published_words(certificate), {"certificate": about(certificate)}, as_json)
+        before, certificate = model.published_number, model.publish()
+    tell(published_words(certificate, before), {"certificate": about(certificate)}, as_json)
 
 
 def seal(folder: options.Folder, keys: options.Keys = None, as_json: options.Json = False) -> None:
@@ -42,9 +42,10 @@ def seal(folder: options.Folder, keys: options.Keys = None, as_json: options.Jso
     """
     with opened(folder, write=True, keys=keys, signs=True) as model:
         OUTCOME.note(_look(model), done=False)
-        certificate = model.publish()
-        ended(model, published_words(certificate), False, seal=True)
-    tell(f"sealed; {published_words(certificate)}", {"certificate": about(certificate), "sealed": True}, as_json)
+        before, certificate = model.published_number, model.publish()
+        words = published_words(certificate, before)
+        ended(model, words, False, seal=True)
+    tell(f"sealed; {words}", {"certificate": about(certificate), "sealed": True}, as_json)
 
 
 def _look(model: Store) -> str:

@@ -45,7 +45,7 @@ CODES: dict[str, tuple[int, str]] = {
     "batch_too_small": (409, "Fewer than `min_batch` samples have changed."),
     "nothing_published": (409, "No version is published yet."),
     "too_large": (413, "The body, or its unpacked content, is larger than allowed."),
-    "wrong_content_type": (415, "The body is neither JSON nor a form."),
+    "wrong_content_type": (415, "The body is not plain JSON in UTF-8 or a form."),
     "invalid_request": (422, "The body, the query or a header is invalid."),
     "limit_reached": (422, "The model cannot hold more."),
     "too_many_classes": (422, "The request has too many new classes, or the model would have too many."),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
                 number += 1
                 if line.strip():
                     where = f"{path}, line {number}"
-                    receipts.append((where, _receipt(line, where)))
+                    receipts.append((where, receipt_of(line, where)))
                 if len(receipts) > COUNT_LIMIT:
                     raise FileRejectedError(f"{path}: more than {COUNT_LIMIT:,} receipts; give fewer at a time")
     if not receipts:
@@ -106,7 +107,9 @@ def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     return receipts
 
 
-def _receipt(line: bytes, where: str) -> bytes:
+def receipt_of(line: bytes, where: str) -> bytes:
+    """Return the receipt in a line of a file, or raise `FileRejectedError`, which says `where`."""
+    line = line.removeprefix(BOM_UTF8)
     try:
         is_bare = not line.lstrip().startswith(b"{")
         word = line.strip() if is_bare else parse_json(line)["receipt"].encode("ascii")

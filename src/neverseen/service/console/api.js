@@ -6,8 +6,9 @@ import { key } from "./session.js";
 export class Refusal extends Error {
   /**
    * @param {string} message - a sentence for people
-   * @param {{status?: number, code?: string, row?: number, reason?: string, certificate?: number, wait?: number}}
-   *   [details] - `status` is 0 when no answer came; `wait` is in seconds
+   * @param {{status?: number, code?: string, row?: number, reason?: string, certificate?: number, wait?: number,
+   *   request?: string}} [details] - `status` is 0 when no answer came; `wait` is in seconds; `request` is the id of the
+   *   earlier request with the same idempotency key
    */
   constructor(message, details = {}) {
     super(message);
@@ -17,6 +18,7 @@ export class Refusal extends Error {
     this.reason = details.reason ?? null;
     this.certificate = details.certificate ?? null;
     this.wait = details.wait ?? null;
+    this.request = details.request ?? null;
   }
 }
 

@@ -46,19 +46,21 @@ export function certificateLink(number) {
 /**
  * Return an element that follows a request to its last state, or until the page is left.
  *
- * @param {Object} request - as the service gave it
+ * @param {Object} request - as the service gave it, or its id alone
  * @param {AbortSignal} left
  */
 export function progress(request, left) {
-  const states = statesOf(request);
   const place = make("div.progress");
   const told = make("div.progress");
   const fresh = freshness(told);
   place.append(told, fresh.element);
   let state = null;
+  let last = false;
   function update(now) {
     if (stateOf(now) === state) return;
+    const states = statesOf(now);
     state = stateOf(now);
+    last = state === states.at(-1);
     const reached = states.indexOf(state);
     const published = reached >= states.indexOf("published");
     refresh(
@@ -84,13 +86,13 @@ export function progress(request, left) {
     );
     announce(`The request is ${state}.`);
   }
-  update(request);
+  if (request.state) update(request);
   poll(
     left,
     async () => {
       const answer = await json("GET", `/v1/requests/${encodeURIComponent(request.id)}`);
       update(answer.request ?? answer);
-      if (state === states.at(-1) || !place.isConnected) return null;
+      if (last || !place.isConnected) return null;
       return state === "published" ? 3000 : 500;
     },
     fresh.told,

@@ -66,7 +66,7 @@ class LimitedProtocol(HttpToolsProtocol):
     _in_head = True
     _full = False
     _why = ""
-    _head_bytes = _header_bytes = _chunks = _chunk_bytes = _dropped = 0
+    _head_bytes = _header_bytes = _header_lines = _chunks = _chunk_bytes = _dropped = 0
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -136,7 +136,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._unanswered:
             self.flow.hold(True)
         self._in_head = True
-        self._header_bytes = self._chunks = self._chunk_bytes = self._dropped = 0
+        self._header_bytes = self._header_lines = self._chunks = self._chunk_bytes = self._dropped = 0
 
     def on_url(self, url: bytes) -> None:
         """Receive the target of a request, or a part of it."""
@@ -144,17 +144,22 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.url) > URL_BYTES:
             self._why = f"Its target has more than {URL_BYTES} bytes."
             raise _TooMuch
+        if b"#" in url:  # what follows would be dropped, such as a query
+            self._why = "Its target has a #: write it as %23."
+            raise _TooMuch
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Receive a header line."""
+        """Receive a header line. One after the body counts, and is dropped: a token there would come too late."""
         self._header_bytes += len(name) + len(value)
+        self._header_lines += 1
         if self._header_bytes > HEAD_BYTES:
             self._why = f"Its header lines have more than {HEAD_BYTES} bytes."
             raise _TooMuch
-        if len(self.headers) >= HEADERS:
+        if self._header_lines > HEADERS:
             self._why = f"It has more than {HEADERS} header lines."
             raise _TooMuch
-        super().on_header(name, value)
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_chunk_header(self) -> None:
         """Note that a piece of a body begins."""

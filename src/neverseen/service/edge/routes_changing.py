@@ -265,8 +265,8 @@ class Changing:
         async with service.reception.body(
             request, key, _CLASS_BODY
         ):  # nothing is in it; if it is cut off, nothing is done
-            number = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
-        return answer({"certificate": number, "sealed": writer.published.clean})
+            number, sealed = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
+        return answer({"certificate": number, "sealed": sealed})
 
 
 def _require_query(request: Request, *known: str) -> None:

@@ -157,7 +157,7 @@ class Reading:
             found |= {
                 "queue": len(service.writer),
                 "unpublished": service.writer.policy.unpublished,
-                "sealed": published.clean,
+                "sealed": service.writer.is_sealed(),
             }
             counts = await service.from_ledger(opened.ledger.counts)
             names = in_class_order(counts)

@@ -11,12 +11,14 @@ from starlette.requests import ClientDisconnect, Request
 
 from neverseen.service.errors import Refusal
 from neverseen.service.operations.settings import Settings
+from neverseen.service.reception.contents import JSON
 from neverseen.service.sharing.shares import Shares
 
 _DRAIN = 2**20  # bytes that are still read of a body that is refused, so that its sender sees the answer
 _DRAIN_SECONDS = 1.0
 _PUBLIC_SHARE = 8
 _CONTENT_TYPE = 256  # characters
+_CHARSETS = {"utf-8", "utf8"}
 
 
 class Bodies:
@@ -165,7 +167,17 @@ def content_type(request: Request, *allowed: str) -> str:
         raise Refusal("wrong_content_type", f"the content type is longer than {_CONTENT_TYPE} characters")
     if found not in allowed:
         raise Refusal("wrong_content_type", f"send the body as {' or '.join(allowed)}; got {found[:60] or 'nothing'!r}")
+    if any(coding.strip().lower() not in ("", "identity") for coding in request.headers.getlist("content-encoding")):
+        raise Refusal("wrong_content_type", "send the body as it is, without a Content-Encoding")
+    if found == JSON and not _CHARSETS.issuperset(_charsets(said)):
+        raise Refusal("wrong_content_type", "send JSON in UTF-8, with no other charset")
     return found
+
+
+def _charsets(content_type: str) -> set[str]:
+    """Return the charsets that a content type names."""
+    options = (option.partition("=") for option in content_type.lower().split(";")[1:])
+    return {value.strip(' "') for name, _, value in options if name.strip() == "charset"}
 
 
 def too_large(most: int) -> Refusal:

@@ -137,8 +137,12 @@ def in_chain(certificate: Certificate, chain: Chain, published: int) -> str:
     return f"all certificates are there, in order, and signed; this is number {number} of {len(digests)}"
 
 
-def mine(certificate: Certificate, receipt: bytes | None) -> str:
-    """Check that a certificate lists a receipt. It cannot tell whether the sample was learned again since."""
+def mine(certificate: Certificate, receipt: bytes | None, public_key: str) -> str:
+    """Check that a certificate is signed by the service and lists a receipt.
+
+    It cannot tell whether the sample was learned again since.
+    """
+    check_signature(certificate, public_key)  # anybody can make up one that lists a receipt
     if receipt is None:
         raise CertificateRejectedError("no receipt was given: send yours as receipt")
     if not is_mine(certificate, receipt):
@@ -208,7 +212,7 @@ class Checker:
         made = {
             "signature": lambda: signature(certificate, self._key),
             "chain": lambda: in_chain(certificate, self._chain, published),
-            "mine": lambda: mine(certificate, receipt),
+            "mine": lambda: mine(certificate, receipt, self._key),
         }
         checks: list[dict[str, Any]] = [
             timed(name, made[name]) if name in made else {"name": name} for name in given.checks

@@ -22,8 +22,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from neverseen.backbones.contents import FORMATS, Reduced, decoded
 from neverseen.backbones.images import Images
-from neverseen.errors import InputError, NeverseenError
-from neverseen.labels import parse_json
+from neverseen.errors import FileRejectedError, InputError, NeverseenError
+from neverseen.proof.receipts import PREFIXES
 from neverseen.service.errors import Refusal
 from neverseen.service.reception.forms import form_of
 from neverseen.service.reception.schemas import (
@@ -38,16 +38,18 @@ from neverseen.service.reception.schemas import (
     TestSample,
     WhatIfBody,
 )
+from neverseen.sources.receipts import receipt_of
 
 Model = TypeVar("Model", bound=Body)
 JSON, FORM = "application/json", "multipart/form-data"
 KINDS = {"features": "features", "images": "image", "texts": "text"}
 """The field of a sample, by the kind of samples."""
 _STANDARD = bytes.maketrans(b"-_", b"+/")
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # one without an end is tried once, not per quote
 _FIELDS = 8  # strings, or values, of a sample besides its features: names and values of three fields, and some more
 _RECEIPT = 2**18  # bytes of a receipt besides a byte for each feature: id, owner and label have 2**16 at most
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF
+_RANGE = ("less_than_equal", "greater_than_equal")
 _LABELS: TypeAdapter[Any] = TypeAdapter(list[Label])
 _IDS: TypeAdapter[Any] = TypeAdapter(list[Id])
 
@@ -242,7 +244,9 @@ def _listed(adapter: TypeAdapter[Any], words: bytes, field: str) -> Any:
 
 def _refused(error: ValidationError, field: str | None = None) -> Refusal:
     """Return the refusal of a JSON body, or of a JSON field of a form."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    # A label that is a number out of range is no text either: the error that names the range comes second.
+    first = next((each for each in errors[:2] if each["type"] in _RANGE), errors[0])
     if first["type"] == "json_invalid":
         code, what = ("invalid_json", "the body") if field is None else ("invalid_request", f"the field {field}")
         return Refusal(code, f"{what} is not valid JSON: {first['msg'][:200]}")
@@ -260,25 +264,24 @@ def _is_json(content_type: str) -> bool:
 
 
 def receipts_in(content: bytes, bounds: Bounds) -> list[bytes]:
-    """Return the receipts in a file from ``neverseen learn``, or in a file with the bytes of one receipt."""
-    if not content[:1024].lstrip().startswith(b"{"):
+    """Return the receipts in a file of receipts: see `neverseen.sources.receipts`."""
+    if content.startswith(PREFIXES):
         return [_sized(content, 0, bounds)]
     most = bounds.max_batch
     if content.count(b"\n") > most:
         raise Refusal("invalid_request", f"the file has too many lines for one request: send at most {most} at a time")
     found: list[bytes] = []
     for number, line in enumerate(content.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            word = parse_json(line)["receipt"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            word = None
-        if not isinstance(word, str):
-            raise Refusal(
-                "invalid_request", f"line {number} of the file is not a receipt in the form that learn writes"
-            )
-        found.append(_receipt(word, len(found), bounds))
+        if line.strip():
+            try:
+                receipt = receipt_of(line, f"line {number} of the file")
+            except FileRejectedError as error:
+                if line.lstrip().startswith(b"{"):
+                    raise Refusal("invalid_request", str(error), row=len(found)) from None
+                raise Refusal("receipt_rejected", str(error), row=len(found), reason="foreign") from None
+            found.append(_sized(receipt, len(found), bounds))
+    if not found:
+        raise Refusal("invalid_request", "there are no receipts in the file")
     return found
 
 

@@ -53,6 +53,11 @@ class Policy:
         return self._changes
 
     @property
+    def has_unsealed(self) -> bool:
+        """Whether something forgotten is not sealed yet. Any thread may ask."""
+        return self._unsealed is not None
+
+    @property
     def counts_batches(self) -> bool:
         """Whether it matters how many samples a publication changes."""
         return self._settings.min_batch > 1

@@ -30,7 +30,7 @@ class Published:
     digest: str
     certificate: Certificate | None
     sealed: int  # number of the certificate up to which all is sealed
-    clean: bool  # whether nothing is left to be sealed
+    clean: bool  # whether nothing was left to be sealed then; `Writer.is_sealed` says whether nothing is now
 
 
 class Publisher:

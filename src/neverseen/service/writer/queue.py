@@ -107,6 +107,10 @@ class Writer:
         """What readers see."""
         return self._publisher.published
 
+    def is_sealed(self) -> bool:
+        """Return whether nothing of what was forgotten is left on disk, published or not."""
+        return self.published.clean and not self.policy.has_unsealed
+
     def submit(self, job: Job) -> Any:
         """Add a job to the queue, behind all others of its client, and return its future."""
         with self._wake:
@@ -135,8 +139,10 @@ class Writer:
             raise _unlogged("nothing is answered")
         return found
 
-    def operate(self, store: Store, verb: str, below_min_batch: bool, entry: dict[str, Any]) -> int:
-        """Publish or seal now, and return the number of the certificate; for the writer's thread, by way of `ask`.
+    def operate(self, store: Store, verb: str, below_min_batch: bool, entry: dict[str, Any]) -> tuple[int, bool]:
+        """Publish or seal now, and return the number of the certificate and whether all is sealed.
+
+        It is for the writer's thread, by way of `ask`.
 
         Fewer changes than a batch are published only if the operator says so. The audit log gets a line before and a
         line after, so nothing happens without a line. `entry` is the content of the lines, without the outcome.
@@ -156,7 +162,7 @@ class Writer:
             self._seal(store)
         if not self._audit.append([entry | {"outcome": "applied"}]):
             raise _unlogged(f"this was carried out all the same (certificate {self.published.number})")
-        return self.published.number
+        return self.published.number, self.is_sealed()
 
     def _seal(self, store: Store) -> None:
         try:

@@ -19,8 +19,17 @@ const FAULTS = {
   repeated: "is listed twice: list each once",
 };
 
-/** What was asked for may have been done. */
-class Unsure extends Error {}
+/** What was asked for may have been done; it was, if the service names the request. */
+class Unsure extends Error {
+  constructor(request) {
+    super(
+      request
+        ? "The answer to an earlier try was lost, but the request was accepted."
+        : "No answer came. The request may still have been carried out.",
+    );
+    this.request = request;
+  }
+}
 
 export async function render(place, { left }) {
   const model = await json("GET", "/v1/model");
@@ -92,7 +101,7 @@ export async function render(place, { left }) {
         said.querySelector("h2").focus();
         said.scrollIntoView();
       } catch (error) {
-        const told = refusal(error, size);
+        const told = refusal(error, size, left);
         if (!(error instanceof Unsure)) {
           if (asked !== given) return;
           refused = told;
@@ -149,7 +158,6 @@ function confirmed(effect, path, body) {
     let request = null,
       sending = false,
       unsure = false; // whether a try was not answered: after that, no refusal says that nothing was changed
-    const doubt = () => new Unsure("No answer came. The request may still have been carried out.");
     back.addEventListener("click", () => {
       if (!sending) dialog.close();
     });
@@ -158,7 +166,7 @@ function confirmed(effect, path, body) {
     });
     dialog.addEventListener("close", () => {
       dialog.remove();
-      if ((sending || unsure) && !request) reject(doubt()); // browsers close a dialog that is asked to twice
+      if ((sending || unsure) && !request) reject(new Unsure()); // browsers close a dialog that is asked to twice
       resolve(request);
     });
     go.addEventListener("click", () =>
@@ -173,7 +181,7 @@ function confirmed(effect, path, body) {
           if (mayBeDone(error) || error.status === 408 || error.status === 429) {
             complain(said, `${error.message} Confirming again is safe: it counts once.`);
           } else {
-            reject(unsure ? doubt() : error);
+            reject(unsure || error.request ? new Unsure(error.request) : error); // its key is of this dialog alone
             dialog.close();
           }
         } finally {
@@ -218,8 +226,9 @@ function effectTable({ classes = [] }) {
 }
 
 /** Say why something was refused, or what is not known. */
-function refusal(error, given) {
+function refusal(error, given, left) {
   if (error instanceof Unsure) {
+    if (error.request) return notice("plain", make("p", {}, error.message), progress({ id: error.request }, left));
     return notice("bad", make("p", {}, `${error.message} See `, make("a", { href: "/#/requests" }, "Requests"), "."));
   }
   const still = make("p.muted", {}, " Nothing was changed.");

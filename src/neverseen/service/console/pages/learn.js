@@ -126,6 +126,7 @@ export async function render(place, { left }) {
     if (left.aborted) return;
     if (!pending) {
       complain(said, error.message);
+      if (error.request) said.append(progress({ id: error.request }, left));
       return;
     }
     const asked = pending;

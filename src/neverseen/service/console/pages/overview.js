@@ -83,7 +83,7 @@ function modelCard(model) {
       ? null
       : notice(
           "plain",
-          make("p", {}, "The model is empty. ", make("a", { href: "/#/learn" }, "Teach it something"), "."),
+          make("p", {}, "The published model is empty. ", make("a", { href: "/#/learn" }, "Teach it something"), "."),
         ),
     facts([
       ["Digest", digest(model.digest, "the model's digest")],

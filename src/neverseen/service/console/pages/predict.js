@@ -1,4 +1,4 @@
-/** Asking the published model. */
+/** Asking the model that answers: the published one, or the present one. */
 
 import { json } from "../api.js";
 import { announce, busy, complain, make, notice, show, theirs } from "../dom.js";
@@ -10,6 +10,7 @@ const SHOWN = 20;
 
 export async function render(place) {
   const model = await json("GET", "/v1/model");
+  const immediate = model.effect === "immediate";
   const sample = sampleInput(model);
   const button = make("button", { type: "submit" }, "Predict");
   const said = make("div");
@@ -34,7 +35,7 @@ export async function render(place) {
             "section.card",
             {},
             make("h2", {}, "Answer"),
-            make("p.muted", {}, `By version ${answer.version}.`),
+            make("p.muted", {}, immediate ? "By the model as it is now." : `By version ${answer.version}.`),
             make(
               "ol.answers",
               {},
@@ -52,16 +53,23 @@ export async function render(place) {
       }
     });
   });
-  const empty = model.samples
-    ? null
-    : notice(
-        "plain",
-        make("p", {}, "The model is empty: ", make("a", { href: "/#/learn" }, "teach it something"), " first."),
-      );
+  const empty =
+    model.samples || immediate
+      ? null
+      : notice(
+          "plain",
+          make("p", {}, "The published model is empty: ", make("a", { href: "/#/learn" }, "teach it something"), "."),
+        );
   show(
     place,
     make("h1", {}, title),
-    make("p.muted", {}, "Predictions come from the published version. Later changes are not in it yet."),
+    make(
+      "p.muted",
+      {},
+      immediate
+        ? "Predictions come from the model as it is now, published or not."
+        : "Predictions come from the published version. Later changes are not in it yet.",
+    ),
     empty,
     form,
     said,

@@ -1,10 +1,10 @@
 /** Requests, newest first, as they move. */
 
 import { json, poll } from "../api.js";
-import { announce, busy, make, notice, refresh, show } from "../dom.js";
+import { announce, busy, complain, field, make, notice, refresh, show } from "../dom.js";
 import { ago, count, time } from "../format.js";
 import { freshness } from "../freshness.js";
-import { certificateLink, kindWords, stateChip } from "../progress.js";
+import { certificateLink, kindWords, progress, stateChip } from "../progress.js";
 
 export const title = "Requests";
 const PAGE = 50;
@@ -30,7 +30,7 @@ export async function render(place, { left }) {
   );
   const none = notice(
     "plain",
-    make("p", {}, "No requests yet. ", make("a", { href: "/#/learn" }, "Learn something"), " to make the first."),
+    make("p", {}, "No requests that are not sealed yet: sealed ones no longer name their key. Look one up by its id."),
   );
   const numbers = make("div.card.flush", {}, none, table);
   const fresh = freshness(numbers);
@@ -74,6 +74,7 @@ export async function render(place, { left }) {
     make("p.muted", {}, "The list updates itself while this tab is open. ", fresh.element),
     numbers,
     make("div.actions.start", {}, newer, older, which),
+    lookUp(left),
   );
   poll(
     left,
@@ -83,6 +84,26 @@ export async function render(place, { left }) {
     },
     fresh.told,
   );
+}
+
+/** Return a form that looks a request up by its id, and follows it. */
+function lookUp(left) {
+  const id = make("input", { type: "text", autocomplete: "off", spellcheck: "false" });
+  const button = make("button", { type: "submit" }, "Look it up");
+  const found = make("div");
+  const form = make("form.card", { novalidate: true }, field("Id of a request", id), button, found);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    busy(button, "Looking…", async () => {
+      try {
+        const { request } = await json("GET", `/v1/requests/${encodeURIComponent(id.value.trim())}`);
+        show(found, progress(request, left));
+      } catch (error) {
+        complain(found, error.message);
+      }
+    });
+  });
+  return form;
 }
 
 async function load(before = null) {
