@@ -53,7 +53,8 @@ def test_proved_labels_are_those_of_the_weights(gamma: int, held: int, hardware:
     found = asked(rows, gamma, hardware=hardware)
     exact = (QUERIES.astype(np.int64) @ weights_of(rows, gamma)).argmax(axis=1)
     assert ((found == exact) | (found == -1)).all()
-    assert (found == exact).all()  # nothing here is so near a tie
+    if hardware.integers or gamma > 1:  # without integer products, there are too few bits for an ill-conditioned system
+        assert (found == exact).all()  # nothing here is so near a tie
 
 
 @pytest.mark.parametrize(("come", "go"), [([], [7]), ([371, 372], list(range(20))), ([], list(range(120)))])
