@@ -74,7 +74,7 @@ def _commit(parts: Parts, certificate: Certificate) -> None:
             raise
         raise LedgerError(
             f"certificate {number} is in {parts.folder / CERTIFICATES}, and was not noted in the ledger ({error}): "
-            "open the store again, and that is made up for",
+            "open the store again, which notes it",
             uncertain=True,
         ) from error
 

@@ -75,7 +75,7 @@ def create_app(
     app.state.front = front(app, Frame(app, service, direct))
 
     async def http_error(request: Request, error: Exception) -> Response:
-        service.callers.public(request)  # what is not there is not asked for any oftener
+        service.callers.public(request)  # unknown paths count against the rate limit too
         return _http_error(error)
 
     app.add_exception_handler(HTTPException, http_error)

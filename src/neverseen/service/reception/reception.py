@@ -79,7 +79,7 @@ class Reception:
         most = settings.max_body
         if content_type(request, JSON, FORM) == JSON:
             most = min(most, settings.max_json)
-        self._callers.require_samples(key)  # of one that has none left, nothing is read
+        self._callers.require_samples(key)  # refused before its body is read
         unpacked, rows, share = 0, 0, share_of(ROWS, settings.max_waiting_bytes)
         take = partial(self._results.take, request.scope, key.name, ROWS)
 

@@ -71,9 +71,8 @@ class Repetitions:
                 failed = True
                 if first_body == body:
                     raise
-                self._finished(
-                    tag, first
-                )  # its own call may be yet to come, and to wait for what is over yields to none
+                # The call that made it may not have noted its end yet, and waiting for it would never end.
+                self._finished(tag, first)
             if not failed:
                 if first_body == body:
                     return result
