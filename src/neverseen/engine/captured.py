@@ -86,7 +86,7 @@ class Captured:
         if limb < _LEAST_LIMB:
             return None
         padded = next(size for size in _PADDED if count <= size)
-        few = np.concatenate([*bounds, [sign, limb, system.gamma]])
+        few = np.concatenate([*bounds, [sign, limb, system.gamma], np.ldexp(1.0, limb * np.arange(-2, 3))])
         with self._lock:
             base = self._begun(system.base, inverse)
             steps, rests, lefts, rights, told = self._run(
@@ -104,8 +104,8 @@ class Captured:
                 hardware.array(few),
             )
             numbers = hardware.numpy(told)
-        fits, top, wrong = numbers[:3].tolist()
-        if not (fits == 1.0 and np.isfinite(numbers).all() and top < 2.0**52):
+        worst, top, wrong = numbers[:3].tolist()
+        if not (worst < 1.0 and np.isfinite(numbers).all() and top < 2.0**52):
             return None
         if wrong:
             raise HardwareError(

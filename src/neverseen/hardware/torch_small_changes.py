@@ -47,15 +47,15 @@ class _System(NamedTuple):
 
         cut = []  # highest first, up to 2**(h - 1) each
         for place in range(limbs - 1, 0, -1):
-            cut.append((block * _power(-place * few.bits)).round())
-            block = block - cut[-1] * _power(place * few.bits)
+            cut.append((block * few.power(-place)).round())
+            block = block - cut[-1] * few.power(place)
         side_by_side, codes = torch.cat([*cut, block], 1), self.aside.double()
         product = self.gram @ side_by_side + few.gamma * side_by_side
         product += codes.t() @ (self.signs.double() * (codes @ side_by_side))
         exact, estimate = before << finer, before.double() * _power(finer)
         error = _top(estimate)
         for place, part in zip(range(limbs - 1, -1, -1), product.split(block.shape[1], 1), strict=True):
-            scaled = part * _power(place * few.bits)
+            scaled = part * few.power(place)
             exact, estimate, error = (
                 exact - (part.long() << (place * few.bits)),
                 estimate - scaled,
@@ -78,12 +78,17 @@ class _Few(NamedTuple):
     sign: Tensor  # s
     bits: Tensor  # h
     gamma: Tensor
+    powers: Tensor  # of 2**h, from the -2nd to the 2nd
+
+    def power(self, place: int) -> Tensor:
+        """Return ``2**(h place)``."""
+        return self.powers[place + 2]
 
     @classmethod
     def of(cls, told: Tensor, columns: int) -> _Few:
         """Take them apart."""
-        sign, bits, gamma = told[2 * columns], told[2 * columns + 1].long(), told[2 * columns + 2]
-        return cls(told[:columns], told[columns : 2 * columns], sign, bits, gamma)
+        rest = told[2 * columns :]
+        return cls(told[:columns], told[columns : 2 * columns], rest[0], rest[1].long(), rest[2], rest[3:])
 
 
 class _Images(NamedTuple):
@@ -95,7 +100,7 @@ class _Images(NamedTuple):
     grid: Tensor  # a power of two, and
     low: Tensor  # the rest
     lengths: Tensor  # (k,), bounds on the norms of the columns of V
-    fits: Tensor  # whether V is what it is modulo 2**64
+    limits: list[Tensor]  # below 1 if V is what it is modulo 2**64
     wrong: Tensor  # whether V fails its check
 
 
@@ -106,14 +111,14 @@ class _Misfit(NamedTuple):
     rest: Tensor
     error: Tensor  # bounds on how far off E is
     sums: Tensor  # (k,): |c|_1
-    fits: Tensor  # whether whole numbers are exact
+    limits: list[Tensor]  # below 1 if whole numbers are exact
 
 
 def small_change(limbs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Return steps, rests, the rows that correct the inverse, (k, d) each, and what the caller wants to know.
 
-    That is: whether all conditions hold, the largest step, the number of checks that fail; then slips, residuals,
-    doubts, and whether an entry is in doubt, for each class.
+    That is: a number below 1 if all conditions hold, the largest step, the number of checks that fail; then slips,
+    residuals, doubts, and whether an entry is in doubt, for each class.
 
     Parameters
     ----------
@@ -130,9 +135,9 @@ def small_change(limbs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
     floats = codes.double()
     found = _images(system, few, floats, limbs)
     misfit = _misfit(floats, wanted, steps, rests, few.slips)
-    moved, now, known, fits, wrong = _moved(system, few, found, misfit, steps, rests)
-    fits = fits & found.fits & misfit.fits
-    about = torch.stack([fits.double(), _top(moved.double()), wrong + found.wrong])
+    moved, now, known, limits, wrong = _moved(system, few, found, misfit, steps, rests)
+    worst = torch.stack([*limits, *found.limits, *misfit.limits]).amax()  # NaN if one is
+    about = torch.stack([worst, _top(moved.double()), wrong + found.wrong])
     rows = (found.answers * few.sign).t().contiguous(), found.images.t().contiguous()
     return moved, now, *rows, torch.cat([about, *known])
 
@@ -162,8 +167,8 @@ def _images(system: _System, few: _Few, floats: Tensor, limbs: int) -> _Images:
     place = (53 - (count - 1).bit_length()) // 2 - _exponent(_top(answers))
     high, grid = (answers * _power(place)).round(), _power(-place)
     low = (first * _power(-finer1) - high * grid) + second * fine
-    fits = (finer1 >= 0) & (finer1 < 63) & (finer2 >= 0) & (finer2 < 63) & (size1 < 2.0**61) & (size2 < 2.0**61)
-    return _Images(images, answers, high, grid, low, lengths, fits, wrong)
+    shifts = [((finer - 31).abs() / 32).double() for finer in (finer1, finer2)]  # 0 to 62
+    return _Images(images, answers, high, grid, low, lengths, [size1 * 2.0**-61, size2 * 2.0**-61, *shifts], wrong)
 
 
 def _misfit(floats: Tensor, wanted: Tensor, steps: Tensor, rests: Tensor, slips: Tensor) -> _Misfit:
@@ -174,13 +179,13 @@ def _misfit(floats: Tensor, wanted: Tensor, steps: Tensor, rests: Tensor, slips:
     whole = wanted - floats @ numbers
     rest = -(floats @ coarse) - floats @ (rests - coarse)
     error = (sums[:, None] * (slips + (size + 8) * 2.0**-52 / cut) + 2.0**-52 * rest.abs()) * _SLACK + 2.0**-60
-    return _Misfit(whole, rest, error, sums, (_top(sums) * _top(numbers) < 2.0**52) & (_top(whole) < 2.0**53))
+    return _Misfit(whole, rest, error, sums, [_top(sums) * _top(numbers) * 2.0**-52, _top(whole) * 2.0**-53])
 
 
 def _moved(
     system: _System, few: _Few, found: _Images, misfit: _Misfit, steps: Tensor, rests: Tensor
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
-    """Return steps and rests, what is known about them, whether conditions hold, and whether the move is wrong.
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...], list[Tensor], Tensor]:
+    """Return steps and rests, what is known about them, numbers that must be below 1, and whether the move is wrong.
 
     All is as in `Following._moved` and `Following._check_move`.
     """
@@ -210,8 +215,8 @@ def _moved(
     turn = (moved - steps).double() @ vector + now @ vector - rests @ vector
     off = _top(turn - (high * grid + low) @ ((eh + el) @ vector))
     tolerance = (count + columns + 8) * 2.0**-50 * reach.sum() + (columns + 16) ** 2 * 2.0**-50
-    fits = (left_over.amax() <= few.gamma * 2.0**-_FOLLOW_BITS) & (reach.sum() < 2.0**52)
-    return moved, now, (slips, residuals, doubts, near), fits, (~(off <= tolerance)).double()
+    limits = [left_over.amax() * 2.0**_FOLLOW_BITS / few.gamma, reach.sum() * 2.0**-52]
+    return moved, now, (slips, residuals, doubts, near), limits, (~(off <= tolerance)).double()
 
 
 def _rounded(values: Tensor, limbs: int, few: _Few) -> tuple[Tensor, Tensor]:
@@ -221,7 +226,9 @@ def _rounded(values: Tensor, limbs: int, few: _Few) -> tuple[Tensor, Tensor]:
 
 
 def _top(values: Tensor) -> Tensor:
-    return values.abs().amax()
+    import torch
+
+    return torch.linalg.vector_norm(values, float("inf"))
 
 
 def _exponent(value: Tensor) -> Tensor:
