@@ -57,11 +57,31 @@ def test_bodies_in_another_form_are_refused(tmp_path: Path) -> None:
             {"Content-Encoding": "identity, br", "Content-Type": kind},
             {"Content-Type": f"{kind}; charset=utf-16"},
             {"Content-Type": f'{kind}; charset="latin-1"'},
+            {"Content-Type": f"{kind}; charset*=utf-8''utf-16"},
+            {"Content-Type": kind, "content-type": f"{kind}; charset=utf-16"},
         ):
-            answer = service.client.post("/v1/forget", content=body, headers=service.admin | more)
+            headers = [*service.admin.items(), *more.items()]
+            answer = service.client.post("/v1/forget", content=body, headers=headers)
             assert (answer.status_code, answer.json()["error"]["code"]) == (415, "wrong_content_type"), more
         same = {"Content-Encoding": "identity", "Content-Type": f'{kind} ; a=b; Charset="UTF-8"'}
         assert service.client.post("/v1/forget", content=body, headers=service.admin | same).status_code == 202
+
+
+def test_a_part_of_a_form_in_another_form_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path / "s", STILL) as service:
+        receipt = service.learn([0])[0]
+        part = (
+            b"--x\r\nContent-Disposition: form-data; name=receipts; filename=r\r\n%b\r\n"
+            + receipt.encode()
+            + b"\r\n--x--\r\n"
+        )
+        headers = service.admin | {"Content-Type": "multipart/form-data; boundary=x"}
+        for line, status in (
+            (b"Content-Transfer-Encoding: base64\r\n", 422),
+            (b"Content-Transfer-Encoding: 8BIT\r\n", 202),
+        ):
+            answer = service.client.post("/v1/forget", content=part % line, headers=headers)
+            assert answer.status_code == status, answer.text
 
 
 def test_body_digests_are_the_specified_ones(tmp_path: Path) -> None:

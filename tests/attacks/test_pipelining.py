@@ -100,6 +100,21 @@ def test_header_lines_without_an_end_after_a_body(tmp_path: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize("before", [ASKED[:-2], CHUNKED + b"2\r\n{}\r\n0\r\n", CHUNKED])
+def test_a_line_without_an_end(tmp_path: Path, before: bytes) -> None:
+    """In the head, after a body, and behind the size of a chunk: the parser would copy it for each piece that comes."""
+    with (
+        running(tmp_path / "s", Settings(body_timeout=600, body_pause=600)) as service,
+        closing(socket.create_connection(("127.0.0.1", service.client.base_url.port or 0), 60)) as connection,
+    ):
+        connection.sendall(before + (b"2;" if before == CHUNKED else b"X: "))
+        taken = 0
+        with suppress(OSError):
+            while taken < 2**25:
+                taken += connection.send(b"a" * 2**16)
+        assert taken < 2**25
+
+
 @pytest.mark.parametrize("line", [b"Authorization: %b", b"Content-Type: application/json"])
 def test_header_lines_after_a_body_are_not_heeded(tmp_path: Path, line: bytes) -> None:
     """Else it would depend on when they come."""

@@ -66,7 +66,7 @@ class LimitedProtocol(HttpToolsProtocol):
     _in_head = True
     _full = False
     _why = ""
-    _head_bytes = _header_bytes = _header_lines = _chunks = _chunk_bytes = _dropped = 0
+    _unreported = _header_bytes = _header_lines = _chunks = _chunk_bytes = _dropped = 0
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -99,19 +99,17 @@ class LimitedProtocol(HttpToolsProtocol):
         """Receive bytes."""
         if self._full:
             return
-        began, size = self._in_head, len(data)
         self._unset_keepalive_if_required()
+        self._unreported += len(data)
         try:
             while data:
                 data = self._parse(data)
         except HttpParserError:
             self.send_400_response("It is not HTTP/1.1.")
             return
-        if not (began and self._in_head):
-            return
-        self._head_bytes += size
-        if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too long.")
+        # The parser keeps a line until it ends, and copies it each time that more of it comes.
+        if self._unreported > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"A line of it has more than {HEAD_BYTES} bytes.")
 
     def send_400_response(self, msg: str) -> None:
         """Answer input that is not HTTP with an error in the common form, and close the connection.
@@ -133,6 +131,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._full, self.cycle.keep_alive = True, False
             raise _TooMuch
         super().on_message_begin()
+        self._unreported = 0
         if self._unanswered:
             self.flow.hold(True)
         self._in_head = True
@@ -141,6 +140,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         """Receive the target of a request, or a part of it."""
         super().on_url(url)
+        self._unreported = 0
         if len(self.url) > URL_BYTES:
             self._why = f"Its target has more than {URL_BYTES} bytes."
             raise _TooMuch
@@ -150,6 +150,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Receive a header line. One after the body counts, and is dropped: a token there would come too late."""
+        self._unreported = 0
         self._header_bytes += len(name) + len(value)
         self._header_lines += 1
         if self._header_bytes > HEAD_BYTES:
@@ -163,6 +164,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_chunk_header(self) -> None:
         """Note that a piece of a body begins."""
+        self._unreported = 0
         self._chunks += 1
         if self._chunks > _CHUNKS + self._chunk_bytes // _CHUNK_BYTES:
             self._why = f"Its body comes in too many chunks: make them at least {_CHUNK_BYTES} bytes large."
@@ -170,6 +172,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Receive a part of a body."""
+        self._unreported = 0
         self._chunk_bytes += len(body)
         super().on_body(body)
         if self.cycle.response_complete:
@@ -184,7 +187,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._why = "CONNECT is not supported."
                 raise _TooMuch
             return  # it is parsed once more: see `_parse`
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._unreported = False, 0
         self.scope[CUT] = self.transport.abort  # type: ignore[literal-required]
         super().on_headers_complete()
         self._unanswered.append(self.cycle)

@@ -162,6 +162,8 @@ def declared(request: Request) -> int | None:
 def content_type(request: Request, *allowed: str) -> str:
     """Return the content type of a request, one of those allowed, or refuse it."""
     said = request.headers.get("content-type", "")
+    if len(request.headers.getlist("content-type")) > 1:
+        raise Refusal("wrong_content_type", "send one Content-Type, not several")
     found = said.partition(";")[0].strip().lower()
     if len(said) > _CONTENT_TYPE:  # looking for a boundary in it takes the longer, the longer it is
         raise Refusal("wrong_content_type", f"the content type is longer than {_CONTENT_TYPE} characters")
@@ -177,7 +179,7 @@ def content_type(request: Request, *allowed: str) -> str:
 def _charsets(content_type: str) -> set[str]:
     """Return the charsets that a content type names."""
     options = (option.partition("=") for option in content_type.lower().split(";")[1:])
-    return {value.strip(' "') for name, _, value in options if name.strip() == "charset"}
+    return {value.strip(' "') for name, _, value in options if name.strip() in ("charset", "charset*")}
 
 
 def too_large(most: int) -> Refusal:

@@ -9,6 +9,7 @@ from python_multipart.multipart import parse_options_header
 
 from neverseen.service.errors import Refusal
 
+_AS_IT_IS = (b"7bit", b"8bit", b"binary")
 _HEAD = 2**13  # bytes of the lines before a part's content
 _TEXT = 2**22  # bytes of a part that is no file
 
@@ -73,6 +74,9 @@ def _parts(content: bytes, boundary: bytes) -> Iterator[tuple[str, bool, int, in
 
 
 def _described(head: bytes) -> tuple[str, bool]:
+    lines = [line.partition(b":")[::2] for line in bytes(head).lower().split(b"\r\n")]
+    if any(kind.strip() == b"content-transfer-encoding" and value.strip() not in _AS_IT_IS for kind, value in lines):
+        raise _unreadable("a part has a Content-Transfer-Encoding: send it as it is")
     for line in bytes(head).split(b"\r\n"):
         kind, _, value = line.partition(b":")
         if kind.strip().lower() == b"content-disposition":
