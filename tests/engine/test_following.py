@@ -272,6 +272,30 @@ def test_what_cannot_be_followed_is_left_to_a_full_solve() -> None:
     assert Following.of(eliminated_one, NUMPY) is None
 
 
+@pytest.mark.parametrize("place", ["approximate_product", "matmul"])
+def test_wrong_float_products_are_not_silent(place: str) -> None:
+    """Of the last correction, and of codes and rests: nobody else checks them."""
+
+    class Faulty(NumpyHardware):
+        def approximate_product(self, matrix: np.ndarray, block: np.ndarray) -> np.ndarray:
+            found = super().approximate_product(matrix, block)
+            found[3, 0] += np.abs(found).max() if place == "approximate_product" else 0
+            return found
+
+        def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+            found = super().matmul(left, right)
+            if place == "matmul" and found.shape == (1, CLASSES):
+                found[0, 2] += 1e-3
+            return found
+
+    faulty: HardwareOf[Any] = Faulty()
+    before = list(range(300))
+    following = replace(start(before, 2**16, NUMPY), hardware=faulty)
+    following = replace(following, preconditioner=replace(following.preconditioner, hardware=faulty))
+    with pytest.raises(HardwareError, match="wrong beyond rounding"):
+        follow(following, faulty, before, [], [0])
+
+
 @pytest.mark.parametrize("fault", [1e-3, np.nan])
 def test_a_wrong_move_is_not_silent(fault: float) -> None:
     class Faulty(NumpyHardware):
@@ -331,25 +355,75 @@ def test_what_cannot_be_made_at_once_is_followed_step_by_step(monkeypatch: pytes
     assert_claims_are_true(followed, before[:3] + before[4:], range(1))
 
 
-@pytest.mark.parametrize("gamma", [1, 2**4, 2**30])
+@pytest.mark.parametrize("gamma", [1, 2, 3, 4, 8, 2**4, 2**30])
 def test_at_once_with_any_gamma(gamma: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware, made = tensors(), counted(monkeypatch)
-    before = list(range(60))  # fewer than codes: with a small gamma the system is ill-conditioned
-    followed = follow(start(before, gamma, hardware), hardware, before, [], [3, 4])
-    assert made
-    if followed is not None:
-        assert_claims_are_true(followed, before[:3] + before[5:], range(1))
+    for held in (3, 6, 60):  # fewer than codes: with a small gamma the system is ill-conditioned
+        before = list(range(held))
+        followed = follow(start(before, gamma, hardware), hardware, before, [], [1])
+        if followed is not None:
+            assert_claims_are_true(followed, before[:1] + before[2:], range(1))
+    assert len(made) == 3
 
 
-def test_a_wrong_change_at_once_is_not_silent() -> None:
-    """One wrong bit in the image of the random vector: the two sides of the check differ, whichever is at fault."""
+@pytest.mark.parametrize("place", ["image", "steps"])
+def test_a_wrong_change_at_once_is_not_silent(place: str) -> None:
+    """One wrong bit in A times the random vector, or where steps are read: the two sides of a check differ."""
+    torch = pytest.importorskip("torch")
     from neverseen.hardware.torch_small_changes import small_change
 
+    read: list[int] = []
+
+    class Odd(torch.Tensor):  # type: ignore[name-defined, misc]
+        def double(self) -> Any:
+            found = super().double().as_subclass(torch.Tensor)
+            if not read:  # for E; what is moved is right
+                found[0, 0] += 2.0**20
+            read.append(1)
+            return found
+
     def wrong(limbs: int, *given: Any) -> Any:
-        given[7][5] += 1
-        return small_change(limbs, *given)
+        if place == "image":
+            given[7][5] += 1
+            return small_change(limbs, *given)
+        return small_change(limbs, *given[:11], given[11].as_subclass(Odd), *given[12:])
 
     hardware, before = tensors(), list(range(300))
     following = replace(start(before, 2**16, hardware), captured=Captured(wrong, hardware))
     with pytest.raises(HardwareError, match="fails its check"):
         follow(following, hardware, before, [], [0])
+
+
+def test_more_classes_than_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware, made = tensors(), counted(monkeypatch)
+    rng = np.random.default_rng(5)
+    codes, labels = rng.integers(0, 128, (60, 8)).astype(np.int8), np.arange(60) % 20
+    wide = codes.astype(np.int64)
+    gram, cross = wide.T @ wide, wide.T @ np.eye(20, dtype=np.int64)[labels]
+    solution = solve(hardware.array(gram), hardware.array(cross), 2**12, hardware=hardware)
+    following = Following.of(solution, hardware)
+    assert following is not None
+    gram, cross = gram - np.outer(wide[0], wide[0]), cross.copy()
+    cross[:, labels[0]] -= wide[0]
+    system = changed(gram, 2**12, hardware)
+    right, gone = (lambda some: hardware.array(cross[:, some])), hardware.array(codes[:1])
+    followed = following.after(system, right, gone, np.array([-1]), labels[:1])
+    assert made == [True]
+    assert followed is not None
+    assert np.array_equal(followed.weights, solve(gram, cross, 2**12).weights)
+
+
+def test_few_graphs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has memory of its own, and the number of classes may change for ever."""
+    torch = pytest.importorskip("torch")
+    from neverseen.hardware.torch_small_changes import Replayed
+
+    class Graph:
+        def replay(self) -> None:
+            pass
+
+    monkeypatch.setattr(Replayed, "_captured", lambda self, number, given: (Graph(), list(given), given))
+    replayed = Replayed(lambda number, *given: given, 0)
+    for size in range(50):
+        replayed(2, torch.zeros(size))
+    assert len(replayed._graphs) <= 8

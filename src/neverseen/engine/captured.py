@@ -23,7 +23,7 @@ from neverseen.hardware import Array, Hardware
 from neverseen.hardware.protocol import SmallChange
 
 _PADDED = (1, 8, 24, 64)  # changes are filled up with zeros to one of these sizes, because each is captured by itself
-_LEAST_LIMB, _WIDE_LIMB = 8, 22  # bits; with two limbs of so many a step of refinement gains enough
+_LEAST_LIMB, _WIDE_LIMB, _MOST_LIMB = 8, 22, 24  # bits; with two wide limbs a step of refinement gains enough
 
 
 class Moved(NamedTuple):
@@ -58,6 +58,7 @@ class Captured:
     def __init__(self, run: SmallChange[Array], hardware: Hardware) -> None:
         self._run, self._hardware = run, hardware
         self._base: _Base | None = None
+        self._across: Array | None = None  # a random vector
         self._lock = threading.Lock()  # copies of a model share the places
 
     def moved(
@@ -82,13 +83,16 @@ class Captured:
         bounds : slips and residuals
         """
         hardware, count, columns = self._hardware, len(codes), steps.shape[1]
-        limb = 53 - math.frexp(system.largest)[1]  # a row of A' times integers of so many bits stays below 2**53
+        # A row of A' times integers of so many bits stays below 2**53, and the blocks of a solution below 2**63.
+        limb = min(_MOST_LIMB, 53 - math.frexp(system.largest)[1])
         if limb < _LEAST_LIMB:
             return None
         padded = next(size for size in _PADDED if count <= size)
         few = np.concatenate([*bounds, [sign, limb, system.gamma], np.ldexp(1.0, limb * np.arange(-2, 3))])
         with self._lock:
             base = self._begun(system.base, inverse)
+            if self._across is None or len(self._across) != columns:
+                self._across = random_vector(columns, hardware)
             steps, rests, lefts, rights, told = self._run(
                 2 if limb >= _WIDE_LIMB else 3,
                 base.gram,
@@ -97,6 +101,7 @@ class Captured:
                 *(_filled(part, MOST_ASIDE, hardware) for part in system.aside),
                 base.probe,
                 base.image,
+                self._across,
                 _filled(codes, padded, hardware),
                 hardware.array(np.concatenate([wanted, np.zeros((padded - count, columns))])),
                 steps,

@@ -55,6 +55,7 @@ _FOLLOW_BITS = 22
 """U is refined until ``V S E`` adds less than 2**-22 grid steps to the doubt."""
 _ANEW_BITS = 30
 """A residual that is computed anew is refined until it adds less than 2**-30 grid steps to the doubt."""
+_WRONG = "a float64 product computed on this machine is wrong beyond rounding; nothing was changed"
 _MOST_DOUBT = 2.0**-18
 """Grid steps. In columns with more, one entry in 2**17 would have to be looked at again: their residual is due."""
 
@@ -247,9 +248,19 @@ class Following:
             rest = hardware.numpy(hardware.matmul(floats, high))
             rest = rest + hardware.numpy(hardware.matmul(floats, self.rests - high))
             rounding *= 2.0**-cut
+        self._check_rest(floats, rest, lengths)
         # The last term: the sum of both parts.
         error = lengths[:, None] * (self.slips[None, :] + rounding) + 2.0**-52 * np.abs(rest)
         return Misfit(whole.astype(np.float64), -rest, error * (1 + 1e-9) + 2.0**-60, norms)
+
+    def _check_rest(self, floats: Array, rest: np.ndarray, lengths: np.ndarray) -> None:
+        """Raise `HardwareError` unless ``C rests`` is right to within rounding, by random signs of the columns."""
+        hardware, columns = self.hardware, rest.shape[1]
+        signs = np.where(np.frombuffer(os.urandom(columns), np.int8) < 0, -1.0, 1.0)
+        seen = hardware.matmul(floats, hardware.matmul(self.rests, hardware.array(signs[:, None])))
+        off = np.abs(rest @ signs - hardware.numpy(seen)[:, 0])
+        if not (off <= (floats.shape[1] + columns + 8) * 2.0**-50 * columns * lengths).all():  # also refuses NaN
+            raise HardwareError(_WRONG)
 
     def _moved(
         self, system: ChangedSystem, cross: Cross, codes: Array, images: Array, signs: np.ndarray, misfit: Misfit
@@ -313,9 +324,7 @@ class Following:
         wrong = (whole + rest) - hardware.matmul(left, hardware.matmul(right, vector))
         tolerance = (len(right) + columns + 8) * 2.0**-51 * float(reach.sum()) + (columns + 16) ** 2 * 2.0**-50
         if not hardware.max_abs(wrong) <= tolerance:  # also refuses NaN
-            raise HardwareError(
-                "a float64 product computed on this machine is wrong beyond rounding; nothing was changed"
-            )
+            raise HardwareError(_WRONG)
 
     def _refined_images(
         self, system: ChangedSystem, codes: Array, images: Array, sizes: np.ndarray

@@ -6,6 +6,7 @@ A system may have samples aside, added or removed since its sums were computed: 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from neverseen.engine.arithmetic import random_vector, require_equal, wide_matmul
 from neverseen.engine.preconditioning import NoProgressError
-from neverseen.errors import LimitError
+from neverseen.errors import HardwareError, LimitError
 from neverseen.hardware import INT8_PRODUCT, Array, Hardware
 
 MOST_ASIDE = 256
@@ -65,6 +66,7 @@ class IntegerSystem:
         self._limbs: list[Array] = []
         self._probe: Array | None = None
         self._image: Array | None = None  # A times it
+        self._signs: tuple[Array, Array] | None = None
         self._shares = self._limb_count == 1 and hardware.cholesky_keeps  # one float64 copy of G serves all
         self._reach = self._bits + self._spread  # no row of A has magnitudes that add up to 2**reach
         self.largest = 2.0**self._reach
@@ -141,6 +143,14 @@ class IntegerSystem:
         If `narrow`, entries of G and of the block lie in -2**31..2**31 - 1.
         """
         return self.hardware.symmetric_product(self.gram, block, narrow) + self.gamma * block
+
+    def signs_and_image(self) -> tuple[Array, Array]:
+        """Return random signs r and ``A r``, int64 of shape (d, 1); they stay the same."""
+        if self._signs is None:
+            drawn = np.frombuffer(os.urandom(self.size), np.int8) < 0
+            signs = self.hardware.array(np.where(drawn, -1, 1)[:, None])
+            self._signs = signs, self.wrapping_product(signs)
+        return self._signs
 
     def approximate_product(self, block: Array) -> Array:
         """Return ``A @ block`` in float64."""
@@ -269,6 +279,8 @@ class ChangedSystem:
         and the two that join the parts. So it is off by at most ``((1 + u)**(d + w + 6) - 1) (M |b|)_i``, in any
         order of summation, with fused operations or without, and by less than ``(d + w) 2**-1000`` if something
         underflows. M is symmetric, so its norm is at most its largest row sum, and ``||M |b||| <= largest ||b||``.
+
+        Random signs r check it: ``r A' b`` computed from ``A' r``, which is exact, differs by no more than rounding.
         """
         hardware = self.hardware
         result, waiting = self.base.approximate_product(block), 0
@@ -277,7 +289,21 @@ class ChangedSystem:
             inner = hardware.matmul(codes, block) * hardware.float64(self._signs)
             result = result + hardware.matmul(codes.T, inner)
         terms = self.size + waiting + 8
-        return result, terms * 2.0**-52 * self.largest * column_norms(block, hardware) + terms**2 * 2.0**-1000
+        error = terms * 2.0**-52 * self.largest * column_norms(block, hardware) + terms**2 * 2.0**-1000
+        if not np.isfinite(error).all():
+            raise NoProgressError
+        signs, seen = self._signs_and_image()
+        off = np.abs(hardware.numpy((signs * result).sum(0)) - hardware.numpy((seen * block).sum(0)))
+        if not (off <= 8 * math.sqrt(self.size) * error).all():  # also refuses NaN
+            raise HardwareError(
+                "a float64 product computed on this machine is wrong beyond rounding; nothing was changed"
+            )
+        return result, error
+
+    def _signs_and_image(self) -> tuple[Array, Array]:
+        """Return random signs r and ``A' r``, float64 of shape (d, 1)."""
+        hardware, (signs, image) = self.hardware, self.base.signs_and_image()
+        return hardware.float64(signs), hardware.float64(self._with_codes(image, signs))
 
 
 def column_norms(array: Array, hardware: Hardware) -> np.ndarray:

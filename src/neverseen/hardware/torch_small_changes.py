@@ -7,8 +7,8 @@ The change is that of `neverseen.engine.following`: k samples with codes C, all 
 U is refined once, and V is exact: ``2**(f1 + f2) V = 2**(f1 + f2) C' - A'(2**f2 b1 + b2)`` with integers b1 and b2 of
 up to 2h - 1 and mh - 1 bits. They are cut into limbs of h bits, m = 2 or 3, so that products with A' stay below 2**52
 and are exact in float64. V itself is computed modulo 2**64. The same sums in floating point, each right to a few
-roundings, prove that it has less than 62 bits: then it is what it is modulo 2**64. At the end, V and the move are
-checked with a random vector.
+roundings, prove that it has less than 62 bits: then it is what it is modulo 2**64. At the end, V, E and the move are
+checked with random vectors.
 
 Nothing waits for a number: whatever decides something is returned.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FOLLOW_BITS = 22  # as in `neverseen.engine.following`
+_KEPT = 6  # graphs: each has memory of its own
 _SLACK = 1 + 2.0**-30  # more than some thousand roundings of a sum of positive numbers
 
 
@@ -36,6 +37,7 @@ class _System(NamedTuple):
     signs: Tensor  # (w, 1) int8
     probe: Tensor  # (d,) int64: a random vector r
     image: Tensor  # (d,): (G + gamma) r, modulo 2**64
+    across: Tensor  # (C,) int64: another random vector
 
     def guess(self, right: Tensor) -> Tensor:
         """Return about ``A^-1 right``."""
@@ -112,6 +114,7 @@ class _Misfit(NamedTuple):
     error: Tensor  # bounds on how far off E is
     sums: Tensor  # (k,): |c|_1
     limits: list[Tensor]  # below 1 if whole numbers are exact
+    wrong: Tensor  # how many checks fail
 
 
 def small_change(limbs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -130,14 +133,14 @@ def small_change(limbs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
     """
     import torch
 
-    system, (codes, wanted, steps, rests, told) = _System(*tensors[:8]), tensors[8:]
+    system, (codes, wanted, steps, rests, told) = _System(*tensors[:9]), tensors[9:]
     few = _Few.of(told, steps.shape[1])
     floats = codes.double()
     found = _images(system, few, floats, limbs)
-    misfit = _misfit(floats, wanted, steps, rests, few.slips)
+    misfit = _misfit(codes, wanted, steps, rests, few.slips, system.across)
     moved, now, known, limits, wrong = _moved(system, few, found, misfit, steps, rests)
     worst = torch.stack([*limits, *found.limits, *misfit.limits]).amax()  # NaN if one is
-    about = torch.stack([worst, _top(moved.double()), wrong + found.wrong])
+    about = torch.stack([worst, _top(moved.double()), wrong + found.wrong + misfit.wrong])
     rows = (found.answers * few.sign).t().contiguous(), found.images.t().contiguous()
     return moved, now, *rows, torch.cat([about, *known])
 
@@ -171,15 +174,23 @@ def _images(system: _System, few: _Few, floats: Tensor, limbs: int) -> _Images:
     return _Images(images, answers, high, grid, low, lengths, [size1 * 2.0**-61, size2 * 2.0**-61, *shifts], wrong)
 
 
-def _misfit(floats: Tensor, wanted: Tensor, steps: Tensor, rests: Tensor, slips: Tensor) -> _Misfit:
-    """Return E. A rest is cut as in `Following._misfit`."""
-    size, sums, numbers = floats.shape[1], floats.abs().sum(1), steps.double()
+def _misfit(codes: Tensor, wanted: Tensor, steps: Tensor, rests: Tensor, slips: Tensor, across: Tensor) -> _Misfit:
+    """Return E. A rest is cut, and both products are checked, as in `Following._misfit`."""
+    floats, numbers = codes.double(), steps.double()
+    size, columns, sums = floats.shape[1], len(across), floats.abs().sum(1)
     cut = 2.0 ** (52 - (127 * size).bit_length())  # |c|_1 is at most 127 d
     coarse = (rests * cut).round() / cut
     whole = wanted - floats @ numbers
     rest = -(floats @ coarse) - floats @ (rests - coarse)
     error = (sums[:, None] * (slips + (size + 8) * 2.0**-52 / cut) + 2.0**-52 * rest.abs()) * _SLACK + 2.0**-60
-    return _Misfit(whole, rest, error, sums, [_top(sums) * _top(numbers) * 2.0**-52, _top(whole) * 2.0**-53])
+    # Checked modulo 2**64, and to within rounding.
+    seen = (wanted.long() * across).sum(1) - (codes.long() * (steps * across).sum(1)).sum(1)
+    wrong = ((whole.long() * across).sum(1) != seen).any().double()
+    signs = _signs(across)
+    off = (rest @ signs + floats @ (rests @ signs)).abs()
+    wrong = wrong + (~(off <= (size + columns + 8) * 2.0**-50 * columns * sums)).any().double()
+    limits = [_top(sums) * _top(numbers) * 2.0**-52, _top(whole) * 2.0**-53]
+    return _Misfit(whole, rest, error, sums, limits, wrong)
 
 
 def _moved(
@@ -189,7 +200,7 @@ def _moved(
 
     All is as in `Following._moved` and `Following._check_move`.
     """
-    (high, grid, low, lengths), (whole, rest, error, sums, _) = found[2:6], misfit
+    (high, grid, low, lengths), (whole, rest, error, sums) = found[2:6], misfit[:4]
     count, columns = whole.shape
     sizes = whole.abs() + rest.abs() + 1.0
     left_over = lengths @ sizes * _SLACK
@@ -211,7 +222,7 @@ def _moved(
     carry = now.round()
     moved, now = steps + w.long() + (v + carry).long(), now - carry
     near = (~(0.5 - now.abs() > doubts)).any(0).double()
-    vector = (1 - 2 * (system.probe[:columns] & 1)).double()
+    vector = _signs(system.across)
     turn = (moved - steps).double() @ vector + now @ vector - rests @ vector
     off = _top(turn - (high * grid + low) @ ((eh + el) @ vector))
     tolerance = (count + columns + 8) * 2.0**-50 * reach.sum() + (columns + 16) ** 2 * 2.0**-50
@@ -223,6 +234,11 @@ def _rounded(values: Tensor, limbs: int, few: _Few) -> tuple[Tensor, Tensor]:
     """Return values as integers of so many limbs, and the bits by which they were shifted."""
     finer = limbs * few.bits - 1 - _exponent(_top(values))
     return (values * _power(finer)).round(), finer
+
+
+def _signs(vector: Tensor) -> Tensor:
+    """Return random signs from random integers."""
+    return (1 - 2 * (vector & 1)).double()
 
 
 def _top(values: Tensor) -> Tensor:
@@ -263,6 +279,8 @@ class Replayed:
         key: tuple[Any, ...] = (number, *((tuple(each.shape), each.dtype) for each in arguments))
         key += tuple(each.data_ptr() for each in arguments[: self._still])
         if key not in self._graphs:
+            if len(self._graphs) >= _KEPT:
+                self._graphs.pop(next(iter(self._graphs)))  # the oldest, such as one for fewer classes
             self._graphs[key] = self._captured(number, arguments)
         graph, places, results = self._graphs[key]
         for place, value in zip(places[self._still :], arguments[self._still :], strict=True):
