@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,23 +65,33 @@ def _ms(seconds: float, digits: int = 0) -> str:
 
 def _engine_short() -> Rows:
     sizes = _read("engine-2-cores")["sizes"].values()
-    for name in ("forget 1", "forget 20", "forget 400", "full solve"):
-        cells = []
-        for found in sizes:
-            exact, refit = found["times"][name]["ms"]["exact"], found["times"]["refit"]["ms"]["refit"]
-            cells.append(f"{exact:.0f} ms" + (f" ({exact / refit:.2f})" if name.startswith("forget") else ""))
-        yield cells
+    for name in ("forget 1", "forget 20", "forget 400"):
+        rows = [found["times"][name] for found in sizes]
+        ratios = [row["exact / other"] for row in rows]
+        yield [
+            f"{row['ms']['exact']:.0f} ms ({ratio['recursion']:.2f}, {ratio['refit']:.2f})"
+            for row, ratio in zip(rows, ratios, strict=True)
+        ]
+    yield [f"{found['times']['full solve']['ms']['exact']:.0f} ms" for found in sizes]
 
 
-def _engine() -> Rows:
-    sizes = _read("engine-2-cores")["sizes"].values()
-    for name in ("full solve", "forget 1", "forget 20", "forget 400"):
+def _engine(name: str = "engine-2-cores") -> Rows:
+    sizes = _read(name)["sizes"].values()
+    forgets = ("forget 1", "forget 20", "forget 400", "mean of singles")
+    for what in (*forgets, "label 1", "label 20", "label 400", "full solve"):
         for found in sizes:
-            row = found["times"][name]
-            exact, refit = row["ms"]["exact"], found["times"]["refit"]["ms"]["refit"]
-            ratios = row["exact / other"] | ({"refit": exact / refit} if name.startswith("forget") else {})
+            row = found["times"][what]
+            ratios = row["exact / other"]
             others = ("recursion", "recursion, as written", "Cholesky", "refit")
-            yield [f"{exact:.0f} ms", *(f"{ratios[other]:.2f}" if other in ratios else "" for other in others)]
+            cells = (f"{ratios[other]:.2f}" if other in ratios else "" for other in others)
+            yield [f"{row['ms']['exact']:.1f} ms", *cells]
+
+
+def _learning() -> Rows:
+    for name in ("learning-2-cores", "learning-h200"):
+        found = _read(name)
+        seconds = found["seconds"]
+        yield [f"{seconds['exact']:.2f} s", f"{seconds['float32']:.2f} s", f"{found['float32 / exact']:.2f}"]
 
 
 def _engine_memory() -> Rows:
@@ -179,6 +190,8 @@ def _paper() -> Rows:
 TABLES = {
     "engine_short": _engine_short,
     "engine": _engine,
+    "engine_h200": partial(_engine, "engine-h200"),
+    "learning": _learning,
     "engine_memory": _engine_memory,
     "service": _service,
     "store": _store,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,16 +163,21 @@ class BlockedFactor:
     """
 
     def __init__(self, factor: torch.Tensor, torch: Any) -> None:
-        size = len(factor)
-        self._torch, self.lower = torch, factor
+        self._torch, self.lower, size = torch, factor, len(factor)
         self._parts = [slice(start, min(start + _BLOCK, size)) for start in range(0, size, _BLOCK)]
-        eye = torch.eye(min(_BLOCK, size), dtype=factor.dtype, device=factor.device)
+
+    @functools.cached_property
+    def _inverses(self) -> list[torch.Tensor]:
+        """The inverses of the blocks on the diagonal. They are not computed before something is solved."""
+        factor, torch = self.lower, self._torch
+        eye = torch.eye(min(_BLOCK, len(factor)), dtype=factor.dtype, device=factor.device)
         whole = [part for part in self._parts if part.stop - part.start == len(eye)]
         blocks = torch.stack([factor[part, part] for part in whole])  # all at once
-        self._inverses = list(_inverted(blocks, torch))
+        inverses = list(_inverted(blocks, torch))
         for part in self._parts[len(whole) :]:  # a smaller one at the end
             rest = slice(0, part.stop - part.start)
-            self._inverses.append(torch.linalg.solve_triangular(factor[part, part], eye[rest, rest], upper=False))
+            inverses.append(torch.linalg.solve_triangular(factor[part, part], eye[rest, rest], upper=False))
+        return inverses
 
     def solve(self, right: torch.Tensor) -> torch.Tensor:
         """Return the solution for each column of `right`."""
