@@ -11,7 +11,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,7 @@ def _paper() -> Rows:
     yield row("neverseen", f"{seconds['neverseen']:.2f}; {together}", ", digest equal")
 
 
-TABLES = {
+TABLES: dict[str, Callable[[], Rows]] = {
     "engine_short": _engine_short,
     "engine": _engine,
     "engine_h200": partial(_engine, "engine-h200"),
