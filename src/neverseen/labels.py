@@ -181,7 +181,8 @@ def from_text(canonical: str) -> Label:
     """Return the label with this canonical text; refuse any other text. For classes: it remembers them."""
     if not isinstance(canonical, str):
         raise FileRejectedError(f"a label is given as {type(canonical).__name__}, not as text")
-    return _class_of(canonical)
+    # A pair, a set or a row of numbers may be one sample's own: such labels are not remembered.
+    return from_private_text(canonical) if canonical.startswith("{") else _class_of(canonical)
 
 
 def from_private_text(canonical: str) -> Label:
@@ -293,8 +294,13 @@ def in_class_order(texts: Iterable[str]) -> list[str]:
     return sorted(texts, key=_order_of_text)
 
 
-@lru_cache(maxsize=2**16)
 def _order_of_text(canonical: str) -> tuple[Any, ...]:
+    known = isinstance(canonical, str) and not canonical.startswith("{")
+    return _order_of_class(canonical) if known else order_key(from_text(canonical))
+
+
+@lru_cache(maxsize=2**16)
+def _order_of_class(canonical: str) -> tuple[Any, ...]:
     return order_key(from_text(canonical))
 
 

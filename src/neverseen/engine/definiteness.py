@@ -51,7 +51,9 @@ _SHARES = (128, 4)
 _PROBES = 64
 
 
-def why_impossible(packed: np.ndarray, sums: np.ndarray, counts: Sequence[int]) -> str | None:
+def why_impossible(
+    packed: np.ndarray, sums: np.ndarray, counts: Sequence[int], total: int | None = None, largest: int = 1
+) -> str | None:
     """Return the reason why these cannot be sums of samples, or None if none is found.
 
     Necessary conditions, each exact and cheap, for n samples, n_j of them in class j:
@@ -59,6 +61,9 @@ def why_impossible(packed: np.ndarray, sums: np.ndarray, counts: Sequence[int]) 
     - every entry of the diagonal lies in 0 .. 127**2 n;
     - no 2 x 2 minor is negative: ``G_ij**2 <= G_ii G_jj``;
     - ``|B_ij| <= 127 n_j`` and, by Cauchy and Schwarz, ``B_ij**2 <= n_j G_ii``.
+
+    Where targets and weights go up to M, the diagonal may be M times as large, and ``|B_ij| <= 127 M n_j`` and
+    ``B_ij**2 <= M**2 n_j G_ii``: each term of B is ``y c`` with ``|y| <= M``, so its square is at most ``M**2 c**2``.
 
     Matrices that pass may still not be positive semidefinite.
 
@@ -68,7 +73,11 @@ def why_impossible(packed: np.ndarray, sums: np.ndarray, counts: Sequence[int]) 
         The upper triangle of G, row by row.
     sums : int64 ndarray of shape (C, d)
         B transposed.
-    counts : sequence of C ints, at least 1 and together at most 2**48
+    counts : sequence of C ints, at least 1
+    total : int, optional
+        Number of samples, at most ``2**48 / largest``; by default the sum of `counts`.
+    largest : int
+        M, of the `neverseen.targets.Targets`.
 
     Examples
     --------
@@ -77,17 +86,21 @@ def why_impossible(packed: np.ndarray, sums: np.ndarray, counts: Sequence[int]) 
     >>> why_impossible(np.array([0, 4, 580]), np.array([[0, -18], [0, 16]]), [1, 1])
     'the entry in row 0, column 1 of the Gram matrix is 4, and the diagonal beside it is 0 and 580'
     """
-    size, total = sums.shape[1], sum(counts)
-    if total > MAX_SAMPLES:
-        return f"{total} samples are more than the {MAX_SAMPLES} whose sums fit 64 bits"
+    size, total = sums.shape[1], sum(counts) if total is None else total
+    if total > MAX_SAMPLES // largest or max(counts, default=0) > total:
+        return (
+            f"{total} samples are more than the {MAX_SAMPLES // largest} whose sums fit 64 bits, or fewer than a class"
+        )
     starts = np.concatenate([[0], np.cumsum(np.arange(size, 1, -1))])
     diagonal = packed[starts].astype(np.int64)
     top = int(diagonal.max())
-    if int(diagonal.min()) < 0 or top > INT8_PRODUCT * total:
+    if int(diagonal.min()) < 0 or top > INT8_PRODUCT * total * largest:
         return f"the diagonal of the Gram matrix is not between 0 and 127**2 times the number of samples, {total}"
     for place, (its_sum, count) in enumerate(zip(sums, counts, strict=True)):
-        too_large = max(int(its_sum.max()), -int(its_sum.min())) > 127 * count
-        if too_large or _square_exceeds(its_sum, np.array(count), diagonal, 2**61).any():
+        too_large = max(int(its_sum.max()), -int(its_sum.min())) > 127 * count * largest
+        # Where M**2 n_j is not below 2**62, the second condition says little, and is left out.
+        squared = largest**2 * count < 2**62 and _square_exceeds(its_sum, np.array(largest**2 * count), diagonal, 2**61)
+        if too_large or np.any(squared):
             return f"the sum of class {place} is larger than {count} samples can make it beside the Gram matrix"
     for row, start in enumerate(starts.tolist()):
         entries = packed[start : start + size - row].astype(np.int64)

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.engine.arithmetic import MAX_SAMPLES, class_sums, gram
+from neverseen.engine.arithmetic import MAX_SAMPLES, class_sums, gram, wide_matmul
 from neverseen.engine.classes import ClassGrams, ClassSums
 from neverseen.engine.packing import pack_triangle, unpack_triangle
 from neverseen.engine.systems import MOST_ASIDE, ChangedSystem, IntegerSystem
 from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError, NotTrackedError
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import LabelIndex, in_class_order
+from neverseen.targets import Classes, Targets
 
 _FEW_ROWS = 512
 """Smaller batches wait, to be added together: a pass over the matrix takes as long for one sample as for many."""
@@ -56,6 +57,8 @@ class Statistics:
         Also keep a Gram matrix for each class, so that a class can be removed without its samples.
     class_folder : path, optional
         Keep these matrices in files there.
+    targets : Targets, optional
+        What the labels stand for. By default each is a class, which is a column of B.
 
     Attributes
     ----------
@@ -78,7 +81,9 @@ class Statistics:
         hardware: Hardware | None = None,
         track_classes: bool = False,
         class_folder: str | os.PathLike[str] | None = None,
+        targets: Targets | None = None,
     ) -> None:
+        self.targets = Classes() if targets is None else targets
         self.size = size
         self.hardware = choose("numpy") if hardware is None else hardware
         self._gram: Array | None = self.hardware.zeros(size, size)
@@ -90,7 +95,14 @@ class Statistics:
         self.class_grams = ClassGrams(size, class_folder) if track_classes else None
 
     @classmethod
-    def of(cls, codes: Array, labels: Any, hardware: Hardware | None = None, track_classes: bool = False) -> Statistics:
+    def of(
+        cls,
+        codes: Array,
+        labels: Any,
+        hardware: Hardware | None = None,
+        track_classes: bool = False,
+        targets: Targets | None = None,
+    ) -> Statistics:
         """Return the statistics of a batch.
 
         Parameters
@@ -106,8 +118,10 @@ class Statistics:
             raise InputError(f"there are {len(codes)} codes and {len(index.positions)} labels")
         if len(codes) and int(codes.min()) < -127:
             raise InputError("codes must lie in -127..127; got -128")
+        if targets is not None and not targets.one_hot:
+            return cls._of_rows(codes, index, hardware, targets)
         batch = cls.__new__(cls)
-        batch.size, batch.hardware = codes.shape[1], hardware
+        batch.size, batch.hardware, batch.targets = codes.shape[1], hardware, targets or Classes()
         batch._gram, batch._sums, batch._waiting = None, ClassSums(batch.size, hardware), []
         batch._system = None
         batch._lock, batch._torn = threading.RLock(), False
@@ -128,6 +142,33 @@ class Statistics:
                 part = gram(codes[np.flatnonzero(index.positions == position)], hardware)
                 hardware.add_in_place(batch._gram, part, 1)
                 batch.class_grams.put(name, pack_triangle(hardware.numpy(part)))
+        return batch
+
+    @classmethod
+    def _of_rows(cls, codes: Array, index: LabelIndex, hardware: Hardware, targets: Targets) -> Statistics:
+        """Return the statistics of a batch whose labels are not classes."""
+        batch = cls(codes.shape[1], hardware, targets=targets)
+        used = np.unique(index.positions)
+        rows = targets.columns([index.texts[each] for each in used])
+        if not rows.names:
+            return batch
+        place = np.searchsorted(used, index.positions)
+        weights = rows.weights[place]
+        y = rows.values[place] * weights[:, None]  # (n, C), up to `largest` in magnitude
+        if np.abs(y).max(initial=0) > targets.largest or weights.min() < 1 or weights.max() > targets.largest:
+            raise InputError(f"a target is beyond {targets.largest}, the limit of {targets}")
+        batch.counts = dict(zip(rows.names, rows.present[place].sum(axis=0).tolist(), strict=True))
+        # |B_ij| <= 127 n largest, which is far below 2**63: a product modulo 2**64 is exact.
+        cross = wide_matmul(hardware.contiguous(codes.T), hardware.array(y), hardware)  # (d, C)
+        batch._sums.change(rows.names, hardware.contiguous(cross.T), 1)
+        if (weights == 1).all() and len(codes) < _FEW_ROWS:
+            batch._waiting = [Waiting(codes, 1, hardware.row_sums(codes))]
+            return batch
+        for bit in range(int(weights.max()).bit_length()):  # Σ w c'c, one Gram matrix for each bit of the weights
+            chosen = np.flatnonzero(weights >> bit & 1)
+            if len(chosen):
+                part = codes if len(chosen) == len(codes) else codes[chosen]
+                batch._add(hardware.int64(gram(part, hardware)) << bit, 1)
         return batch
 
     def __getstate__(self) -> dict[str, Any]:
@@ -233,10 +274,13 @@ class Statistics:
         self._gram = zeros(self.size, self.size) if self._gram is None else self.hardware.int64(self._gram)
         self.hardware.add_in_place(self._gram, matrix, sign)
 
-    def copied(self) -> Statistics:
-        """Return a copy of the sums, without the Gram matrices of classes."""
+    def copied(self, tracked: bool = False) -> Statistics:
+        """Return a copy of the sums; of the Gram matrices of classes only if they are asked for."""
         with self._lock:
-            twin = Statistics(self.size, self.hardware)
+            twin = Statistics(self.size, self.hardware, targets=self.targets)
+            if tracked and self.class_grams is not None:
+                twin.class_grams = ClassGrams(self.size, self.class_grams.folder)
+                twin.class_grams.change(self.class_grams, 1)
             twin._gram = self.settle() + 0
             names = list(self._sums)
             twin._sums.change(names, self._sums.of(names), 1)
@@ -246,11 +290,11 @@ class Statistics:
     @property
     def total(self) -> int:
         """Number of samples."""
-        return sum(self.counts.values())
+        return self.targets.total(self.counts)
 
     @property
     def classes(self) -> list[str]:
-        """Canonical texts of the classes with samples, in class order."""
+        """Canonical texts of the columns, in class order: the classes with samples, unless `targets` are others."""
         return in_class_order(self.counts)
 
     def cross(self) -> np.ndarray:
@@ -265,11 +309,11 @@ class Statistics:
 
     def add(self, codes: Array, labels: Any) -> None:
         """Add samples."""
-        self.merge(Statistics.of(codes, labels, self.hardware, self.class_grams is not None))
+        self.merge(Statistics.of(codes, labels, self.hardware, self.class_grams is not None, self.targets))
 
     def remove(self, codes: Array, labels: Any) -> None:
         """Remove samples that were added before."""
-        self.subtract(Statistics.of(codes, labels, self.hardware, self.class_grams is not None))
+        self.subtract(Statistics.of(codes, labels, self.hardware, self.class_grams is not None, self.targets))
 
     def merge(self, other: Statistics) -> None:
         """Add the statistics of other samples."""
@@ -280,8 +324,9 @@ class Statistics:
     def require_room(self, other: Statistics) -> None:
         """Raise what `merge` would raise."""
         self._require_like(other)
-        if self.total + other.total > MAX_SAMPLES:
-            raise LimitError(f"{self.total} + {other.total} samples exceed the {MAX_SAMPLES} whose sums fit 64 bits")
+        most = MAX_SAMPLES // self.targets.largest
+        if self.total + other.total > most:
+            raise LimitError(f"{self.total} + {other.total} samples exceed the {most} whose sums fit 64 bits")
 
     def subtract(self, other: Statistics) -> None:
         """Subtract the statistics of samples that are part of these.
@@ -324,6 +369,8 @@ class Statistics:
     def _require_like(self, other: Statistics) -> None:
         if self.size != other.size:
             raise ConfigurationError(f"statistics over {self.size} and {other.size} codes cannot be combined")
+        if self.targets != other.targets:
+            raise ConfigurationError(f"statistics of {self.targets} and of {other.targets} cannot be combined")
         if (self.class_grams is None) != (other.class_grams is None):
             raise ConfigurationError("one of the statistics keeps class sums and the other does not")
         if other._gram is not None or self.class_grams is not None:
@@ -374,6 +421,7 @@ class Statistics:
             return NotImplemented
         return (
             self.size == other.size
+            and self.targets == other.targets
             and self.counts == other.counts
             and np.array_equal(self.cross(), other.cross())
             and np.array_equal(self.hardware.numpy(self.gram), other.hardware.numpy(other.gram))

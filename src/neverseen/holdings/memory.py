@@ -20,6 +20,9 @@ from neverseen.holdings.protocol import Found
 from neverseen.labels import in_class_order
 from neverseen.proof.keys import Key
 
+_ALL = ""
+"""The group of all samples where labels are not classes."""
+
 
 class _Ticket(NamedTuple):
     number: bytes
@@ -35,14 +38,20 @@ class MemoryHoldings:
 
     Without a key, holdings can be kept and saved, and classes can be forgotten, but no sample can be looked up.
 
+    Parameters
+    ----------
+    by_class : bool
+        Whether labels are classes. Other labels, such as a row of numbers, are not kept: digests cover them.
+
     Attributes
     ----------
     key_check : str or None
         Identifies the key of the digests (`Key.check`), even if the key itself is unknown.
     """
 
-    def __init__(self, key: Key | None) -> None:
+    def __init__(self, key: Key | None, *, by_class: bool = True) -> None:
         self.key = key
+        self._by_class = by_class
         self.key_check = None if key is None else key.check()
         self._members: dict[str, Counter[bytes]] = {}  # class -> digests
         self._tickets: dict[bytes, _Ticket] = {}  # by number
@@ -59,7 +68,7 @@ class MemoryHoldings:
         """Return how these members are held, by digest, without those that are not held."""
         found = {}
         for name, digest in members:
-            held = self._members.get(name)
+            held = self._members.get(self._group(name))
             times = held.get(digest, 0) if held else 0
             if times:
                 numbers = self._numbers.get(digest, ())
@@ -85,7 +94,7 @@ class MemoryHoldings:
         change, members, numbers, _ = decision
         if change.kind == LEARN:
             for name, digest in members:
-                self._members.setdefault(name, Counter())[digest] += 1
+                self._members.setdefault(self._group(name), Counter())[digest] += 1
             for (_, digest), ticket in zip(members, change.tickets or (), strict=change.tickets is not None):
                 self._add(_Ticket(ticket.number, digest, ticket.content))
         elif change.kind == FORGET_CLASS:
@@ -93,13 +102,16 @@ class MemoryHoldings:
             self._remove([number for digest in gone for number in self._numbers.get(digest, ())])
         else:
             for name, digest in members:
-                held = self._members[name]
+                held = self._members[self._group(name)]
                 held[digest] -= 1
                 if not held[digest]:
                     del held[digest]
                 if not held:
-                    del self._members[name]
+                    del self._members[self._group(name)]
             self._remove(numbers)
+
+    def _group(self, name: str) -> str:
+        return name if self._by_class else _ALL
 
     def _add(self, ticket: _Ticket) -> None:
         self._tickets[ticket.number] = ticket
@@ -137,7 +149,7 @@ class MemoryHoldings:
 
     def members_array(self) -> np.ndarray:
         """Return all digests, uint8 of shape (n, 16): by class, in class order, then sorted, duplicates repeated."""
-        names = in_class_order(self._members)
+        names = in_class_order(self._members) if self._by_class else list(self._members)
         rows = b"".join(digest for name in names for digest in sorted(self._members[name].elements()))
         return np.frombuffer(rows, np.uint8).reshape(-1, DIGEST_SIZE)
 
@@ -157,7 +169,7 @@ class MemoryHoldings:
         tickets : uint8 ndarray of shape (m, 48), optional
         """
         place = 0
-        for name, count in counts.items():
+        for name, count in counts.items() if self._by_class else [(_ALL, len(members))]:
             rows = np.ascontiguousarray(members[place : place + count])
             self._members[name] = Counter(row.tobytes() for row in rows)
             place += count

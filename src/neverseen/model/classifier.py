@@ -13,7 +13,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import validate_data
 
 from neverseen.encoding import Encoder, RandomProjection, quantise
 from neverseen.errors import ConfigurationError, InputError, NotLearnedError
@@ -23,10 +22,11 @@ from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model import saving
 from neverseen.model.configuration import Configuration, empty_digest
 from neverseen.model.exact import ExactModel
-from neverseen.model.frozen import decision, probabilities, share_right
-from neverseen.model.targets import label_list, unfit
+from neverseen.model.frozen import decision, probabilities, scored, share_right
+from neverseen.model.inputs import label_list, read
 from neverseen.model.without import LeftOut, Without, left_out, what_if
 from neverseen.proof.keys import Key
+from neverseen.targets import Classes, Targets
 
 _LOCKS = [threading.RLock() for _ in range(64)]
 """Estimators share this lock: one of its own would be cloned, pickled and compared with the parameters."""
@@ -62,6 +62,12 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Changes the time, but no bit of the result.
     backbone : str, optional
         Digest of the backbone that makes the features; part of the model's own digest. `ForgettingModel` sets it.
+    targets : Targets, optional
+        What the labels stand for (`neverseen.targets`): by default a class each. With `LabelSets`, a sample has any
+        number of labels; with `Numbers`, it has numbers; with `WeightedClasses`, a class and a weight.
+    class_weight : {None, "balanced"}
+        With "balanced", all classes count about the same, however many samples they have. Needs ``track_classes=True``,
+        and each change takes a full solve.
 
     Attributes
     ----------
@@ -94,6 +100,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         key: Key | None = None,
         hardware: str = "auto",
         backbone: str | None = None,
+        targets: Targets | None = None,
+        class_weight: str | None = None,
     ) -> None:
         self.encoder = encoder
         self.gamma = gamma
@@ -103,6 +111,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.key = key
         self.hardware = hardware
         self.backbone = backbone
+        self.targets = targets
+        self.class_weight = class_weight
 
     # -- learning ----------------------------------------------------------------------------------
 
@@ -226,10 +236,11 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -- predicting --------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the class with the greatest score for each sample."""
-        places, names = self._asked(ExactModel.labels, X)
-        predicted: np.ndarray = as_array([from_text(name) for name in names])[places]
-        return predicted
+        """Return the class with the greatest score for each sample; with other `targets`, their predictions."""
+        answers: np.ndarray = self._require().predict(quantise(self._read(X)))
+        if answers is None:  # another thread had the last sample forgotten
+            raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
+        return answers
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
@@ -242,10 +253,15 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Least squares on one-hot labels estimates probabilities. The Euclidean projection makes them non-negative, with
         a sum of one. Improbable classes get exactly 0.
         """
+        if not isinstance(self.configuration().targets, Classes):
+            raise ConfigurationError(f"probabilities need a class for each sample, and {self.targets} has none")
         return probabilities(self._scores(X)[0], int(self.grid_bits))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the fraction of samples whose class is predicted correctly."""
+        """Return the fraction of samples whose class is predicted correctly; with other `targets`, `Targets.score`."""
+        targets = self.configuration().targets
+        if not targets.one_hot:
+            return scored(targets, self.predict(X), y)
         return share_right(*self._asked(ExactModel.labels, X), y, sample_weight)
 
     # -- what the model is -------------------------------------------------------------------------
@@ -316,6 +332,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             key=found,
             hardware=hardware,
             backbone=configuration.backbone,
+            targets=None if type(configuration.targets) is Classes else configuration.targets,
+            class_weight=configuration.class_weight,
         )
         if model is not None:
             classifier.hold(model)
@@ -349,7 +367,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError(
                 f"encoder must be an Encoder such as RandomProjection(2048); got {type(encoder).__name__}"
             )
-        return Configuration(clone(encoder), self.gamma, self.grid_bits, self.backbone)
+        targets = Classes() if self.targets is None else self.targets
+        return Configuration(clone(encoder), self.gamma, self.grid_bits, self.backbone, targets, self.class_weight)
 
     def new_model(self, n_features: int, default_key: Key | None = None) -> ExactModel:
         """Return an exact model with these settings that holds nothing yet."""
@@ -393,9 +412,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _samples(
         self, X: Any, y: Any, *, reset: bool, least: int = 1, any_label: bool = False
     ) -> tuple[np.ndarray, LabelIndex]:
-        plain = not reset and self._is_plain(X, least)
-        features = X if plain else self._validated(X, reset=reset, ensure_min_samples=least)
-        index = LabelIndex(label_list(y, any_label))
+        features = read(self, X, reset=reset, least=least)
+        index = LabelIndex(label_list(y, any_label, self.targets))
         check_consistent_length(features, index.positions)
         return features, index
 
@@ -409,28 +427,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             features, index = self._samples(X, y, reset=False, least=0, any_label=True)
             return model, Change(FORGET, quantise(features), index)
 
-    def _validated(self, X: Any, **ways: Any) -> np.ndarray:
-        """Return X as scikit-learn's validation does, with its refusals as our errors."""
-        try:
-            features: np.ndarray = validate_data(self, X, **ways)
-        except ValueError as error:
-            raise InputError(unfit(X) or str(error)) from error
-        return features
-
-    def _is_plain(self, X: Any, least: int) -> bool:
-        """Return whether scikit-learn's validation, slow for a small request, would return X unchanged."""
-        return (
-            type(X) is np.ndarray
-            and X.dtype in (np.float32, np.float64)
-            and X.ndim == 2
-            and X.shape[1] == getattr(self, "n_features_in_", None)
-            and len(X) >= least
-            and not hasattr(self, "feature_names_in_")
-            and bool(np.isfinite(X).all())
-        )
-
     def _read(self, X: Any) -> np.ndarray:
-        return X if self._is_plain(X, 1) else self._validated(X, reset=False)
+        return read(self, X, reset=False)
 
     def _scores(self, X: Any) -> tuple[np.ndarray, list[str]]:
         return self._asked(ExactModel.scores, X)

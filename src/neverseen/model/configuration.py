@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from neverseen.encoding import Encoder, encoder_of, whole_number
 from neverseen.errors import ConfigurationError
 from neverseen.labels import canonical_json
+from neverseen.targets import Classes, Targets, targets_of
 
 _HEX_DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -26,6 +27,8 @@ class Configuration:
     grid_bits: int  # weights are multiples of 2**-grid_bits; from 1 to 52
     # digest of the backbone, 64 hex digits; None if the features come from the caller
     backbone: str | None = None
+    targets: Targets = field(default_factory=Classes)  # what labels stand for
+    class_weight: str | None = None  # or "balanced"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", whole_number("gamma", self.gamma, 1, 2**40))
@@ -35,6 +38,12 @@ class Configuration:
             raise ConfigurationError(
                 f"backbone must be a backbone's digest(), 64 hex digits, or None; got {self.backbone!r}"
             )
+        if not isinstance(self.targets, Targets):
+            raise ConfigurationError(f"targets must be Targets such as LabelSets(); got {self.targets!r}")
+        if self.class_weight not in (None, "balanced"):
+            raise ConfigurationError(f"class_weight must be None or 'balanced'; got {self.class_weight!r}")
+        if self.class_weight is not None and not self.targets.one_hot:
+            raise ConfigurationError(f"class_weight needs a class for each sample, and {self.targets} has none")
 
     def as_json(self) -> dict[str, Any]:
         """Return the configuration as JSON values."""
@@ -44,13 +53,28 @@ class Configuration:
             "gamma": self.gamma,
             "grid_bits": self.grid_bits,
         }
-        return settings if self.backbone is None else settings | {"backbone": self.backbone}
+        others = {"backbone": self.backbone, "class_weight": self.class_weight, "targets": self.targets.configuration()}
+        return settings | {name: value for name, value in others.items() if value is not None}
+
+    def require_tracking(self, tracked: bool) -> None:
+        """Raise `ConfigurationError` unless sums of each class may be kept, or are, as these settings need."""
+        if tracked and not self.targets.one_hot:
+            raise ConfigurationError(f"track_classes needs a class for each sample, and {self.targets} has none")
+        if self.class_weight is not None and not tracked:
+            raise ConfigurationError("class_weight='balanced' needs the sums of each class: set track_classes=True")
+
+    @property
+    def followed(self) -> bool:
+        """Whether the weights can follow small changes: the system changes by little, and each sample has a class."""
+        return self.targets.one_hot and self.class_weight is None
 
     @classmethod
     def from_json(cls, settings: dict[str, Any], array: np.ndarray | None = None) -> Configuration:
         """Return the configuration from `as_json`; an encoder may also need its array."""
         encoder = encoder_of(settings["encoder"], array)
-        configuration = cls(encoder, settings["gamma"], settings["grid_bits"], settings.get("backbone"))
+        targets = targets_of(settings.get("targets"))
+        gamma, grid_bits, backbone = settings["gamma"], settings["grid_bits"], settings.get("backbone")
+        configuration = cls(encoder, gamma, grid_bits, backbone, targets, settings.get("class_weight"))
         if canonical_json(configuration.as_json()) != canonical_json(settings):  # 1, 1.0 and true are three values
             raise ConfigurationError("the configuration has impossible settings")
         return configuration

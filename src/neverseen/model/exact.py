@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -44,14 +44,12 @@ from neverseen.holdings import (
     require_new,
     standing,
 )
-from neverseen.labels import LabelIndex
+from neverseen.labels import LabelIndex, as_array, from_text
 from neverseen.model.configuration import Configuration, empty_digest, model_digest
+from neverseen.model.frozen import CHUNK_ROWS, leading
 from neverseen.model.hints import Hints
 from neverseen.proof.keys import Key
 
-CHUNK_ROWS = 32768
-"""Samples encoded and summed at a time, to bound memory. Any value gives the same bits."""
-_PART = 2**22  # codes or scores of samples that are predicted at a time: 32 MiB of each
 FEW_ANSWERS = 4
 """Number of labels proved without weights between two changes. For more, computing new weights is cheaper."""
 
@@ -106,6 +104,7 @@ class ExactModel:
         self._lock = threading.RLock()
         self._hints = Hints(configuration, hardware)
         self._ready: Ready | None = None
+        configuration.require_tracking(statistics.class_grams is not None)
         self._answered = 0  # labels proved without weights since the last change
 
     @classmethod
@@ -120,8 +119,9 @@ class ExactModel:
     ) -> ExactModel:
         """Return a new model in memory, without samples."""
         size = configuration.encoder.code_size(n_features)
-        statistics = Statistics(size, hardware, track_classes, class_folder)
-        return cls(configuration, n_features, MemoryHoldings(key), hardware, statistics)
+        statistics = Statistics(size, hardware, track_classes, class_folder, configuration.targets)
+        holdings = MemoryHoldings(key, by_class=configuration.targets.one_hot)
+        return cls(configuration, n_features, holdings, hardware, statistics)
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -231,7 +231,7 @@ class ExactModel:
         with self.locked():
             if self.statistics.counts:
                 self.solution()
-            nothing, sums = MemoryHoldings(None), self.statistics.copied()
+            nothing, sums = MemoryHoldings(None), self.statistics.copied(self.configuration.class_weight is not None)
             twin = ExactModel(self.configuration, self.n_features, nothing, self.hardware, sums)
             twin._hints = self._hints.copied()
             return twin
@@ -323,7 +323,8 @@ class ExactModel:
         """
         self._require_width(quantised)
         ready = self._ready
-        if (ready is None or ready.state is not self._state) and 0 < len(quantised) <= FEW_ANSWERS:
+        stale = ready is None or ready.state is not self._state
+        if stale and 0 < len(quantised) <= FEW_ANSWERS and self.configuration.followed:
             with self.locked():
                 found = self._proved(quantised)
                 if found is not None:
@@ -333,6 +334,15 @@ class ExactModel:
             return np.zeros(len(quantised), np.intp), ready.classes
         width = max(self.statistics.size, len(ready.classes))
         return leading(partial(self._scored, ready), quantised, width), ready.classes
+
+    def predict(self, quantised: np.ndarray) -> Any:
+        """Return the prediction for each sample; None if the model holds no samples."""
+        targets = self.configuration.targets
+        if targets.one_hot:
+            places, names = self.labels(quantised)
+            return as_array([from_text(name) for name in names])[places] if names else None
+        scores, names = self.scores(quantised)
+        return targets.answers(scores, names, self.configuration.grid_bits) if names else None
 
     def _proved(self, quantised: np.ndarray) -> np.ndarray | None:
         """Return the positions of the greatest scores, if they can be found cheaply without weights; else None."""
@@ -375,15 +385,15 @@ class ExactModel:
 
     def batch(self, quantised: np.ndarray, index: LabelIndex) -> tuple[Statistics, Array | None]:
         """Return the statistics of a batch, and its codes if they fit one chunk."""
-        tracked = self.statistics.class_grams is not None
+        tracked, targets = self.statistics.class_grams is not None, self.configuration.targets
         expand = self.configuration.encoder.expand
         if len(quantised) <= CHUNK_ROWS:
             codes = expand(quantised, self.hardware)
-            return Statistics.of(codes, index, self.hardware, tracked), codes
-        total = Statistics(self.statistics.size, self.hardware, tracked)
+            return Statistics.of(codes, index, self.hardware, tracked, targets), codes
+        total = Statistics(self.statistics.size, self.hardware, tracked, targets=targets)
         for start in range(0, len(quantised), CHUNK_ROWS):
             codes = expand(quantised[start : start + CHUNK_ROWS], self.hardware)
-            total.merge(Statistics.of(codes, index.part(start, start + CHUNK_ROWS), self.hardware, tracked))
+            total.merge(Statistics.of(codes, index.part(start, start + CHUNK_ROWS), self.hardware, tracked, targets))
         return total, None
 
     @contextmanager
@@ -431,14 +441,3 @@ class ExactModel:
             error.uncertain = True  # type: ignore[attr-defined]
             raise
         self._torn = False
-
-
-def leading(scores: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, width: int) -> np.ndarray:
-    """Return the position of the greatest score of each sample, the first among equals; shape (n,).
-
-    The scores of all samples for all classes may take gigabytes. So `scores` is asked about as many samples at a time
-    as have few codes and scores together; one has up to `width` of either.
-    """
-    rows = max(1, min(CHUNK_ROWS, _PART // max(1, width)))
-    parts = [scores(quantised[start : start + rows]).argmax(axis=1) for start in range(0, max(1, len(quantised)), rows)]
-    return np.concatenate(parts)

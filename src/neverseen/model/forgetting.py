@@ -89,7 +89,7 @@ class ForgettingModel:
         self.classifier = classifier
         self._lock = threading.RLock()
         self._new: ExactModel | None = None
-        self._intake = Intake(self.backbone, classifier.configuration().digest(), keys, owned=False)
+        self._intake = Intake(self.backbone, classifier.configuration(), keys, owned=False)
 
     @property
     def keys(self) -> Keyring | None:

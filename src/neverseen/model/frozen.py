@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,12 @@ from neverseen.errors import InputError, NotLearnedError
 from neverseen.hardware import Hardware, choose
 from neverseen.labels import LabelIndex, as_array, from_text
 from neverseen.model.configuration import Configuration, model_digest
-from neverseen.model.exact import CHUNK_ROWS, leading
-from neverseen.model.targets import label_list
+from neverseen.model.inputs import label_list
+from neverseen.targets import Targets
+
+CHUNK_ROWS = 32768
+"""Samples encoded and summed at a time, to bound memory. Any value gives the same bits."""
+_PART = 2**22  # codes or scores of samples that are predicted at a time: 32 MiB of each
 
 
 class FrozenWeights:
@@ -67,13 +71,43 @@ class FrozenWeights:
         return np.concatenate(parts)
 
     def predict(self, quantised: np.ndarray) -> np.ndarray:
-        """Return the class with the greatest score for each sample; among equals, the first in class order."""
+        """Return the class with the greatest score for each sample, the first among equals; or `Targets.answers`."""
+        targets = self.configuration.targets
+        if not targets.one_hot:
+            answers: np.ndarray = targets.answers(self.scores(quantised), self.classes, self.configuration.grid_bits)
+            return answers
         labels: np.ndarray = as_array([from_text(name) for name in self.classes])[self.places(quantised)]
         return labels
+
+    def score(self, quantised: np.ndarray, labels: Any, sample_weight: Any = None) -> float:
+        """Return the fraction of samples predicted correctly; for other targets than classes, `Targets.score`."""
+        targets = self.configuration.targets
+        if targets.one_hot:
+            return share_right(self.places(quantised), self.classes, labels, sample_weight)
+        return scored(targets, self.predict(quantised), labels)
 
     def places(self, quantised: np.ndarray) -> np.ndarray:
         """Return the position in `classes` of the class of each sample; see `predict`."""
         return leading(self.scores, quantised, max(self.weights.shape))
+
+
+def leading(scores: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, width: int) -> np.ndarray:
+    """Return the position of the greatest score of each sample, the first among equals; shape (n,).
+
+    The scores of all samples for all classes may take gigabytes. So `scores` is asked about as many samples at a time
+    as have few codes and scores together; one has up to `width` of either.
+    """
+    rows = max(1, min(CHUNK_ROWS, _PART // max(1, width)))
+    parts = [scores(quantised[start : start + rows]).argmax(axis=1) for start in range(0, max(1, len(quantised)), rows)]
+    return np.concatenate(parts)
+
+
+def scored(targets: Targets, answers: Any, labels: Any) -> float:
+    """Return how good predictions of other targets than classes are."""
+    truth = label_list(labels, any_label=True, targets=targets)
+    if not truth or len(truth) != len(answers):
+        raise InputError(f"there are {len(answers)} predictions and {len(truth)} labels: give each sample its label")
+    return targets.score(answers, truth)
 
 
 def decision(scores: np.ndarray, grid_bits: int) -> np.ndarray:

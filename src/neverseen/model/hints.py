@@ -11,6 +11,7 @@ from neverseen.engine.statistics import MANY_ROWS, Statistics
 from neverseen.hardware import Array, Hardware
 from neverseen.labels import LabelIndex
 from neverseen.model.configuration import Configuration
+from neverseen.model.problem import problem
 
 
 class Hints:
@@ -38,7 +39,10 @@ class Hints:
 
     def note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
         """Note a change. If it is too large to be followed, the last solution is dropped."""
-        if self._last is None or codes is None or not self._helps(len(index), codes):
+        if self._last is None or codes is None or not self._configuration.followed:
+            self.discard()
+            return
+        if not self._helps(len(index), codes):
             self.discard()
             return
         names = [index.texts[position] for position in index.positions]
@@ -52,9 +56,8 @@ class Hints:
         solution: Solution | Following | None = self._followed(statistics, classes)
         if solution is None:
             self.discard()  # frees the old inverse before a new factor is made
-            gamma, grid_bits = self._configuration.gamma, self._configuration.grid_bits
-            cross = statistics.cross_here()
-            solution = solve(statistics.gram, cross, gamma, grid_bits, hardware=self._hardware)
+            system, grid_bits = problem(statistics, self._configuration), self._configuration.grid_bits
+            solution = solve(*system, grid_bits, hardware=self._hardware)
         self._last, self._changes = (solution, classes), []
         return solution
 

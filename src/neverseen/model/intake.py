@@ -41,8 +41,9 @@ from neverseen.holdings import (
     ticket_number,
 )
 from neverseen.labels import LabelIndex, from_private_text, from_text, normalise, text
+from neverseen.model.configuration import Configuration
 from neverseen.model.exact import Checked, ExactModel
-from neverseen.model.targets import label_list
+from neverseen.model.inputs import label_list
 from neverseen.proof.keys import Keyring
 from neverseen.proof.receipts import (
     SALT_SIZE,
@@ -54,6 +55,7 @@ from neverseen.proof.receipts import (
     seal,
     unseal,
 )
+from neverseen.targets import Targets
 
 
 class Shown(NamedTuple):
@@ -87,8 +89,8 @@ class Intake:
 
     Parameters
     ----------
-    configuration : bytes
-        Digest of the model's configuration.
+    configuration : Configuration
+        That of the model.
     keys : Keyring or None
         Without them, nothing can be learned or forgotten.
     owned : bool
@@ -96,10 +98,10 @@ class Intake:
         only on the samples.
     """
 
-    def __init__(self, backbone: Backbone, configuration: bytes, keys: Keyring | None, *, owned: bool) -> None:
+    def __init__(self, backbone: Backbone, configuration: Configuration, keys: Keyring | None, *, owned: bool) -> None:
         self.backbone = backbone
         self.keys = keys
-        self._configuration = configuration
+        self._configuration, self._targets = configuration.digest(), configuration.targets
         self._owned = owned
 
     def require_keys(self) -> Keyring:
@@ -119,7 +121,7 @@ class Intake:
         prepared = prepare(self.backbone, as_samples(samples), remember=remember)
         if labels is None:
             return prepared
-        members = self._members(prepared, _indexed(labels, len(prepared), any_label=True))
+        members = self._members(prepared, _indexed(labels, len(prepared), self._targets, any_label=True))
         return replace(prepared, members=members, origin=self.origin())
 
     def _members(self, prepared: Prepared, index: LabelIndex) -> tuple[Member, ...]:
@@ -153,7 +155,7 @@ class Intake:
         keys = self.require_keys()
         require_cipher()  # before the network has worked for minutes
         count = len(listed)
-        index = _indexed(labels, count)
+        index = _indexed(labels, count, self._targets)
         id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in range(count)] if ids is None else ids, count)
         owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
         numbers = self.numbers(id_texts, owner_texts)
@@ -221,7 +223,7 @@ class Intake:
         self.require_keys()
         samples = as_samples(given)
         count = len(samples)
-        index = _indexed(labels, count, any_label=True)
+        index = _indexed(labels, count, self._targets, any_label=True)
         id_texts = [""] * count if ids is None else _texts("ids", ids, count)
         owner_texts = None if owners is None else _texts("owners", owners, count)
         prepared = prepare(self.backbone, samples, remember=False)
@@ -409,13 +411,13 @@ def _used(row: int) -> ReceiptRejectedError:
     return ReceiptRejectedError(fault, row, "used")
 
 
-def _indexed(labels: Any, count: int, any_label: bool = False) -> LabelIndex:
+def _indexed(labels: Any, count: int, targets: Targets, any_label: bool = False) -> LabelIndex:
     """Return labels as an index, one for each sample."""
     if labels is None or isinstance(labels, str | bytes | dict | set):
         raise InputError(f"labels must be a sequence, one label for each sample; got {type(labels).__name__}")
     listed = labels if hasattr(labels, "__array__") or isinstance(labels, list | tuple) else list(labels)
     try:
-        index = LabelIndex(label_list(listed, any_label))
+        index = LabelIndex(label_list(listed, any_label, targets))
     except LabelError:
         raise
     except ValueError as error:

@@ -157,8 +157,8 @@ def _assemble(
     _demand(packed.shape == (triangle,) and packed.dtype.kind == "i", "the shape of its Gram matrix")
     _demand(sums.shape == (len(classes), size) and sums.dtype == np.int64, "the shape of its class sums")
     model = ExactModel.in_memory(configuration, n_features, key, hardware, track_classes, class_folder)
-    statistics = model.statistics
-    _require_possible(packed, sums, counts)
+    statistics, targets = model.statistics, configuration.targets
+    _require_possible(packed, sums, counts, targets.total(dict(zip(classes, counts, strict=True))), targets.largest)
 
     if track_classes:
         assert statistics.class_grams is not None
@@ -179,9 +179,9 @@ def _assemble(
     return configuration, model, track_classes, key
 
 
-def _require_possible(packed: np.ndarray, sums: np.ndarray, counts: list[int]) -> None:
+def _require_possible(packed: np.ndarray, sums: np.ndarray, counts: list[int], *limits: int) -> None:
     """Raise if no samples can have such sums. `witness.check_weights` proves that G is positive semidefinite."""
-    why = why_impossible(packed, sums, counts)
+    why = why_impossible(packed, sums, counts, *limits)
     demand(why is None, f"its sums are not those of any samples: {why}")
     _demand(packed.dtype == narrowed(packed).dtype, "the width of its sums")
 

@@ -32,6 +32,7 @@ from neverseen.labels import in_class_order
 from neverseen.model.configuration import Configuration
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights
+from neverseen.model.problem import problem
 from neverseen.proof.certificates import State
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
@@ -85,10 +86,10 @@ class Version(FrozenWeights):
                 return cls.empty(model.configuration, model.hardware)
             weights = np.array(model.weights())
             solution = model.solution()
-            cross = statistics.cross_here()
-            witness = make_witness(statistics.gram, cross, solution, model.hardware)
+            system = problem(statistics, model.configuration)
+            witness = make_witness(system.gram, system.cross, solution, model.hardware)
             if isinstance(solution, Following):
-                _confirm(statistics.gram, cross, solution, witness)
+                _confirm(system.gram, system.cross, solution, witness)
             return cls(model.configuration, model.n_features, model.classes, weights, witness, model.hardware)
 
     @classmethod
@@ -108,9 +109,7 @@ class Version(FrozenWeights):
         if not self.classes:
             return
         check_weights(
-            statistics.gram,
-            statistics.cross_here(),
-            self.configuration.gamma,
+            *problem(statistics, self.configuration),
             self.configuration.grid_bits,
             self.weights,
             self.witness,

@@ -14,7 +14,7 @@ from neverseen.errors import InputError, NotLearnedError
 from neverseen.holdings import FORGET, Change
 from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model.exact import ExactModel
-from neverseen.model.frozen import FrozenWeights, decision, probabilities, share_right
+from neverseen.model.frozen import FrozenWeights, decision, probabilities
 
 __all__ = ["LeftOut", "Without"]
 
@@ -59,7 +59,7 @@ class Without:
 
     def __len__(self) -> int:
         """Return the number of remaining samples."""
-        return int(self.counts.sum())
+        return self._weights.configuration.targets.total(self.held)
 
     def __bool__(self) -> bool:
         return True  # also if there are none
@@ -78,7 +78,7 @@ class Without:
 
     def score(self, samples: Any, labels: Any) -> float:
         """Return the share of correct predictions."""
-        return share_right(self._weights.places(self._read(samples)), self._weights.classes, labels)
+        return self._weights.score(self._read(samples), labels)
 
     def digest(self) -> str:
         """Return the digest of the model without the samples."""

@@ -52,8 +52,8 @@ def require_same(parts: Parts, sums: Statistics, rows: int | None = None) -> Non
 
     `rows` is the number of rows, if they were counted.
     """
-    held = parts.ledger.counts()
-    rows = sum(held.values()) if rows is None else rows
+    held = parts.counts()
+    rows = parts.targets.total(held) if rows is None else rows
     if held != dict(sums.counts) or rows != sums.total:
         raise StoreDamagedError(
             f"the ledger of {parts.folder} and its sums are not of the same samples ({rows} and {sums.total}): restore "

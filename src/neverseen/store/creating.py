@@ -109,6 +109,7 @@ def create(
         signing.save(partial / SIGNING_KEY)
         configuration = model.classifier.configuration()
         tracked = bool(settings.track_classes)
+        configuration.require_tracking(tracked)
         about = {"name": backbone.name, "recipe": recipe or recipe_of(backbone, partial)}
         Description(configuration, backbone.n_features, tracked, about, ledger, signing.public).write(partial)
         size = configuration.encoder.code_size(backbone.n_features)

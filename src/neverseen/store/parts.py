@@ -14,6 +14,7 @@ from neverseen.proof.keys import Keyring
 from neverseen.store.description import Description
 from neverseen.store.publications import VERSIONS, Publications, files_in
 from neverseen.store.snapshots import files_of
+from neverseen.targets import Targets
 
 KEYS, SIGNING_KEY, LOCK, LEDGER, SUMS = "keys.json", "signing.json", "lock", "ledger.sqlite", "sums"
 """Names of files in the folder; `SUMS` is a folder itself."""
@@ -79,9 +80,19 @@ class Parts(NamedTuple):
             why = str(error) or type(error).__name__
             warn_of(f"files in {self.folder} that are no longer needed could not be removed: {why}")
 
+    @property
+    def targets(self) -> Targets:
+        """What the labels of the store stand for."""
+        return self.description.configuration.targets
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of held samples of each column of the weights, by the ledger."""
+        labels = self.ledger.counts()
+        return labels if self.targets.one_hot else self.targets.counted(labels)
+
     def status(self) -> dict[str, Any]:
         """Return a summary of the store, as JSON values."""
-        counts = self.ledger.counts()
+        counts = self.counts()
         return {
             "backbone": self.description.backbone["name"],
             "bytes": sum(map(_size, self.folder.rglob("*"))),
@@ -90,7 +101,7 @@ class Parts(NamedTuple):
             "folder": str(self.folder),
             "forgets_to_publish": len(self.ledger.pending()),
             "published": self.publications.number,
-            "samples": sum(counts.values()),
+            "samples": self.targets.total(counts),
             "samples_by_class": counts,
             "sealed": self.ledger.meta("unsealed") is None,
         }

@@ -31,8 +31,8 @@ def certificate_ahead(parts: Parts) -> Certificate | None:
                 )
             ahead = publications.ahead(number)
             if ahead is not None:
-                counts, after, gone = ledger.counts(), ahead.after, ledger.pending()
-                held, listed = sum(counts.values()), [bytes.fromhex(entry) for entry in ahead.commitments]
+                counts, after, gone = parts.counts(), ahead.after, ledger.pending()
+                held, listed = parts.targets.total(counts), [bytes.fromhex(entry) for entry in ahead.commitments]
                 if (held, len(counts), gone) != (after.samples, after.classes, listed):
                     # All that it lists is still noted as forgotten, and no sample is lacking but those forgotten
                     # since: an older ledger would lack either. 0.1.0 went on after a publication that failed.

@@ -22,6 +22,7 @@ from neverseen.hardware import Hardware
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, in_class_order, parse_json
 from neverseen.store.arrays import StoredArray, write_array
+from neverseen.targets import Classes, Targets
 
 FORMAT = "neverseen-snapshot-1"
 
@@ -77,7 +78,7 @@ def release_classes(folder: Path, name: str, statistics: Statistics) -> None:
             grams.place(label, StoredArray(folder, array))
 
 
-def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
+def read_snapshot(folder: Path, name: str, hardware: Hardware, targets: Targets | None = None) -> Statistics:
     """Return the sums of a snapshot; raise `StoreDamagedError` with the damaged file and the place in it."""
     about = _manifest(folder, name)
     size, classes = about["size"], about["classes"]
@@ -88,14 +89,16 @@ def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
     if any(array.shape != packed_shape for array in (gram, *triangles)) or cross.shape != (len(classes), size):
         raise StoreDamagedError(f"the arrays of the snapshot {name} in {folder} have other shapes than it states")
     packed, sums = gram.read(), cross.read()
-    why = why_impossible(packed, sums, about["counts"]) if classes else None
+    counts = dict(zip(classes, about["counts"], strict=True))
+    targets = Classes() if targets is None else targets
+    why = why_impossible(packed, sums, about["counts"], targets.total(counts), targets.largest) if classes else None
     if not classes and packed.any():
         why = "there is no class, but the Gram matrix is not zero"
     if why is not None:
         raise StoreDamagedError(f"the sums in {folder} are not those of any samples: {why}. Restore them from a copy")
-    statistics = Statistics(size, hardware)
+    statistics = Statistics(size, hardware, targets=targets)
     statistics.gram = hardware.array(unpack_triangle(packed, size))
-    statistics.counts = dict(zip(classes, about["counts"], strict=True))
+    statistics.counts = counts
     statistics.sums = {label: np.array(row) for label, row in zip(classes, sums, strict=True)}
     if about["class_grams"] is not None:
         grams = StoredClassGrams(size)

@@ -17,10 +17,9 @@ from neverseen.engine.statistics import Statistics
 from neverseen.errors import ConfigurationError, HardwareError, NotLearnedError, NotPublishedError, StoreDamagedError
 from neverseen.hardware import Hardware
 from neverseen.holdings import FORGET_CLASS, Change, HeldTicket
-from neverseen.labels import as_array, from_text, normalise, text
+from neverseen.labels import normalise, text
 from neverseen.ledger import Ledger
 from neverseen.model.exact import ExactModel
-from neverseen.model.frozen import share_right
 from neverseen.model.intake import Intake, Shown, Verdict
 from neverseen.model.versions import Version
 from neverseen.model.without import LeftOut, Without, left_out, what_if
@@ -63,7 +62,7 @@ class Store:
         self.folder = folder
         self.description = Description.read(folder)
         self.backbone = checked(backbone, self.description, folder)
-        self._intake = Intake(self.backbone, self.description.configuration.digest(), keys, owned=True)
+        self._intake = Intake(self.backbone, self.description.configuration, keys, owned=True)
         self._model: ExactModel | None = None
         self._parts: Parts | None = None
         self._process = os.getpid()
@@ -347,10 +346,10 @@ class Store:
         What was forgotten has no part in the answer, from the moment that `forget` returns. A few samples after a
         change take no new weights: their classes are proved to be those of the new weights.
         """
-        places, names = self.held_labels(quantise(features_of(self.backbone, samples)))
-        if not names:
+        answers = self._exact().predict(quantise(features_of(self.backbone, samples)))
+        if answers is None:
             raise NotLearnedError("the store holds no samples, so it has no classes to choose from")
-        return np.asarray(as_array([from_text(name) for name in names])[places])
+        return np.asarray(answers)
 
     def held_labels(self, quantised: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Return `predict_held` for quantised features: positions in a list of canonical texts, and that list."""
@@ -364,8 +363,7 @@ class Store:
 
     def score(self, samples: Any, labels: Any) -> float:
         """Return the fraction of samples whose class the published version predicts correctly."""
-        version = self.version()
-        return share_right(version.places(quantise(features_of(self.backbone, samples))), version.classes, labels)
+        return self.version().score(quantise(features_of(self.backbone, samples)), labels)
 
     def digest(self) -> str:
         """Return the digest of the model, published or not; for readers, of the published version."""

@@ -35,7 +35,7 @@ def snapshot_of(parts: Parts) -> str:
 def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
     """Return the model from the snapshot and the journal since."""
     description, folder = parts.description, parts.folder
-    statistics = read_snapshot(folder / SUMS, snapshot, parts.hardware)
+    statistics = read_snapshot(folder / SUMS, snapshot, parts.hardware, description.configuration.targets)
     size = description.configuration.encoder.code_size(description.n_features)
     if (statistics.size, statistics.class_grams is not None) != (size, description.track_classes):
         raise StoreDamagedError(
@@ -60,7 +60,8 @@ def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
         why = str(error)
     if why is None and gone:  # what only adds samples cannot make impossible sums of possible ones
         packed = pack_triangle(sums.hardware.numpy(sums.gram))
-        why = why_impossible(packed, sums.cross().T, [sums.counts[each] for each in sums.classes])
+        counts = [sums.counts[each] for each in sums.classes]
+        why = why_impossible(packed, sums.cross().T, counts, sums.total, sums.targets.largest)
     if why is not None:
         raise StoreDamagedError(f"the journal of {folder} does not fit its sums: {why}. Restore both from one copy")
     return model

@@ -1,0 +1,56 @@
+"""From sums to a linear system: which weights a model has is decided here, by its sums and settings alone.
+
+Plain ridge regression solves ``(G + gamma I) W = B``. With balanced classes, a sample of a class that has n_c samples
+counts w_c times: ``w_c = max(1, floor(2**20 / n_c))``, so all classes count about the same. Then
+
+    G' = Σ w_c A_c,   B' = B diag(w),   gamma' = max(1, floor(gamma Σ w_c n_c / n)),
+
+where A_c is the Gram matrix of class c, and n the number of samples. The last keeps gamma as large beside the sums as
+it would be without weights. Everything is an integer, so the solution is as exact as that of the plain system.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from neverseen.engine.packing import unpack_triangle
+from neverseen.engine.statistics import Statistics
+from neverseen.errors import NotTrackedError
+from neverseen.hardware import Array
+from neverseen.model.configuration import Configuration
+
+_SHARE = 2**20
+
+
+class Problem(NamedTuple):
+    """The system ``(gram + gamma I) W = cross``."""
+
+    gram: Array  # int64 (d, d)
+    cross: Array  # int64 (d, C)
+    gamma: int
+
+
+def problem(statistics: Statistics, configuration: Configuration) -> Problem:
+    """Return the system whose rounded solution are the weights of a model with these sums."""
+    gamma = configuration.gamma
+    if configuration.class_weight is None:
+        return Problem(statistics.gram, statistics.cross_here(), gamma)
+    return _balanced(statistics, gamma)
+
+
+def _balanced(statistics: Statistics, gamma: int) -> Problem:
+    hardware, classes = statistics.hardware, statistics.classes
+    if statistics.class_grams is None:
+        raise NotTrackedError("the sums of each class are missing; weights by class need them")
+    counts = [statistics.counts[name] for name in classes]
+    shares = [max(1, _SHARE // count) for count in counts]
+    total = np.zeros(statistics.size * (statistics.size + 1) // 2, np.int64)
+    for name, share in zip(classes, shares, strict=True):
+        # |A_c| <= 127**2 n_c and w_c n_c <= max(2**20, n_c): the sum is below 2**62 for fewer than 2**28 classes.
+        total += share * statistics.class_grams.packed(name).astype(np.int64)
+    gram = hardware.array(unpack_triangle(total, statistics.size))
+    cross = statistics.cross_here() * hardware.array(np.array(shares, np.int64))
+    mass = sum(share * count for share, count in zip(shares, counts, strict=True))
+    return Problem(gram, cross, max(1, gamma * mass // max(1, sum(counts))))
