@@ -109,7 +109,7 @@ class GACL(Recursive):
 class TSACL(Recursive):
     """TS-ACL: the recursion of ACIL on features of time series, in batches of 64, 8192 codes, gamma 1.
 
-    Paper: arXiv:2410.15954. Read: asdasdczxczq/TS-ACL, ``agents/TSACL.py``, ``utils/AnalyticLinear.py``,
+    Paper: arXiv:2410.15954. Read: asdasdczxczq/TS-ACL, ``agents/TSACL.py``, ``agents/utils/AnalyticLinear.py``,
     ``main_tune.py``. Deviations: takes features; the fused scales and the ensemble of projections of the paper's third
     version are not in that code and not here.
     """
