@@ -18,7 +18,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from neverseen import (
-from neverseen.model import inputs
     AnalyticClassifier,
     ConfigurationError,
     GaussianKernel,
@@ -29,6 +28,7 @@ from neverseen.model import inputs
     NotLearnedError,
     RandomProjection,
 )
+from neverseen.model import inputs
 from tests.samples import clustered
 
 X, Y = clustered("classifier", 60, 6, 3)
