@@ -300,7 +300,7 @@ class Statistics:
             held = self.counts.get(name, 0)
             if count > held:
                 raise NotLearnedError(f"{held} samples of class {name} are held; {count} were to be removed")
-            if count == held and not np.array_equal(self._sum(name), other._sum(name)):
+            if count == held and not np.array_equal(self._sums.row(name), other._sums.row(name)):
                 raise NotLearnedError(f"the samples of class {name} to be removed are not among those held")
 
     def remove_class(self, name: str) -> None:
@@ -362,9 +362,6 @@ class Statistics:
                 else:
                     self._take_in(parts)
         self._torn = False
-
-    def _sum(self, name: str) -> np.ndarray:
-        return self._sums.row(name)
 
     def _here(self, array: Array, hardware: Hardware) -> Array:
         return array if hardware is self.hardware else self.hardware.array(hardware.numpy(array))

@@ -296,11 +296,7 @@ class ExactModel:
         """Return exact scores in grid steps, int64 of shape (n, C), and the classes of the columns."""
         self._require_width(quantised)
         ready = self.ready()
-        parts = [
-            self._scored(ready, quantised[start : start + CHUNK_ROWS])
-            for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
-        ]
-        return np.concatenate(parts), ready.classes
+        return by_parts(partial(self._scored, ready), quantised, CHUNK_ROWS), ready.classes
 
     def _scored(self, ready: Ready, quantised: np.ndarray) -> np.ndarray:
         return ready.weights.scores(self.configuration.encoder.expand(quantised, self.hardware))
@@ -440,5 +436,9 @@ def leading(scores: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, w
     as have few codes and scores together; one has up to `width` of either.
     """
     rows = max(1, min(CHUNK_ROWS, _PART // max(1, width)))
-    parts = [scores(quantised[start : start + rows]).argmax(axis=1) for start in range(0, max(1, len(quantised)), rows)]
-    return np.concatenate(parts)
+    return by_parts(lambda part: scores(part).argmax(axis=1), quantised, rows)
+
+
+def by_parts(answer: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, rows: int) -> np.ndarray:
+    """Return the answers about samples, asked for so many at a time."""
+    return np.concatenate([answer(quantised[at : at + rows]) for at in range(0, max(1, len(quantised)), rows)])

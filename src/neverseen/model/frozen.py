@@ -12,7 +12,7 @@ from neverseen.errors import InputError, NotLearnedError
 from neverseen.hardware import Hardware, choose
 from neverseen.labels import LabelIndex, as_array, from_text
 from neverseen.model.configuration import Configuration, model_digest
-from neverseen.model.exact import CHUNK_ROWS, leading
+from neverseen.model.exact import CHUNK_ROWS, by_parts, leading
 from neverseen.model.targets import label_list
 
 
@@ -59,12 +59,8 @@ class FrozenWeights:
             )
         if self._scoring is None:
             self._scoring = GridWeights(self.weights, self.hardware)
-        expand = self.configuration.encoder.expand
-        parts = [
-            self._scoring.scores(expand(quantised[start : start + CHUNK_ROWS], self.hardware))
-            for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
-        ]
-        return np.concatenate(parts)
+        expand, scored = self.configuration.encoder.expand, self._scoring.scores
+        return by_parts(lambda part: scored(expand(part, self.hardware)), quantised, CHUNK_ROWS)
 
     def predict(self, quantised: np.ndarray) -> np.ndarray:
         """Return the class with the greatest score for each sample; among equals, the first in class order."""

@@ -42,16 +42,7 @@ _FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved
 
 
 class Version(FrozenWeights):
-    """The weights of a model at one moment, ready to predict and to be checked.
-
-    Parameters
-    ----------
-    n_features : int
-        Width d0 of the quantised features; 0 if the model held no sample.
-    classes : list of str
-        Canonical texts, in class order: the columns of the weights.
-    weights : int64 ndarray of shape (d, C)
-        In grid steps.
+    """The weights of a model at one moment, with their witness: they can be checked.
 
     Examples
     --------
