@@ -24,7 +24,7 @@ from neverseen.engine.following import Following
 from neverseen.engine.packing import narrowed
 from neverseen.engine.solver import solve
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import CertificateRejectedError, FileRejectedError, HardwareError, NeverseenError
+from neverseen.errors import CertificateRejectedError, FileRejectedError, HardwareError, NeverseenError, damaged
 from neverseen.hardware import Array, Hardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
@@ -157,14 +157,12 @@ def read_version(path: str | os.PathLike[str], hardware: Hardware | None = None)
     `Version.check` shows that its weights are right. The certificate, which has their digest, shows that they are the
     publisher's.
     """
-    try:
-        return _assembled(*unpack(Path(path), FORMAT), hardware)
-    except NeverseenError as error:
-        raise FileRejectedError(f"{path} is not a version that can be used: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise FileRejectedError(
-            f"{path} is not a version that can be used: it is damaged, or something else"
-        ) from error
+    refused = f"{path} is not a version that can be used"
+    with damaged(FileRejectedError(f"{refused}: it is damaged, or something else")):
+        try:
+            return _assembled(*unpack(Path(path), FORMAT), hardware)
+        except NeverseenError as error:
+            raise FileRejectedError(f"{refused}: {error}") from error
 
 
 def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: Hardware | None) -> Version:

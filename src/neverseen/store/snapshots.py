@@ -17,7 +17,7 @@ from neverseen.engine.classes import ClassGrams
 from neverseen.engine.definiteness import why_impossible
 from neverseen.engine.packing import narrowed, pack_triangle, unpack_triangle
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import FileRejectedError, StoreDamagedError
+from neverseen.errors import StoreDamagedError, damaged
 from neverseen.hardware import Hardware
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, in_class_order, parse_json
@@ -123,15 +123,13 @@ def _manifest(folder: Path, name: str) -> dict[str, Any]:
         raise StoreDamagedError(f"{path} is missing: restore the store from a copy") from None
     if hashlib.sha256(content).hexdigest() != name:
         raise StoreDamagedError(f"{path} is damaged: it is not what was written. Restore it from a copy")
-    try:
+    with damaged(StoreDamagedError(f"{path} is damaged: it is not a list of sums. Restore it from a copy")):
         about: dict[str, Any] = parse_json(content)
         if about["format"] != FORMAT:
             raise StoreDamagedError(f"{path} has the format {about['format']!r}; this version reads {FORMAT!r}")
         if not _is_sound(about):
             raise ValueError
-    except (ValueError, KeyError, TypeError, RecursionError, FileRejectedError):
-        raise StoreDamagedError(f"{path} is damaged: it is not a list of sums. Restore it from a copy") from None
-    return about
+        return about
 
 
 def _is_sound(about: dict[str, Any]) -> bool:
