@@ -243,6 +243,16 @@ class Statistics:
             twin.counts = dict(self.counts)
             return twin
 
+    def packed(self) -> np.ndarray:
+        """Return the upper triangle of the Gram matrix, row by row."""
+        return pack_triangle(self.hardware.numpy(self.gram))
+
+    def fill(self, packed: np.ndarray, rows: np.ndarray, classes: list[str], counts: list[int]) -> None:
+        """Hold sums that were `packed`, with a row of `cross` transposed and a count for each class, in class order."""
+        self.gram = self.hardware.array(unpack_triangle(packed, self.size))
+        self.counts = dict(zip(classes, counts, strict=True))
+        self.sums = {name: np.array(row) for name, row in zip(classes, rows, strict=True)}
+
     @property
     def total(self) -> int:
         """Number of samples."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from neverseen.engine.classes import ClassGrams
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.packing import narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.packing import narrowed
 from neverseen.engine.statistics import Statistics
 from neverseen.errors import StoreDamagedError, damaged
 from neverseen.hardware import Hardware
@@ -53,7 +53,7 @@ def write_snapshot(folder: Path, statistics: Statistics) -> str:
         "classes": classes,
         "counts": [statistics.counts[name] for name in classes],
         "format": FORMAT,
-        "gram": write_array(folder, narrowed(pack_triangle(statistics.hardware.numpy(statistics.gram)))),
+        "gram": write_array(folder, narrowed(statistics.packed())),
         "size": statistics.size,
         "sums": write_array(folder, np.ascontiguousarray(statistics.cross().T)),
     }
@@ -94,14 +94,11 @@ def read_snapshot(folder: Path, name: str, hardware: Hardware) -> Statistics:
     if why is not None:
         raise StoreDamagedError(f"the sums in {folder} are not those of any samples: {why}. Restore them from a copy")
     statistics = Statistics(size, hardware)
-    statistics.gram = hardware.array(unpack_triangle(packed, size))
-    statistics.counts = dict(zip(classes, about["counts"], strict=True))
-    statistics.sums = {label: np.array(row) for label, row in zip(classes, sums, strict=True)}
+    statistics.fill(packed, sums, classes, about["counts"])
     if about["class_grams"] is not None:
-        grams = StoredClassGrams(size)
+        grams = statistics.class_grams = StoredClassGrams(size)
         for label, array in zip(classes, triangles, strict=True):
             grams.place(label, array)
-        statistics.class_grams = grams
     return statistics
 
 
