@@ -54,9 +54,14 @@ def test_optional_libraries_stay_unimported() -> None:
     assert done.stdout.splitlines() == [f"{module} []" for module in steps]
 
 
+def test_the_help_of_commands_imports_nothing_heavy() -> None:
+    script = "import sys, neverseen.cli; print({'numpy', 'sqlalchemy', 'cryptography', 'pydantic'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"
+
+
 def test_looking_at_a_store_imports_nothing_heavy(tmp_path: Path) -> None:
     store.create(tmp_path / "s", Precomputed(3)).close()
-    heavy = ("scipy", "sklearn", "pandas", "torch", "onnxruntime", "PIL", "fastapi")
+    heavy = ("scipy", "sklearn", "pandas", "torch", "onnxruntime", "PIL", "fastapi", "sqlalchemy.dialects.postgresql")
     script = (
         "import sys\n"
         "from neverseen.cli import main\n"

@@ -33,8 +33,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import struct
 import typing
 import warnings
+from collections.abc import Iterator
 
 
 def warn_of(message: str) -> None:
@@ -66,6 +68,20 @@ class NeverseenError(Exception):
     def __init__(self, *message: object, arguments: tuple[str, ...] = (), **more: typing.Any) -> None:
         super().__init__(*message, **more)
         self.arguments = arguments
+
+
+@contextlib.contextmanager
+def damaged(refusal: NeverseenError) -> Iterator[None]:
+    """Raise `refusal` in place of anything that reading damaged or false content may raise.
+
+    A refusal of the same kind is raised as it is: it knows more. The original error is hidden: it may quote a secret.
+    """
+    try:
+        yield
+    except type(refusal):
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, struct.error):
+        raise refusal from None
 
 
 class InputError(NeverseenError, ValueError):

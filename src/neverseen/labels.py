@@ -262,19 +262,6 @@ class LabelIndex:
     def __len__(self) -> int:
         return len(self.positions)
 
-    @classmethod
-    def joined(cls, parts: list[LabelIndex]) -> LabelIndex:
-        """Return one index of the samples of several, in order."""
-        import numpy as np
-
-        whole = cls([])
-        whole.texts = in_class_order({name for part in parts for name in part.texts})
-        place = {name: position for position, name in enumerate(whole.texts)}
-        whole.positions = np.concatenate(
-            [np.array([place[name] for name in part.texts], dtype=np.intp)[part.positions] for part in parts]
-        )
-        return whole
-
     def part(self, start: int, stop: int) -> LabelIndex:
         """Return the index of some of the samples; `texts` stays as it is."""
         part = copy.copy(self)

@@ -16,7 +16,7 @@ from neverseen.backbones.network import Network, Preprocess
 from neverseen.backbones.onnx_file import has_external_data
 from neverseen.backbones.packages import imported
 from neverseen.encoding import whole_number
-from neverseen.errors import ConfigurationError, FileRejectedError
+from neverseen.errors import ConfigurationError, FileRejectedError, damaged
 from neverseen.labels import parse_json
 
 INSTALL_RUNTIME = "pip install onnxruntime"
@@ -188,13 +188,11 @@ def _notes(session: Any, path: Path) -> dict[str, Any]:
     written = session.get_modelmeta().custom_metadata_map.get("neverseen")
     if written is None:
         return {}
-    try:
+    with damaged(FileRejectedError(f"{path} has notes of neverseen that cannot be read: it was altered")):
         notes = parse_json(written)
         if set(notes) != {"base", "name", "preprocessing"} or not isinstance(notes["name"], str):
             raise ValueError
-    except (ValueError, TypeError, RecursionError):
-        raise FileRejectedError(f"{path} has notes of neverseen that cannot be read: it was altered") from None
-    return dict(notes)
+        return dict(notes)
 
 
 def _noted_images(notes: dict[str, Any], path: Path) -> Images:

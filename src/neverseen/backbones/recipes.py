@@ -30,7 +30,7 @@ from neverseen.backbones.network import Network
 from neverseen.backbones.onnx_runtime import OnnxBackbone
 from neverseen.backbones.precomputed import Precomputed
 from neverseen.backbones.protocol import CACHE_METHODS, Backbone, optional
-from neverseen.errors import ConfigurationError, FileRejectedError
+from neverseen.errors import ConfigurationError, FileRejectedError, damaged
 from neverseen.io.files import replace_file
 from neverseen.registry import Registry
 
@@ -203,10 +203,8 @@ def _network(path: Path, digest: str, images: dict[str, Any], recipe: dict[str, 
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != digest:
         raise FileRejectedError(f"{path} is not the network that the store was made with: restore it from a copy")
-    try:
+    with damaged(FileRejectedError("the store's recipe has a preprocessing that cannot be used")):
         preprocess = Images.from_configuration(images)
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileRejectedError("the store's recipe has a preprocessing that cannot be used") from error
     settings: dict[str, Any] = {key: recipe.get(key) for key in ("name", "output", "n_features", "batch_size")}
     made = OnnxBackbone(path, preprocess, **settings)
     if made.file_digest != digest:  # swapped in between

@@ -7,7 +7,7 @@ import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from neverseen.backbones.base_set import BaseSet
 from neverseen.backbones.contents import FINGERPRINT_SIZE
 from neverseen.backbones.protocol import description_digest
-from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
+from neverseen.errors import ConfigurationError, FileRejectedError, damaged
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, parse_json
 
@@ -112,29 +112,23 @@ def read_weights(path: Path) -> tuple[dict[str, Any], str, BaseSet | None]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
-        _reject(path, "it is damaged, cut short, or not a safetensors file", error)
-    try:
+        raise _refusal(path, "it is damaged, cut short, or not a safetensors file") from error
+    with damaged(_refusal(path, "its description is damaged, or it is a safetensors file of something else")):
         about = parse_json(metadata["neverseen"])
         if about["format"] != FORMAT:
-            _reject(path, f"its format is {about['format']!r}; this version reads {FORMAT!r}")
+            raise _refusal(path, f"its format is {about['format']!r}; this version reads {FORMAT!r}")
         if about.pop("digest") != description_digest(about):
-            _reject(path, "its description is damaged")
+            raise _refusal(path, "its description is damaged")
         base = None
         if about["base"] is not None:
             rows = tensors.pop(_FINGERPRINTS).numpy()
             if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != FINGERPRINT_SIZE:
-                _reject(path, "its list of fingerprints is not as it must be")
+                raise _refusal(path, "its list of fingerprints is not as it must be")
             base = BaseSet(about["base"]["name"], [row.tobytes() for row in rows], about["base"]["settings"])
             if base.description() != about["base"]:
-                _reject(path, "its record of the base set contradicts itself")
-        digest = about["weights"]
-        state = {name.removeprefix(_STATE): value for name, value in tensors.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, NeverseenError) as error:
-        if isinstance(error, FileRejectedError):
-            raise
-        _reject(path, "its description is damaged, or it is a safetensors file of something else", error)
-    return state, digest, base
+                raise _refusal(path, "its record of the base set contradicts itself")
+        return {name.removeprefix(_STATE): value for name, value in tensors.items()}, about["weights"], base
 
 
-def _reject(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
-    raise FileRejectedError(f"{path} does not hold weights that can be used: {why}") from cause
+def _refusal(path: Path, why: str) -> FileRejectedError:
+    return FileRejectedError(f"{path} does not hold weights that can be used: {why}")

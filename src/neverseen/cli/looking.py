@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from neverseen.cli import options
@@ -66,7 +65,7 @@ def predict(
     found = read_source(source, columns, labelled=labelled, takes=takes, skip_bad=skip_bad)
     with opened(folder, write=False, raw=True, words=backbone, made=made) as model:
         version = model.version()
-        predicted = [normalise(name) for name in np.asarray(model.predict(found.samples), dtype=object)]
+        predicted = [normalise(name) for name in model.predict(found.samples)]
         number = model.published_number
     found = usable(found)
     share = None

@@ -27,8 +27,8 @@ import math
 import numpy as np
 
 from neverseen.engine.preconditioning import NoProgressError, Preconditioner
-from neverseen.engine.systems import ChangedSystem
-from neverseen.hardware import Array, Hardware
+from neverseen.engine.systems import ChangedSystem, column_norms
+from neverseen.hardware import Array
 
 _STEPS = 32
 """Number of steps of conjugate gradients after which a sample is left undecided."""
@@ -102,10 +102,7 @@ def _proved(
     are exact.
     """
     hardware, size = system.hardware, system.size
-    longest = (
-        float(_norms(solution, size, hardware).max()),
-        float(_norms(hardware.float64(cross), size, hardware).max()),
-    )
+    longest = [float(column_norms(each, hardware).max()) for each in (solution, hardware.float64(cross))]
     try:
         finer = min(system.finer(solution), 54)
     except NoProgressError:
@@ -115,18 +112,13 @@ def _proved(
         return np.full(targets.shape[1], -1)
     block = hardware.int64(hardware.rint(solution * 2.0**finer))  # (d, m)
     residual = (targets << finer) - system.product(block)
-    norms = np.ldexp(_norms(hardware.float64(residual), size, hardware), -finer)
+    norms = np.ldexp(column_norms(hardware.float64(residual), hardware), -finer)
     products = [hardware.wrapping_matvec(cross.T, row) for row in hardware.contiguous(block.T)]
     scores = np.ldexp(np.stack([hardware.numpy(row).astype(np.float64) for row in products]), -finer)  # (m, C)
     errors = (norms[:, None] * reach + rounding[:, None]) * (1 + 1e-9)
     errors += 2.0**-50 * np.abs(scores).max(axis=1, keepdims=True)  # conversions and sums of a few float64
     best, leads = _leading(scores, errors)
     return np.where(leads > 0, best, -1)
-
-
-def _norms(array: Array, size: int, hardware: Hardware) -> np.ndarray:
-    """Return upper bounds on the norms of the columns of float64 numbers of shape (d, c)."""
-    return hardware.numpy((array * array).sum(0)) ** 0.5 * (1 + (size + 8) * 2.0**-52)
 
 
 class _Search:

@@ -7,7 +7,6 @@ multiply exactly in float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 
 from neverseen.hardware import Array, Hardware
@@ -88,11 +87,8 @@ class FixedPoint:
 
     def column_exactly(self, column: int) -> list[Fraction]:
         """Return one column as fractions."""
-        return self._exactly([limb[:, column] for limb in self.limbs])
-
-    def _exactly(self, lines: Sequence[Array]) -> list[Fraction]:
-        scale = LIMB * (len(lines) - 1)
+        scale = LIMB * (len(self.limbs) - 1)
         return [
             Fraction(sum(part << (scale - k * LIMB) for k, part in enumerate(entry)), 1 << scale)
-            for entry in zip(*(line.tolist() for line in lines), strict=True)
+            for entry in zip(*(limb[:, column].tolist() for limb in self.limbs), strict=True)
         ]

@@ -287,6 +287,16 @@ class Statistics:
             twin.counts = dict(self.counts)
             return twin
 
+    def packed(self) -> np.ndarray:
+        """Return the upper triangle of the Gram matrix, row by row."""
+        return pack_triangle(self.hardware.numpy(self.gram))
+
+    def fill(self, packed: np.ndarray, rows: np.ndarray, classes: list[str], counts: list[int]) -> None:
+        """Hold sums that were `packed`, with a row of `cross` transposed and a count for each class, in class order."""
+        self.gram = self.hardware.array(unpack_triangle(packed, self.size))
+        self.counts = dict(zip(classes, counts, strict=True))
+        self.sums = {name: np.array(row) for name, row in zip(classes, rows, strict=True)}
+
     @property
     def total(self) -> int:
         """Number of samples."""
@@ -345,7 +355,7 @@ class Statistics:
             held = self.counts.get(name, 0)
             if count > held:
                 raise NotLearnedError(f"{held} samples of class {name} are held; {count} were to be removed")
-            if count == held and not np.array_equal(self._sum(name), other._sum(name)):
+            if count == held and not np.array_equal(self._sums.row(name), other._sums.row(name)):
                 raise NotLearnedError(f"the samples of class {name} to be removed are not among those held")
 
     def remove_class(self, name: str) -> None:
@@ -409,9 +419,6 @@ class Statistics:
                 else:
                     self._take_in(parts)
         self._torn = False
-
-    def _sum(self, name: str) -> np.ndarray:
-        return self._sums.row(name)
 
     def _here(self, array: Array, hardware: Hardware) -> Array:
         return array if hardware is self.hardware else self.hardware.array(hardware.numpy(array))

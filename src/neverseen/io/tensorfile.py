@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.errors import FileRejectedError
+from neverseen.errors import FileRejectedError, damaged
 from neverseen.labels import canonical_json
 
 _DTYPES = {"int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8"}
@@ -49,12 +49,8 @@ def unpack(path: Path, expected: str) -> tuple[dict[str, Any], dict[str, np.ndar
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    try:
+    with damaged(FileRejectedError("it is damaged, cut short, or not a safetensors file")):
         return _parsed(path.read_bytes(), expected)
-    except FileRejectedError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, struct.error) as error:
-        raise FileRejectedError("it is damaged, cut short, or not a safetensors file") from error
 
 
 def _parsed(raw: bytes, expected: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -7,10 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
@@ -18,7 +17,9 @@ from neverseen.errors import ConfigurationError, LedgerError
 from neverseen.ledger.tables import chunks
 from neverseen.registry import Registry
 
-Insert = sqlite.Insert | postgresql.Insert
+if TYPE_CHECKING:  # a dialect takes long to import, and a ledger needs one of them
+    from sqlalchemy.dialects import postgresql, sqlite
+
 _PAGE_ROWS = 1000  # of a table that is made anew, those in memory at a time
 
 
@@ -220,7 +221,7 @@ class Database(ABC):
             raise LedgerError(words, uncertain=uncertain) from None
 
     @abstractmethod
-    def insert(self, table: sa.Table) -> Insert:
+    def insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
         """Return an INSERT that can handle a row that exists already."""
 
     @abstractmethod

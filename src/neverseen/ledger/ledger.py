@@ -133,7 +133,7 @@ class Ledger:
         try:
             if self._writer is not None:
                 with suppress(LedgerError), self.writing() as writing:  # if the note stays, others can still `claim`
-                    writing.release()
+                    writing.claim(None)
         finally:
             self._database.close()
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
 from neverseen.errors import ConfigurationError, LedgerError, MissingPackageError
-from neverseen.ledger.database import Database, Insert, Transaction
+from neverseen.ledger.database import Database, Transaction
 from neverseen.ledger.schema import require_postgresql
 from neverseen.ledger.tables import SCHEMAS, meta, samples, tables
 
@@ -86,7 +86,7 @@ class PostgreSQL(Database):
         if not self._create:
             require_postgresql(lambda question: cursor.execute(question).fetchall(), self.name, SCHEMAS)
 
-    def insert(self, table: sa.Table) -> Insert:  # noqa: D102
+    def insert(self, table: sa.Table) -> postgresql.Insert:  # noqa: D102
         return postgresql.insert(table)
 
     def prepare(self, transaction: Transaction) -> None:

@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
 from neverseen.errors import LedgerError
 
@@ -29,9 +28,9 @@ _WORD = re.compile(r'"(\w+)"|(\w+|[^\w\s])', re.ASCII)
 
 def require_sqlite(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
     """Raise `LedgerError` unless a SQLite database has exactly one of these sets of tables (newest first)."""
-    _require(_parts_of_sqlite(ask), [_expected_of_sqlite(tables)[0] for tables in allowed], name)
+    _require(_parts_of_sqlite(ask), lambda tables: _expected_of_sqlite(tables)[0], allowed, name)
     # Every part has the right name and text, so its columns can be asked for: none of them is computed by others' code.
-    _require(_columns_of_sqlite(ask), [_expected_of_sqlite(tables)[1] for tables in allowed], name)
+    _require(_columns_of_sqlite(ask), lambda tables: _expected_of_sqlite(tables)[1], allowed, name)
 
 
 def require_postgresql(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> None:
@@ -40,13 +39,15 @@ def require_postgresql(ask: Ask, name: str, allowed: Sequence[sa.MetaData]) -> N
     Other contents of the database do not matter, unless they act on these tables, as an event trigger does when the
     tables are rewritten.
     """
-    _require(_parts_of_postgresql(ask, allowed), [_expected_of_postgresql(tables) for tables in allowed], name)
+    _require(_parts_of_postgresql(ask, allowed), _expected_of_postgresql, allowed, name)
 
 
-def _require(found: set[Part], allowed: list[set[Part]], name: str) -> None:
-    if found in allowed:
+def _require(
+    found: set[Part], expected: Callable[[sa.MetaData], set[Part]], allowed: Sequence[sa.MetaData], name: str
+) -> None:
+    if any(found == expected(tables) for tables in allowed):  # an older set is only made if the newest is not there
         return
-    newest = allowed[0]
+    newest = expected(allowed[0])
     if not any(part[0] == "table" for part in found & newest):
         raise LedgerError(f"{name} is not a ledger: restore it from a copy, or create it elsewhere")
     extra = sorted(found - newest)
@@ -171,6 +172,8 @@ def _parts_of_postgresql(ask: Ask, allowed: Sequence[sa.MetaData]) -> set[Part]:
 
 @cache
 def _expected_of_postgresql(tables: sa.MetaData) -> set[Part]:
+    from sqlalchemy.dialects import postgresql  # takes long to import
+
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     parts: set[Part] = set()
     for table in tables.sorted_tables:

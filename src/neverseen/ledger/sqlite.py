@@ -16,7 +16,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from neverseen.errors import ConfigurationError, LedgerError, MissingPackageError
 from neverseen.io.files import sync_folder
-from neverseen.ledger.database import Database, Insert, Transaction
+from neverseen.ledger.database import Database, Transaction
 from neverseen.ledger.schema import require_sqlite
 from neverseen.ledger.tables import SCHEMAS, samples
 
@@ -132,7 +132,7 @@ class SQLite(Database):
         about = self._path.stat()
         return about.st_ino, about.st_size, about.st_mtime_ns
 
-    def insert(self, table: sa.Table) -> Insert:  # noqa: D102
+    def insert(self, table: sa.Table) -> sqlite.Insert:  # noqa: D102
         return sqlite.insert(table)
 
     def prepare(self, transaction: Transaction) -> None:

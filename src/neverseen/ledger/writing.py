@@ -133,13 +133,9 @@ class Writing:
                 raise InputError(f"the key {key!r} of the ledger's notes is not free: choose another")
             self._note(key, value)
 
-    def claim(self, token: str) -> None:
-        """Note the only process that may write from now on."""
+    def claim(self, token: str | None) -> None:
+        """Note the only process that may write from now on; None if anybody may claim it."""
         self._note("writer", token)
-
-    def release(self) -> None:
-        """Note that nobody has claimed the ledger."""
-        self._note("writer", None)
 
     def _note(self, key: str, value: str | None) -> None:
         self._transaction.run(sa.delete(meta).where(meta.c.key == key))

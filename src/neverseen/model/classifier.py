@@ -244,8 +244,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
-        scores, _ = self._scores(X)
-        return decision(scores, int(self.grid_bits))
+        return decision(self._asked(ExactModel.scores, X)[0], int(self.grid_bits))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return, for each sample, the probability vector nearest to its scores; shape (n, C).
@@ -255,7 +254,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if not isinstance(self.configuration().targets, Classes):
             raise ConfigurationError(f"probabilities need a class for each sample, and {self.targets} has none")
-        return probabilities(self._scores(X)[0], int(self.grid_bits))
+        return probabilities(self._asked(ExactModel.scores, X)[0], int(self.grid_bits))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the fraction of samples whose class is predicted correctly; with other `targets`, `Targets.score`."""
@@ -429,9 +428,6 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read(self, X: Any) -> np.ndarray:
         return read(self, X, reset=False)
-
-    def _scores(self, X: Any) -> tuple[np.ndarray, list[str]]:
-        return self._asked(ExactModel.scores, X)
 
     def _asked(
         self, question: Callable[[ExactModel, np.ndarray], tuple[np.ndarray, list[str]]], X: Any

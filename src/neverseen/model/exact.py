@@ -46,7 +46,7 @@ from neverseen.holdings import (
 )
 from neverseen.labels import LabelIndex, as_array, from_text
 from neverseen.model.configuration import Configuration, empty_digest, model_digest
-from neverseen.model.frozen import CHUNK_ROWS, leading
+from neverseen.model.frozen import CHUNK_ROWS, by_parts, leading
 from neverseen.model.hints import Hints
 from neverseen.proof.keys import Key
 
@@ -296,11 +296,7 @@ class ExactModel:
         """Return exact scores in grid steps, int64 of shape (n, C), and the classes of the columns."""
         self._require_width(quantised)
         ready = self.ready()
-        parts = [
-            self._scored(ready, quantised[start : start + CHUNK_ROWS])
-            for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
-        ]
-        return np.concatenate(parts), ready.classes
+        return by_parts(partial(self._scored, ready), quantised, CHUNK_ROWS), ready.classes
 
     def _scored(self, ready: Ready, quantised: np.ndarray) -> np.ndarray:
         return ready.weights.scores(self.configuration.encoder.expand(quantised, self.hardware))

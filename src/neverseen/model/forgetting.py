@@ -67,7 +67,7 @@ class ForgettingModel:
         classifier: AnalyticClassifier | None = None,
         keys: Keyring | None = None,
     ) -> None:
-        self.backbone = efficientnet_lite0() if backbone is None else require_backbone(backbone)
+        found = efficientnet_lite0() if backbone is None else require_backbone(backbone)
         settings = AnalyticClassifier() if classifier is None else classifier
         if not isinstance(settings, AnalyticClassifier) or hasattr(settings, "n_features_in_"):
             raise ConfigurationError(
@@ -80,16 +80,17 @@ class ForgettingModel:
             raise ConfigurationError(f"keys must be a neverseen.Keyring; got {type(keys).__name__}")
         elif settings.key not in (None, keys.membership):
             raise ConfigurationError("the classifier's key is not the keyring's membership key: leave it out")
-        digest = self.backbone.digest()
+        digest = found.digest()
         if settings.backbone not in (None, digest):
             raise ConfigurationError("the classifier was set up for another backbone: leave its backbone= out")
-        self._start(clone(settings).set_params(backbone=digest, key=keys.membership), keys)
+        self._hold(found, clone(settings).set_params(backbone=digest, key=keys.membership), keys)
 
-    def _start(self, classifier: AnalyticClassifier, keys: Keyring | None) -> None:
-        self.classifier = classifier
+    def _hold(self, backbone: Backbone, classifier: AnalyticClassifier, keys: Keyring | None) -> None:
+        """Become the model around a classifier that was set up for it, and may hold samples."""
+        self.backbone, self.classifier = backbone, classifier
         self._lock = threading.RLock()
         self._new: ExactModel | None = None
-        self._intake = Intake(self.backbone, classifier.configuration(), keys, owned=False)
+        self._intake = Intake(backbone, classifier.configuration(), keys, owned=False)
 
     @property
     def keys(self) -> Keyring | None:
@@ -291,14 +292,8 @@ class ForgettingModel:
         if classifier.backbone != found.digest():
             made = "features alone: use AnalyticClassifier.load" if classifier.backbone is None else "another backbone"
             raise ConfigurationError(f"{path} holds a model of {made}; this is {found.name} ({found.digest()[:16]}...)")
-        return cls._of(found, classifier, keys)
-
-    @classmethod
-    def _of(cls, backbone: Backbone, classifier: AnalyticClassifier, keys: Keyring | None) -> ForgettingModel:
-        """Return a model around a classifier that was set up for it and may hold samples."""
         model = cls.__new__(cls)
-        model.backbone = backbone
-        model._start(classifier, keys)
+        model._hold(found, classifier, keys)
         return model
 
     # -- inside ------------------------------------------------------------------------------------

@@ -63,12 +63,8 @@ class FrozenWeights:
             )
         if self._scoring is None:
             self._scoring = GridWeights(self.weights, self.hardware)
-        expand = self.configuration.encoder.expand
-        parts = [
-            self._scoring.scores(expand(quantised[start : start + CHUNK_ROWS], self.hardware))
-            for start in range(0, max(1, len(quantised)), CHUNK_ROWS)
-        ]
-        return np.concatenate(parts)
+        expand, scored = self.configuration.encoder.expand, self._scoring.scores
+        return by_parts(lambda part: scored(expand(part, self.hardware)), quantised, CHUNK_ROWS)
 
     def predict(self, quantised: np.ndarray) -> np.ndarray:
         """Return the class with the greatest score for each sample, the first among equals; or `Targets.answers`."""
@@ -98,8 +94,12 @@ def leading(scores: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, w
     as have few codes and scores together; one has up to `width` of either.
     """
     rows = max(1, min(CHUNK_ROWS, _PART // max(1, width)))
-    parts = [scores(quantised[start : start + rows]).argmax(axis=1) for start in range(0, max(1, len(quantised)), rows)]
-    return np.concatenate(parts)
+    return by_parts(lambda part: scores(part).argmax(axis=1), quantised, rows)
+
+
+def by_parts(answer: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, rows: int) -> np.ndarray:
+    """Return the answers about samples, asked for so many at a time."""
+    return np.concatenate([answer(quantised[at : at + rows]) for at in range(0, max(1, len(quantised)), rows)])
 
 
 def scored(targets: Targets, answers: Any, labels: Any) -> float:

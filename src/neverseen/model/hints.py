@@ -39,10 +39,11 @@ class Hints:
 
     def note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
         """Note a change. If it is too large to be followed, the last solution is dropped."""
-        if self._last is None or codes is None or not self._configuration.followed:
+        waiting = sum(len(signs) for _, signs, _ in self._changes)
+        if not self._configuration.followed or self._last is None or codes is None:
             self.discard()
             return
-        if not self._helps(len(index), codes):
+        if not can_follow(waiting + len(index), codes.shape[1]):
             self.discard()
             return
         names = [index.texts[position] for position in index.positions]
@@ -74,13 +75,6 @@ class Hints:
         with statistics.still():
             system = statistics.system(self._configuration.gamma, MANY_ROWS)
             return leading_columns(system, statistics.cross_here(), counts, codes, grid_bits, precondition)
-
-    def _helps(self, more: int, codes: Array) -> bool:
-        return can_follow(self._waiting() + more, codes.shape[1])
-
-    def _waiting(self) -> int:
-        """Return the number of samples learned or forgotten since the last solution."""
-        return sum(len(signs) for _, signs, _ in self._changes)
 
     def _followed(self, statistics: Statistics, classes: list[str]) -> Following | None:
         """Return the solution after the changes since the last one, if they are small; else None."""

@@ -12,38 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.backbones.packages import imported
 from neverseen.errors import NotLearnedError
+from neverseen.io.onnx_graph import Graph
 from neverseen.labels import canonical_json
 from neverseen.model.versions import Version
 
 OPSET = 17
-_IR = 8
-_INSTALL = "pip install onnx"
 _LEAST = 1e-300  # stands for the root of a row of zeros, whose codes are zeros whatever it is divided by
 
 
-class _Graph:
-    """Nodes and constants, as they are added."""
+class _Graph(Graph):
+    """A graph whose numbers are float64 unless said otherwise."""
 
-    def __init__(self) -> None:
-        self.onnx = imported("onnx", "exporting to .onnx", _INSTALL)
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def constant(self, values: Any, dtype: type = np.float64) -> str:
-        name = f"constant_{len(self.constants)}"
-        array: np.ndarray = np.ascontiguousarray(np.asarray(values, dtype))
-        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
-        return name
-
-    def add(self, kind: str, *inputs: str, name: str | None = None, **settings: Any) -> str:
-        output = name or f"value_{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [output], **settings))
-        return output
+    def constant(self, values: Any, dtype: Any = np.float64) -> str:
+        return super().constant(np.ascontiguousarray(values, dtype))
 
     def cast(self, value: str, dtype: str) -> str:
-        return self.add("Cast", value, to=getattr(self.onnx.TensorProto, dtype))
+        return super().cast(value, {"DOUBLE": "float64"}.get(dtype, dtype))  # ONNX's own name, as encoders have it
 
 
 def graph_of(version: Version) -> bytes:
@@ -57,29 +42,15 @@ def graph_of(version: Version) -> bytes:
     """
     if not version.classes:
         raise NotLearnedError("the published version holds no samples, so it has no scores: learn something first")
-    graph = _Graph()
+    graph = _Graph(OPSET)
     quantised = _quantised(graph, version.n_features)
     codes = version.configuration.encoder.add_to(graph, quantised, version.n_features)
     scores = _scored(graph, codes, version.weights)
     graph.add("Identity", scores, name="scores")
     graph.add("ArgMax", scores, name="best", axis=1, keepdims=0)
-    helper, kinds = graph.onnx.helper, graph.onnx.TensorProto
-    count = len(version.classes)
-    body = helper.make_graph(
-        graph.nodes,
-        "neverseen",
-        [helper.make_tensor_value_info("features", kinds.FLOAT, ["n", version.n_features])],
-        [
-            helper.make_tensor_value_info("scores", kinds.INT64, ["n", count]),
-            helper.make_tensor_value_info("best", kinds.INT64, ["n"]),
-        ],
-        graph.constants,
-    )
-    model = helper.make_model(
-        body, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR, producer_name="neverseen"
-    )
-    helper.set_model_props(
-        model,
+    return graph.model(
+        {"features": ("float32", ["n", version.n_features])},
+        {"scores": ("int64", ["n", len(version.classes)]), "best": ("int64", ["n"])},
         {
             "classes": canonical_json(version.classes),
             "configuration": canonical_json(version.configuration.as_json()),
@@ -87,9 +58,6 @@ def graph_of(version: Version) -> bytes:
             "model": version.digest(),
         },
     )
-    graph.onnx.checker.check_model(model)
-    raw: bytes = model.SerializeToString(deterministic=True)
-    return raw
 
 
 def _quantised(graph: _Graph, width: int) -> str:
@@ -98,7 +66,7 @@ def _quantised(graph: _Graph, width: int) -> str:
     `quantise` first scales rows by a power of two, so that nothing overflows or underflows. Squares of float32 do
     neither in float64, and then the scaling changes no rounding. So it is left out here.
     """
-    features = graph.cast("features", "DOUBLE")
+    features = graph.cast("features", "float64")
     squares = graph.add("Mul", features, features)
     size = 1 << (width - 1).bit_length()
     if size > width:
@@ -126,7 +94,7 @@ def _scored(graph: _Graph, codes: str, weights: np.ndarray) -> str:
         limb = weights >> shift
         if shift + limb_bits < bits:
             limb = limb & ((1 << limb_bits) - 1)  # not negative; the top limb keeps the sign
-        part = graph.cast(graph.add("MatMul", codes, graph.constant(limb)), "INT64")
+        part = graph.cast(graph.add("MatMul", codes, graph.constant(limb)), "int64")
         if shift:
             part = graph.add("Mul", part, graph.constant(1 << shift, np.int64))
         total = part if total is None else graph.add("Add", total, part)

@@ -17,7 +17,7 @@ import numpy as np
 
 from neverseen.encoding import require_storable
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.packing import narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.packing import narrowed
 from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
 from neverseen.hardware import Hardware
 from neverseen.holdings import DIGEST_SIZE, MemoryHoldings
@@ -78,7 +78,7 @@ def _file(
             "counts": [statistics.counts[name] for name in classes],
             "n_features": model.n_features,
         }
-        tensors["gram"] = narrowed(pack_triangle(statistics.hardware.numpy(statistics.gram)))
+        tensors["gram"] = narrowed(statistics.packed())
         tensors["sums"] = np.ascontiguousarray(statistics.cross().T)  # (C, d)
         holdings = _in_memory(model)
         about["key_check"] = holdings.key_check
@@ -170,9 +170,7 @@ def _assemble(
             rest -= part
             statistics.class_grams.put(name, part)
         _demand(not rest.any(), "the sum of its classes' Gram matrices")
-    statistics.gram = hardware.array(unpack_triangle(packed, size))
-    statistics.counts = dict(zip(classes, counts, strict=True))
-    statistics.sums = {name: np.array(row) for name, row in zip(classes, sums, strict=True)}
+    statistics.fill(packed, sums, classes, counts)
     _fill_members(model, tensors)
     _in_memory(model).key_check = check
     _demand(not tensors, "the list of its parts")

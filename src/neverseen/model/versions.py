@@ -24,7 +24,7 @@ from neverseen.engine.following import Following
 from neverseen.engine.packing import narrowed
 from neverseen.engine.solver import solve
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import CertificateRejectedError, FileRejectedError, HardwareError, NeverseenError
+from neverseen.errors import CertificateRejectedError, FileRejectedError, HardwareError, NeverseenError, damaged
 from neverseen.hardware import Array, Hardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
@@ -43,16 +43,7 @@ _FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved
 
 
 class Version(FrozenWeights):
-    """The weights of a model at one moment, ready to predict and to be checked.
-
-    Parameters
-    ----------
-    n_features : int
-        Width d0 of the quantised features; 0 if the model held no sample.
-    classes : list of str
-        Canonical texts, in class order: the columns of the weights.
-    weights : int64 ndarray of shape (d, C)
-        In grid steps.
+    """The weights of a model at one moment, with their witness: they can be checked.
 
     Examples
     --------
@@ -165,14 +156,12 @@ def read_version(path: str | os.PathLike[str], hardware: Hardware | None = None)
     `Version.check` shows that its weights are right. The certificate, which has their digest, shows that they are the
     publisher's.
     """
-    try:
-        return _assembled(*unpack(Path(path), FORMAT), hardware)
-    except NeverseenError as error:
-        raise FileRejectedError(f"{path} is not a version that can be used: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise FileRejectedError(
-            f"{path} is not a version that can be used: it is damaged, or something else"
-        ) from error
+    refused = f"{path} is not a version that can be used"
+    with damaged(FileRejectedError(f"{refused}: it is damaged, or something else")):
+        try:
+            return _assembled(*unpack(Path(path), FORMAT), hardware)
+        except NeverseenError as error:
+            raise FileRejectedError(f"{refused}: {error}") from error
 
 
 def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: Hardware | None) -> Version:

@@ -16,9 +16,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
 
-from neverseen.errors import ConfigurationError, FileRejectedError
+from neverseen.errors import ConfigurationError, FileRejectedError, damaged
 from neverseen.io.files import create_file, leftovers_of, locked_folder, read_secret, replace_file
 from neverseen.labels import canonical_json
 
@@ -219,11 +218,12 @@ class Keyring:
         """Return the keys in a file; errors use this name for it."""
         if not place.is_file():
             raise FileNotFoundError(f"there is no key file {name}: make one with Keyring.create")
+        refused = f"{name} is not a usable key file"
         try:
             raw = read_secret(place, _SIZE_LIMIT, name)
         except FileRejectedError as error:
-            _reject(name, str(error))
-        try:
+            raise FileRejectedError(f"{refused}: {error}") from None
+        with damaged(FileRejectedError(f"{refused}: it is damaged, or not a file of format {FORMAT}")):
             if len(raw) > _SIZE_LIMIT:
                 raise ValueError
             fields = json.loads(raw)
@@ -232,8 +232,6 @@ class Keyring:
             keys = cls(_key(fields["membership"]), [_key(digits) for digits in fields["receipts"]])
             if keys._as_bytes(keys._receipts) != raw:
                 raise ValueError
-        except (ValueError, TypeError, KeyError, RecursionError):
-            _reject(name, f"it is damaged, or not a file of format {FORMAT}")
         keys._path = place
         return keys
 
@@ -315,7 +313,3 @@ def _locked_folder(path: Path | None) -> Iterator[None]:
 
 def _key(digits: str) -> Key:
     return Key(bytes.fromhex(digits))
-
-
-def _reject(name: str, why: str) -> NoReturn:
-    raise FileRejectedError(f"{name} is not a usable key file: {why}") from None

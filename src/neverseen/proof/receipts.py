@@ -18,12 +18,13 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from neverseen.errors import MissingPackageError, ReceiptRejectedError
 from neverseen.proof.keys import Key
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FINGERPRINT_SIZE = 16
 TEXT_LIMIT = 2**16 - 1
@@ -68,8 +69,7 @@ def seal(said: Receipt, key: Key, model: bytes) -> bytes:
     texts = [text.encode() for text in (said.id, said.owner, said.label)]
     fixed = model[:_MODEL_SIZE] + said.fingerprint + said.salt + _LENGTHS.pack(*map(len, texts))
     joined = b"".join(texts)
-    features = np.ascontiguousarray(said.quantised, np.int8).tobytes()
-    content = fixed + joined + bytes(-len(joined) % _PAD) + features
+    content = fixed + joined + bytes(-len(joined) % _PAD) + said.quantised.astype("int8", copy=False).tobytes()
     length = _HEADER.size + len(content) + _TAG_SIZE
     nonce = hashlib.blake2b(content, key=key.reveal(), digest_size=12, person=b"neverseen:nonce").digest()
     header = _HEADER.pack(_SALTED if said.salt else _PLAIN, length, bytes.fromhex(key.check()), nonce)
@@ -144,6 +144,8 @@ def _opened(receipt: bytes, key: Key, nonce: bytes) -> bytes | None:
 
 def _parsed(content: bytes, salt_size: int) -> Receipt:
     """Return the parts of a verified content. `seal` made it, so it is well-formed."""
+    import numpy as np  # the help of a command, and the checks of certificates, do without
+
     place = _MODEL_SIZE + FINGERPRINT_SIZE
     fingerprint, salt = content[_MODEL_SIZE:place], content[place : place + salt_size]
     lengths = _LENGTHS.unpack_from(content, place + salt_size)

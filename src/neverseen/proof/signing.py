@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neverseen.errors import FileRejectedError, InputError, MissingPackageError
+from neverseen.errors import FileRejectedError, InputError, MissingPackageError, damaged
 from neverseen.io.files import create_file, read_secret
 from neverseen.labels import canonical_json
 
@@ -69,15 +69,13 @@ class SigningKey:
             raw = read_secret(place, _KEY_SIZE_LIMIT)
         except FileRejectedError as error:
             raise FileRejectedError(f"{refused}: {error}") from None
-        try:
+        with damaged(FileRejectedError(f"{refused}: it is damaged, or not a file of format {KEY_FORMAT}")):
             fields = json.loads(raw)
             if canonical_json(fields).encode() + b"\n" != raw or fields["format"] != KEY_FORMAT:
                 raise ValueError
             secret, public = fields["secret"], fields["public"]
             if set(fields) != {"format", "public", "secret"} or not _HEX.fullmatch(secret):
                 raise ValueError
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise FileRejectedError(f"{refused}: it is damaged, or not a file of format {KEY_FORMAT}") from None
         key = cls(bytes.fromhex(secret))
         if key.public != public:
             raise FileRejectedError(f"{refused}: its secret and public parts do not belong together; it is damaged")

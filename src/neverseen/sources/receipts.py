@@ -8,14 +8,13 @@ bytes of a single receipt is read too.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neverseen.errors import FileRejectedError
+from neverseen.errors import FileRejectedError, damaged
 from neverseen.io.files import require_file, sync_folder
 from neverseen.labels import canonical_json, parse_json, plain
 from neverseen.proof.receipts import PREFIXES
@@ -110,7 +109,11 @@ def placed_receipts(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
 def receipt_of(line: bytes, where: str) -> bytes:
     """Return the receipt in a line of a file, or raise `FileRejectedError`, which says `where`."""
     line = line.removeprefix(BOM_UTF8)
-    try:
+    refusal = FileRejectedError(
+        f'{where} is not a receipt: a line is JSON such as {{"id": ..., "receipt": "..."}}, as learn writes it, or a '
+        "receipt alone"
+    )
+    with damaged(refusal):
         is_bare = not line.lstrip().startswith(b"{")
         word = line.strip() if is_bare else parse_json(line)["receipt"].encode("ascii")
         raw = word.rstrip(b"=")  # padding may have been lost on the way
@@ -118,8 +121,3 @@ def receipt_of(line: bytes, where: str) -> bytes:
         if is_bare and not receipt.startswith(PREFIXES):
             raise ValueError("any word may be base64")
         return receipt
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
-        raise FileRejectedError(
-            f'{where} is not a receipt: a line is JSON such as {{"id": ..., "receipt": "..."}}, as learn writes it, or '
-            "a receipt alone"
-        ) from None

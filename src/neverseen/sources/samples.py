@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neverseen.errors import InputError
 from neverseen.labels import has_surrogates
-from neverseen.sources.array_files import read_arrays
-from neverseen.sources.csv_files import read_csv
-from neverseen.sources.json_lines import read_json_lines
-from neverseen.sources.parquet_files import read_parquet
 from neverseen.sources.tables import ROW_LIMIT, Columns, Samples, Takes, lines_of
 
 if TYPE_CHECKING:
@@ -21,13 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["Columns", "Samples", "Takes", "read_source"]
 
 TABLES = {
-    ".csv": read_csv,
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
-    ".npz": read_arrays,
-    ".parquet": read_parquet,
-    ".pq": read_parquet,
+    ".csv": "csv_files:read_csv",
+    ".jsonl": "json_lines:read_json_lines",
+    ".ndjson": "json_lines:read_json_lines",
+    ".npz": "array_files:read_arrays",
+    ".parquet": "parquet_files:read_parquet",
+    ".pq": "parquet_files:read_parquet",
 }
+"""Module and function of the readers, which are imported on first use: they need NumPy."""
 IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TEXTS = {".txt", ".tsv", ".text"}
 _SHOWN = 3  # bad images that an error names
@@ -64,7 +63,7 @@ def read_source(
     elif not source.is_file():  # reading a pipe might wait for ever
         raise InputError(f"{source} is a pipe or a device: give a file")
     elif ending in TABLES:
-        found = TABLES[ending](source, replace(columns, labelled=labelled), takes)
+        found = _reader(ending)(source, replace(columns, labelled=labelled), takes)
     elif ending in TEXTS:
         found = _texts(source, columns, labelled, takes)
     elif ending in IMAGES:
@@ -89,6 +88,12 @@ def read_source(
             arguments=("labels", "label"),
         )
     return found
+
+
+def _reader(ending: str) -> Callable[[Path, Columns, Takes | None], Samples]:
+    module, _, name = TABLES[ending].partition(":")
+    read: Callable[[Path, Columns, Takes | None], Samples] = getattr(import_module(f"neverseen.sources.{module}"), name)
+    return read
 
 
 def _require_kind(source: Path, what: str, kind: str, takes: Takes | None) -> None:

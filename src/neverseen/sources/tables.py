@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TextIO
 
 from neverseen.errors import InputError, LabelError
 from neverseen.labels import has_surrogates, normalise, text
 from neverseen.proof.receipts import TEXT_LIMIT
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
@@ -24,7 +25,7 @@ TEXTS_LIMIT = 2**30
 """Most bytes of all texts, labels, ids and owners of a Parquet file, counted as often as they occur."""
 LINE_LIMIT = 2**24
 """Most letters of a line, and of a cell, which may span several lines."""
-_GREATEST = float(np.finfo(np.float32).max)
+_GREATEST = 2.0**128 - 2.0**104  # of float32
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Samples:
         def chosen(values: Any) -> Any:
             return None if values is None else [values[row] for row in rows]
 
-        samples = self.samples[list(rows)] if isinstance(self.samples, np.ndarray) else chosen(self.samples)
+        samples = chosen(self.samples) if isinstance(self.samples, list) else self.samples[list(rows)]
         lists = (chosen(self.labels), chosen(self.ids), chosen(self.owners))
         return Samples(samples, *lists, chosen(self.names), chosen(self.places), self.skipped)
 
@@ -267,6 +268,8 @@ def features_of(
     source: Path, features: np.ndarray, lists: dict[str, list[Any]], heads: list[str] | None, where: list[str]
 ) -> Samples:
     """Return rows of features, all of them finite in float32."""
+    import numpy as np
+
     with np.errstate(invalid="ignore"):
         good = np.abs(features) <= _GREATEST
     if not good.all():

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.packing import pack_triangle
 from neverseen.engine.statistics import Statistics
 from neverseen.errors import StoreDamagedError
 from neverseen.proof.certificates import Certificate, check_chain
@@ -69,7 +68,7 @@ def require_removable(parts: Parts, sums: Statistics, name: str) -> None:
     if sums.class_grams is None or name not in sums.counts:
         return
     packed = sums.class_grams.packed(name)
-    left = pack_triangle(sums.hardware.numpy(sums.gram)).astype(np.int64) - packed
+    left = sums.packed() - packed.astype(np.int64)
     rows, counts = dict(zip(sums.classes, sums.cross().T, strict=True)), dict(sums.counts)
     why = why_impossible(packed, rows.pop(name)[np.newaxis], [counts.pop(name)])
     if why is None and counts:
@@ -125,7 +124,7 @@ def _require_made_up(parts: Parts, sums: Statistics) -> None:
     """Raise `StoreDamagedError` unless the sums of the classes, if tracked, add up to the whole."""
     if sums.class_grams is None:
         return
-    left = pack_triangle(sums.hardware.numpy(sums.gram)).astype(np.int64)
+    left = sums.packed().astype(np.int64)
     wrong = False
     for name, row in zip(sums.classes, sums.cross().T, strict=True):
         packed = sums.class_grams.packed(name)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.errors import StoreDamagedError
+from neverseen.errors import StoreDamagedError, damaged
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, parse_json
 
@@ -83,7 +83,7 @@ class StoredArray:
                 head = file.read(_ALIGN)
         except (FileNotFoundError, IsADirectoryError):
             raise StoreDamagedError(f"{self.path} is missing") from None
-        try:
+        with damaged(StoreDamagedError(f"{self.path} is damaged: its header is not the one it was written with")):
             (length,) = struct.unpack_from("<Q", head, len(MAGIC))
             if head[: len(MAGIC)] != MAGIC or length > _HEADER_LIMIT:
                 raise ValueError
@@ -96,8 +96,6 @@ class StoredArray:
             if not all(type(length) is int and length >= 0 for length in about["shape"]):
                 raise ValueError
             return np.dtype(about["dtype"]).newbyteorder("<"), tuple(about["shape"]), about["checks"]
-        except (ValueError, KeyError, TypeError, RecursionError, struct.error):
-            raise StoreDamagedError(f"{self.path} is damaged: its header is not the one it was written with") from None
 
     def read(self) -> np.ndarray:
         """Return the array, read-only; raise `StoreDamagedError` if a block is damaged."""

@@ -14,7 +14,7 @@ from neverseen.backbones import Backbone
 from neverseen.backbones.recipes import recipe_of, require_recipe
 from neverseen.engine.statistics import Statistics
 from neverseen.errors import ConfigurationError
-from neverseen.hardware import Hardware, choose
+from neverseen.hardware import choose
 from neverseen.io.files import sync_folder
 from neverseen.ledger import Ledger, in_file
 from neverseen.ledger.sqlite import absolute_url
@@ -112,8 +112,9 @@ def create(
         configuration.require_tracking(tracked)
         about = {"name": backbone.name, "recipe": recipe or recipe_of(backbone, partial)}
         Description(configuration, backbone.n_features, tracked, about, ledger, signing.public).write(partial)
-        size = configuration.encoder.code_size(backbone.n_features)
-        snapshot = write_snapshot(partial / SUMS, _empty(size, choose("numpy"), tracked))
+        sums = Statistics(configuration.encoder.code_size(backbone.n_features))
+        sums.class_grams = StoredClassGrams(sums.size) if tracked else None
+        snapshot = write_snapshot(partial / SUMS, sums)
         database = Ledger(ledger or in_file(partial / LEDGER), create=True)
         try:
             with database.writing() as writing:
@@ -130,10 +131,3 @@ def create(
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return open_store(place, backbone=backbone, keys=keys)
-
-
-def _empty(size: int, hardware: Hardware, tracked: bool) -> Statistics:
-    statistics = Statistics(size, hardware)
-    if tracked:
-        statistics.class_grams = StoredClassGrams(size)
-    return statistics

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from neverseen.errors import FileRejectedError, StoreDamagedError
+from neverseen.errors import StoreDamagedError, damaged
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
 from neverseen.labels import Label, LabelIndex, canonical_json, from_text, parse_json
 from neverseen.ledger import JournalRow
@@ -43,7 +43,7 @@ def read_samples(record: bytes, sequence: int, n_features: int) -> tuple[np.ndar
     The digest of a record has no key, so the maker of a store may have written anything into it.
     """
     body = _opened(record, sequence)
-    try:
+    with damaged(_impossible(sequence)):
         (length,) = struct.unpack_from("<I", body)
         about = parse_json(body[4 : 4 + length])
         rows, width = about["shape"]
@@ -56,19 +56,15 @@ def read_samples(record: bytes, sequence: int, n_features: int) -> tuple[np.ndar
         quantised = np.frombuffer(body, np.int8, rows * width, features).reshape(rows, width).copy()
         if (positions < 0).any() or (positions >= len(labels)).any() or (quantised < -_LARGEST).any():
             raise ValueError
-    except (ValueError, TypeError, KeyError, RecursionError, struct.error, FileRejectedError):
-        raise _impossible(sequence) from None
-    return quantised, [labels[position] for position in positions]
+        return quantised, [labels[position] for position in positions]
 
 
 def read_class(record: bytes, sequence: int) -> str:
     """Return the class of a record; raise `StoreDamagedError` if it is not a class."""
-    try:
+    with damaged(_impossible(sequence)):
         name = _opened(record, sequence).decode()
         from_text(name)
-    except (UnicodeDecodeError, FileRejectedError):
-        raise _impossible(sequence) from None
-    return name
+        return name
 
 
 def gathered(records: Iterable[JournalRow], n_features: int) -> Iterator[Change]:

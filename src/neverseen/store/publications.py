@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from neverseen.errors import CertificateRejectedError, FileRejectedError, NotPublishedError, StoreDamagedError
+from neverseen.errors import CertificateRejectedError, FileRejectedError, NotPublishedError, StoreDamagedError, damaged
 from neverseen.hardware import Hardware
 from neverseen.io.files import create_file
 from neverseen.labels import parse_json
@@ -90,12 +90,10 @@ class Publications:
     def audit_head(self) -> AuditHead | None:
         """The head that a service's audit log must have reached, according to the ledger and the newest certificate."""
         noted, number = self._ledger.meta(AUDIT), self.number
-        try:
+        with damaged(StoreDamagedError(f"the ledger of {self._folder} is damaged: its note {AUDIT!r} is invalid")):
             found = [] if noted is None else [AuditHead(**parse_json(noted))]
             if not all(head.is_sound() for head in found):
                 raise ValueError
-        except (ValueError, TypeError, RecursionError):
-            raise StoreDamagedError(f"the ledger of {self._folder} is damaged: its note {AUDIT!r} is invalid") from None
         certified = self.certificate(number).audit if number else None
         return max(found + ([] if certified is None else [certified]), key=lambda head: head.lines, default=None)
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from neverseen.engine.classes import ClassGrams
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.packing import narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.packing import narrowed
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import FileRejectedError, StoreDamagedError
+from neverseen.errors import StoreDamagedError, damaged
 from neverseen.hardware import Hardware
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, in_class_order, parse_json
@@ -54,7 +54,7 @@ def write_snapshot(folder: Path, statistics: Statistics) -> str:
         "classes": classes,
         "counts": [statistics.counts[name] for name in classes],
         "format": FORMAT,
-        "gram": write_array(folder, narrowed(pack_triangle(statistics.hardware.numpy(statistics.gram)))),
+        "gram": write_array(folder, narrowed(statistics.packed())),
         "size": statistics.size,
         "sums": write_array(folder, np.ascontiguousarray(statistics.cross().T)),
     }
@@ -97,14 +97,11 @@ def read_snapshot(folder: Path, name: str, hardware: Hardware, targets: Targets 
     if why is not None:
         raise StoreDamagedError(f"the sums in {folder} are not those of any samples: {why}. Restore them from a copy")
     statistics = Statistics(size, hardware, targets=targets)
-    statistics.gram = hardware.array(unpack_triangle(packed, size))
-    statistics.counts = counts
-    statistics.sums = {label: np.array(row) for label, row in zip(classes, sums, strict=True)}
+    statistics.fill(packed, sums, classes, about["counts"])
     if about["class_grams"] is not None:
-        grams = StoredClassGrams(size)
+        grams = statistics.class_grams = StoredClassGrams(size)
         for label, array in zip(classes, triangles, strict=True):
             grams.place(label, array)
-        statistics.class_grams = grams
     return statistics
 
 
@@ -126,15 +123,13 @@ def _manifest(folder: Path, name: str) -> dict[str, Any]:
         raise StoreDamagedError(f"{path} is missing: restore the store from a copy") from None
     if hashlib.sha256(content).hexdigest() != name:
         raise StoreDamagedError(f"{path} is damaged: it is not what was written. Restore it from a copy")
-    try:
+    with damaged(StoreDamagedError(f"{path} is damaged: it is not a list of sums. Restore it from a copy")):
         about: dict[str, Any] = parse_json(content)
         if about["format"] != FORMAT:
             raise StoreDamagedError(f"{path} has the format {about['format']!r}; this version reads {FORMAT!r}")
         if not _is_sound(about):
             raise ValueError
-    except (ValueError, KeyError, TypeError, RecursionError, FileRejectedError):
-        raise StoreDamagedError(f"{path} is damaged: it is not a list of sums. Restore it from a copy") from None
-    return about
+        return about
 
 
 def _is_sound(about: dict[str, Any]) -> bool:

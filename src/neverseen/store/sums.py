@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.packing import pack_triangle
 from neverseen.engine.statistics import Statistics
 from neverseen.errors import ConfigurationError, LimitError, NotLearnedError, StoreDamagedError, warn_of
 from neverseen.holdings import LEARN
@@ -59,9 +58,8 @@ def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
     except (NotLearnedError, LimitError, ConfigurationError) as error:
         why = str(error)
     if why is None and gone:  # what only adds samples cannot make impossible sums of possible ones
-        packed = pack_triangle(sums.hardware.numpy(sums.gram))
         counts = [sums.counts[each] for each in sums.classes]
-        why = why_impossible(packed, sums.cross().T, counts, sums.total, sums.targets.largest)
+        why = why_impossible(sums.packed(), sums.cross().T, counts, sums.total, sums.targets.largest)
     if why is not None:
         raise StoreDamagedError(f"the journal of {folder} does not fit its sums: {why}. Restore both from one copy")
     return model
