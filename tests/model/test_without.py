@@ -24,6 +24,7 @@ from neverseen import (
     ReceiptRejectedError,
 )
 from neverseen.backbones import Precomputed
+from neverseen.encoding import quantise
 from neverseen.engine.solver import Solution, solve
 from neverseen.engine.statistics import Statistics
 from neverseen.model import hints as hints_module
@@ -97,7 +98,8 @@ def test_asking_is_forgetting_that_did_not_happen(track: bool, learned: list[int
                 named = dict(zip(model.classes_, found.scores, strict=True))
                 gone = set(model.classes_) - set(other.classes_)
                 assert all(named.pop(name) == -np.inf for name in gone)
-                scores, _ = other._scores(X[[row]])
+                assert other.exact is not None
+                scores, _ = other.exact.scores(quantise(X[[row]]))
                 assert list(named.values()) == np.ldexp(scores[0].astype(np.float64), -40).tolist()
             assert saved(model) == before
         elif verb == "forget" and some and rest:
