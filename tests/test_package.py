@@ -56,7 +56,8 @@ def test_optional_libraries_stay_unimported() -> None:
 
 def test_the_help_of_commands_imports_nothing_heavy() -> None:
     script = "import sys, neverseen.cli; print({'numpy', 'sqlalchemy', 'cryptography', 'pydantic'} & {*sys.modules})"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "set()\n"
 
 
 def test_looking_at_a_store_imports_nothing_heavy(tmp_path: Path) -> None:
