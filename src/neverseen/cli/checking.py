@@ -14,7 +14,7 @@ from neverseen.cli.printing import counted, print_json, skipped_view, tell, usab
 from neverseen.errors import CertificateRejectedError
 from neverseen.io.files import require_file
 from neverseen.labels import LabelIndex
-from neverseen.proof.certificates import Certificate, State, check_chain, check_signature, check_state, is_mine
+from neverseen.proof.certificates import Certificate, check_chain, check_signature, check_state, is_mine
 from neverseen.proof.keys import Key
 from neverseen.sources.receipts import placed_receipts
 from neverseen.sources.samples import Columns, read_source
@@ -273,6 +273,8 @@ def retrain(
     from neverseen.hardware import choose
     from neverseen.holdings import LEARN, Change
     from neverseen.model.exact import ExactModel
+    from neverseen.model.inputs import label_list
+    from neverseen.store.certification import state_of
 
     description = described(folder)
     takes, made = taken_by(folder, backbone)
@@ -285,14 +287,17 @@ def retrain(
     network = made or backbone_for(folder, backbone)
     if network.digest() != description.configuration.backbone:
         raise CertificateRejectedError("the backbone made here is not the one that the store was made with")
-    fresh = ExactModel.in_memory(description.configuration, network.n_features, Key.generate(), choose("auto"))
+    about = description.configuration
+    tracked = about.class_weight is not None  # the weights need the sums of each class
+    fresh = ExactModel.in_memory(about, network.n_features, Key.generate(), choose("auto"), tracked)
     bad = getattr(found.samples, "bad", {})  # grows as images are decoded
     names = (name for row, name in enumerate(found.labels or []) if row not in bad)
     for portion in portions(as_list(found.samples), ROWS):
         rows = features_of(network, portion)  # which a cache must not keep
-        fresh.apply(Change(LEARN, quantise(rows), LabelIndex(list(islice(names, len(rows))))))
+        truth = label_list(list(islice(names, len(rows))), any_label=True, targets=about.targets)
+        fresh.apply(Change(LEARN, quantise(rows), LabelIndex(truth)))
     found = usable(found)
-    state = State(fresh.statistics.digest(), fresh.digest(), fresh.statistics.total, len(fresh.classes))
+    state = state_of(fresh.statistics, fresh, about.digest().hex())
     check_state(certificate, state)
     _passed(
         f"learning {counted(len(found), 'sample')} from scratch gives the model of certificate {certificate.number}: "

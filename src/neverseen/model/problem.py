@@ -11,6 +11,7 @@ it would be without weights. Everything is an integer, so the solution is as exa
 
 from __future__ import annotations
 
+import hashlib
 from typing import NamedTuple
 
 import numpy as np
@@ -40,16 +41,35 @@ def problem(statistics: Statistics, configuration: Configuration) -> Problem:
     return _balanced(statistics, gamma)
 
 
-def _balanced(statistics: Statistics, gamma: int) -> Problem:
-    hardware, classes = statistics.hardware, statistics.classes
+def sums_digest(statistics: Statistics, configuration: Configuration) -> str:
+    """Return the digest of all sums that the weights follow from, in hex.
+
+    With balanced classes they follow from the Gram matrix of each class too. Other classes may have the same total.
+    """
+    digest = statistics.digest()
+    if configuration.class_weight is None:
+        return digest
+    hasher = hashlib.sha256(b"neverseen:statistics:balanced:1" + bytes.fromhex(digest))
+    for name in statistics.classes:
+        hasher.update(_triangle(statistics, name).tobytes())
+    return hasher.hexdigest()
+
+
+def _triangle(statistics: Statistics, name: str) -> np.ndarray:
+    """Return the Gram matrix of a class: its upper triangle, row by row."""
     if statistics.class_grams is None:
         raise NotTrackedError("the sums of each class are missing; weights by class need them")
+    return statistics.class_grams.packed(name).astype("<i8")
+
+
+def _balanced(statistics: Statistics, gamma: int) -> Problem:
+    hardware, classes = statistics.hardware, statistics.classes
     counts = [statistics.counts[name] for name in classes]
     shares = [max(1, _SHARE // count) for count in counts]
     total = np.zeros(statistics.size * (statistics.size + 1) // 2, np.int64)
     for name, share in zip(classes, shares, strict=True):
         # |A_c| <= 127**2 n_c and w_c n_c <= max(2**20, n_c): the sum is below 2**62 for fewer than 2**28 classes.
-        total += share * statistics.class_grams.packed(name).astype(np.int64)
+        total += share * _triangle(statistics, name)
     gram = hardware.array(unpack_triangle(total, statistics.size))
     cross = statistics.cross_here() * hardware.array(np.array(shares, np.int64))
     mass = sum(share * count for share, count in zip(shares, counts, strict=True))

@@ -32,7 +32,7 @@ from neverseen.labels import in_class_order
 from neverseen.model.configuration import Configuration
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights
-from neverseen.model.problem import problem
+from neverseen.model.problem import problem, sums_digest
 from neverseen.proof.certificates import State
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
@@ -121,7 +121,8 @@ class Version(FrozenWeights):
         if self.digest() != stated.model:
             words = f"the weights do not match certificate {number}: they are of another version, or altered"
             raise CertificateRejectedError(words, number)
-        if statistics.digest() != stated.statistics and statistics.total + stated.samples:  # without samples all is 0
+        held = statistics.total + stated.samples  # without samples all is 0
+        if held and sums_digest(statistics, self.configuration) != stated.statistics:
             raise CertificateRejectedError(
                 f"the sums do not match certificate {number}: changes are not published yet, or the sums were altered. "
                 "Publish, and check again",

@@ -24,7 +24,16 @@ from itertools import pairwise
 from neverseen.errors import CertificateRejectedError, LimitError
 from neverseen.proof.receipts import commitment
 from neverseen.proof.signing import SigningKey, ed25519_keys
-from neverseen.proof.statements import FORMATS, SIZE_LIMIT, AuditHead, Certificate, State, rejected, require_sound
+from neverseen.proof.statements import (
+    FORMATS,
+    SIZE_LIMIT,
+    AuditHead,
+    Certificate,
+    State,
+    class_count,
+    rejected,
+    require_sound,
+)
 
 __all__ = [
     "AuditHead",
@@ -34,6 +43,7 @@ __all__ = [
     "check_next",
     "check_signature",
     "check_state",
+    "class_count",
     "is_mine",
     "issue",
 ]

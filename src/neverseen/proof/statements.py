@@ -7,6 +7,7 @@ import json
 import os
 import re
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -43,7 +44,7 @@ class State:
     statistics, model : str
         Digests of the sums and of the model, in hex (``docs/specification.md``, section 7).
     samples, classes : int
-        Numbers of samples and classes.
+        Numbers of samples and classes (`class_count`).
     """
 
     statistics: str
@@ -63,6 +64,15 @@ class State:
         sums = hashlib.sha256(b"neverseen:statistics:1" + struct.pack("<Q", 0))
         model = hashlib.sha256(b"neverseen:model:1" + bytes.fromhex(configuration) + struct.pack("<QQQ", 0, 0, 0))
         return cls(sums.hexdigest(), model.hexdigest(), 0, 0)
+
+
+def class_count(columns: Collection[str], samples: int) -> int:
+    """Return the number of classes to state of a model with so many columns of weights.
+
+    A class has a sample, so there are never more classes than samples. Where labels are not classes, there may be more
+    columns: a sample can have several labels or numbers.
+    """
+    return min(len(columns), samples)
 
 
 @dataclass(frozen=True)

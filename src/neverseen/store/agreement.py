@@ -9,6 +9,7 @@ import numpy as np
 from neverseen.engine.definiteness import why_impossible
 from neverseen.engine.statistics import Statistics
 from neverseen.errors import StoreDamagedError
+from neverseen.model.problem import sums_digest
 from neverseen.proof.certificates import Certificate, check_chain
 from neverseen.store.parts import SUMS, Parts
 
@@ -101,7 +102,7 @@ def require_stated(parts: Parts, sums: Statistics) -> None:
             f"since, and the certificate states {after.samples}: restore ledger and sums from one copy"
         )
     unchanged = gone == 0 and sums.total == after.samples > 0  # without samples the sums are zero
-    if unchanged and sums.digest() != after.statistics:
+    if unchanged and sums_digest(sums, parts.description.configuration) != after.statistics:
         raise StoreDamagedError(
             f"the sums in {parts.folder / SUMS} are not those that certificate {number} states, and the ledger has no "
             "change since: restore ledger and sums from one copy"

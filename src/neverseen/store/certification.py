@@ -6,8 +6,9 @@ from neverseen.engine.statistics import Statistics
 from neverseen.errors import LedgerError, StoreDamagedError
 from neverseen.ledger import Writing
 from neverseen.model.exact import ExactModel
+from neverseen.model.problem import sums_digest
 from neverseen.model.versions import Version
-from neverseen.proof.certificates import AuditHead, Certificate, State, issue
+from neverseen.proof.certificates import AuditHead, Certificate, State, class_count, issue
 from neverseen.proof.signing import SigningKey
 from neverseen.store.agreement import require_same
 from neverseen.store.parts import SIGNING_KEY, Parts
@@ -41,11 +42,12 @@ def certify(parts: Parts, model: ExactModel, always: bool, audit: AuditHead | No
         return certificate
 
 
-def state_of(statistics: Statistics, version: Version, configuration: str) -> State:
+def state_of(statistics: Statistics, version: Version | ExactModel, configuration: str) -> State:
     """Return the state of sums and their version, for a certificate."""
     if statistics.total == 0:
         return State.empty(configuration)
-    return State(statistics.digest(), version.digest(), statistics.total, len(version.classes))
+    sums, classes = sums_digest(statistics, version.configuration), class_count(version.classes, statistics.total)
+    return State(sums, version.digest(), statistics.total, classes)
 
 
 def note_published(writing: Writing, certificate: Certificate) -> None:

@@ -18,7 +18,7 @@ from neverseen.io.files import create_file
 from neverseen.labels import parse_json
 from neverseen.ledger import Ledger
 from neverseen.model.versions import Version, read_version, write_version
-from neverseen.proof.certificates import AuditHead, Certificate, check_next, check_signature
+from neverseen.proof.certificates import AuditHead, Certificate, check_next, check_signature, class_count
 from neverseen.store.description import NAME, Description
 
 VERSIONS, CERTIFICATES = "versions", "certificates"
@@ -241,7 +241,7 @@ class Publications:
             version = read_version(path, self._hardware)
         except FileRejectedError as error:
             raise StoreDamagedError(f"{error}: {remedy}") from error
-        if (version.digest(), len(version.classes)) != (stated.model, stated.classes):
+        if (version.digest(), class_count(version.classes, stated.samples)) != (stated.model, stated.classes):
             raise StoreDamagedError(f"{path} is not the version that its certificate states: {remedy}")
         if version.classes and version.n_features != self._description.n_features:
             raise StoreDamagedError(

@@ -6,7 +6,7 @@ from neverseen.errors import KeyMissingError, StoreDamagedError, StoreLockedErro
 from neverseen.holdings import owned_number
 from neverseen.model.exact import ExactModel
 from neverseen.model.versions import Version
-from neverseen.proof.certificates import Certificate
+from neverseen.proof.certificates import Certificate, class_count
 from neverseen.proof.keys import Keyring, tidy
 from neverseen.store.agreement import require_held, require_stated
 from neverseen.store.certification import note_published, state_of
@@ -33,7 +33,7 @@ def certificate_ahead(parts: Parts) -> Certificate | None:
             if ahead is not None:
                 counts, after, gone = parts.counts(), ahead.after, ledger.pending()
                 held, listed = parts.targets.total(counts), [bytes.fromhex(entry) for entry in ahead.commitments]
-                if (held, len(counts), gone) != (after.samples, after.classes, listed):
+                if (held, class_count(counts, held), gone) != (after.samples, after.classes, listed):
                     # All that it lists is still noted as forgotten, and no sample is lacking but those forgotten
                     # since: an older ledger would lack either. 0.1.0 went on after a publication that failed.
                     went_on = set(listed) <= set(gone) and held >= after.samples - (len(gone) - len(listed))
