@@ -28,7 +28,7 @@ from neverseen import (
     NotLearnedError,
     RandomProjection,
 )
-from neverseen.model import inputs
+from neverseen.model import validating
 from tests.samples import clustered
 
 X, Y = clustered("classifier", 60, 6, 3)
@@ -133,7 +133,7 @@ def test_plain_arrays_are_treated_as_validation_would(named: bool, monkeypatch: 
         with monkeypatch.context() as patched, warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             if not plain:
-                patched.setattr(inputs, "_is_plain", lambda *_: False)
+                patched.setattr(validating, "_is_plain", lambda *_: False)
             answers = []
             for verb in (model.decision_function, lambda rows: model.forget(rows, Y[: len(rows)]).digest()):
                 try:

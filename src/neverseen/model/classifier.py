@@ -23,7 +23,8 @@ from neverseen.model import saving
 from neverseen.model.configuration import Configuration, empty_digest
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import decision, probabilities, scored, share_right
-from neverseen.model.inputs import label_list, read
+from neverseen.model.inputs import label_list
+from neverseen.model.validating import column, read
 from neverseen.model.without import LeftOut, Without, left_out, what_if
 from neverseen.proof.keys import Key
 from neverseen.targets import Classes, Targets
@@ -412,7 +413,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, *, reset: bool, least: int = 1, any_label: bool = False
     ) -> tuple[np.ndarray, LabelIndex]:
         features = read(self, X, reset=reset, least=least)
-        index = LabelIndex(label_list(y, any_label, self.targets))
+        index = LabelIndex(label_list(column(self, y, self.targets), any_label, self.targets))
         check_consistent_length(features, index.positions)
         return features, index
 

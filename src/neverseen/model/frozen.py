@@ -135,10 +135,11 @@ def share_right(places: np.ndarray, names: Iterable[str], labels: Any, sample_we
             f"inconsistent numbers of samples and labels: {len(places)} and {len(index.positions)}. Give each sample "
             "its label"
         )
-    if sample_weight is not None:
-        from sklearn.utils import check_consistent_length  # takes a second to import, and a store does not need it
-
-        check_consistent_length(places, sample_weight)
+    if sample_weight is not None and len(sample_weight) != len(places):
+        raise InputError(
+            f"inconsistent numbers of samples and weights: {len(places)} and {len(sample_weight)}. Give each sample "
+            "its weight"
+        )
     held = {name: position for position, name in enumerate(names)}
     truth = np.array([held.get(name, -1) for name in index.texts], dtype=np.intp)[index.positions]
     return float(np.average(places == truth, weights=sample_weight))

@@ -1,4 +1,4 @@
-"""Features and labels as callers give them."""
+"""Labels as callers give them."""
 
 from __future__ import annotations
 
@@ -14,68 +14,18 @@ from neverseen.targets import Classes, Targets
 def label_list(y: Any, any_label: bool = False, targets: Targets | None = None) -> list[Any]:
     """Return labels as a list. Labels to learn must fit the targets; labels of samples to look up can be any class."""
     if y is None:
-        raise ValueError("AnalyticClassifier requires y to be passed, but the target y is None")
+        raise InputError("there are no labels (y is None): give each sample its label")
     if targets is not None and type(targets) is not Classes:
         return targets.labels(list(y), any_label)
     if isinstance(y, list | tuple) and not any(isinstance(label, list | np.ndarray) for label in y):
         labels = list(y)
     else:
         array = np.asarray(y)
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
         if array.ndim != 1:
-            from sklearn.utils import column_or_1d
-
-            array = column_or_1d(array, warn=True)
+            raise InputError(f"labels must have one dimension, a label for each sample; got an array of {array.shape}")
         labels = array.tolist() if array.dtype.kind not in "mM" else list(array)
     if not any_label:
         require_classes(labels)
     return labels
-
-
-def _unfit(X: Any) -> str:
-    """Return the error about the first row that is not finite, if there is one.
-
-    scikit-learn's own message advises to fit an imputer. Nothing may be fitted on samples that may be forgotten.
-    """
-    try:
-        bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)
-    except (TypeError, ValueError):
-        return ""
-    if not bad.any():
-        return ""
-    return f"row {int(bad.argmax())} of X has NaN or infinity among its features: leave the sample out, or fill the gap"
-
-
-def read(estimator: Any, X: Any, *, reset: bool, least: int = 1) -> np.ndarray:
-    """Return features as scikit-learn's validation does, with its refusals as our errors.
-
-    Parameters
-    ----------
-    estimator : BaseEstimator
-        Notes the width and the names of the first batch.
-    reset : bool
-        Whether this is the first batch.
-    least : int
-        Number of samples that there must be.
-    """
-    from sklearn.utils.validation import validate_data
-
-    if not reset and _is_plain(estimator, X, least):
-        return np.asarray(X)
-    try:
-        features: np.ndarray = validate_data(estimator, X, reset=reset, ensure_min_samples=least)
-    except ValueError as error:
-        raise InputError(_unfit(X) or str(error)) from error
-    return features
-
-
-def _is_plain(estimator: Any, X: Any, least: int) -> bool:
-    """Return whether scikit-learn's validation, slow for a small request, would return X unchanged."""
-    return (
-        type(X) is np.ndarray
-        and X.dtype in (np.float32, np.float64)
-        and X.ndim == 2
-        and X.shape[1] == getattr(estimator, "n_features_in_", None)
-        and len(X) >= least
-        and not hasattr(estimator, "feature_names_in_")
-        and bool(np.isfinite(X).all())
-    )
