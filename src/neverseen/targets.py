@@ -69,8 +69,22 @@ class Targets:
         return [self.label(each, any_label) for each in given]
 
     def columns(self, texts: Sequence[str]) -> Columns:
-        """Return the rows of labels, given as canonical texts. The columns are those that occur."""
+        """Return the rows of labels, given as canonical texts. The columns are those that occur.
+
+        Texts may come from files: raise `LabelError` for a label that `label` never returns.
+        """
         raise NotImplementedError
+
+    def fits(self, label: Any) -> bool:
+        """Return whether `label` may return this label; needed by `parsed`."""
+        raise NotImplementedError
+
+    def parsed(self, canonical: str) -> Any:
+        """Return the label with this canonical text, or raise `LabelError` if none of these targets has it."""
+        label = from_private_text(canonical)
+        if not self.fits(label):
+            raise LabelError(f"{canonical[:100]} is no label of {self}")
+        return label
 
     def total(self, counts: Mapping[str, int]) -> int:
         """Return the number of samples, given the number of samples of each column."""
@@ -189,8 +203,11 @@ class WeightedClasses(Classes):
             )
         return super().label(pair[0], any_label), weight
 
+    def fits(self, label: Any) -> bool:
+        return type(label) is tuple and len(label) == 2 and type(label[1]) is int and 1 <= label[1] <= self.largest
+
     def columns(self, texts: Sequence[str]) -> Columns:
-        pairs = [_parsed(each) for each in texts]
+        pairs = [self.parsed(each) for each in texts]
         rows = super().columns([text(name) for name, _ in pairs])
         return rows._replace(weights=np.array([weight for _, weight in pairs], np.int64))
 
@@ -230,8 +247,11 @@ class LabelSets(Targets):
             raise LabelError(f"Python takes True and 1 for one member of a set: use other labels than {given!r}")
         return frozenset(members)
 
+    def fits(self, label: Any) -> bool:
+        return type(label) is frozenset and None not in label
+
     def columns(self, texts: Sequence[str]) -> Columns:
-        sets = [[text(None), *map(text, _parsed(each))] for each in texts]
+        sets = [[text(None), *map(text, self.parsed(each))] for each in texts]
         names = in_class_order({name for each in sets for name in each})
         place = {name: position for position, name in enumerate(names)}
         values = np.zeros((len(texts), len(names)), np.int64)
@@ -307,8 +327,15 @@ class Numbers(Targets):
             steps.append(int(np.rint(np.ldexp(float(each), self.bits))))  # type: ignore[arg-type]
         return tuple(steps)
 
+    def fits(self, label: Any) -> bool:
+        return (
+            type(label) is tuple
+            and len(label) == self.outputs
+            and all(type(each) is int and abs(each) <= self.largest for each in label)
+        )
+
     def columns(self, texts: Sequence[str]) -> Columns:
-        values = np.array([_parsed(each) for each in texts], np.int64).reshape(len(texts), self.outputs)
+        values = np.array([self.parsed(each) for each in texts], np.int64).reshape(len(texts), self.outputs)
         names = [text(place) for place in range(self.outputs)] if texts else []
         values = values[:, : len(names)]
         return Columns(names, values, np.ones(values.shape, bool), np.ones(len(texts), np.int64))
@@ -326,7 +353,3 @@ class Numbers(Targets):
         left = ((truth - np.asarray(answers).reshape(truth.shape)) ** 2).sum(axis=0)
         spread = ((truth - truth.mean(axis=0)) ** 2).sum(axis=0)
         return float(np.mean(np.where(spread > 0, 1 - left / np.where(spread > 0, spread, 1), left == 0)))
-
-
-def _parsed(canonical: str) -> Any:
-    return from_private_text(canonical)

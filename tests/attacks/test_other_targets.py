@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,20 @@ from neverseen import AnalyticClassifier, Identity, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.cli import app
 from neverseen.errors import StoreDamagedError
+from neverseen.labels import LabelIndex, from_private_text
 from neverseen.model.problem import sums_digest
 from neverseen.proof.certificates import check_chain
 from neverseen.store import Store
+from neverseen.store.journal import samples_record
 from neverseen.targets import LabelSets, Numbers, Targets, WeightedClasses
 
+FALSE_LABELS = [
+    *('"ab"', "5", "null", '{"bytes":"6162"}', '{"frozenset":[null]}', '{"tuple":[]}', '{"tuple":["cat"]}'),
+    *('{"tuple":["cat",-5]}', '{"tuple":["cat",0]}', '{"tuple":["cat",1001]}', '{"tuple":["cat","x"]}'),
+    *('{"tuple":["cat",true]}', '{"tuple":["cat",2,3]}', '{"tuple":[1,2]}', '{"tuple":[1048577,2,3]}'),
+    *('{"tuple":[-1180591620717411303424,2,3]}', '{"tuple":[{"float":"0x1.8000000000000p-1"},2,3]}'),
+    *('{"tuple":[true,2,3]}', '{"tuple":[null,2,3]}', '{"tuple":[1,2,3,4]}'),
+]
 ROWS = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
 KINDS: list[tuple[Targets, list[Any]]] = [
     (LabelSets(), [["red", "round", "large"], ["red"], []] * 3),
@@ -141,3 +152,19 @@ def test_retraining_a_balanced_store(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["verify", "retrain", str(tmp_path / "store"), str(table), "--json"])
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["passed"]
+
+
+@pytest.mark.parametrize(("targets", "labels"), KINDS, ids=lambda each: getattr(each, "kind", ""))
+@pytest.mark.parametrize("name", FALSE_LABELS)
+def test_labels_that_cannot_be(tmp_path: Path, targets: Targets, labels: list[Any], name: str) -> None:
+    """A journal or a ledger with a label of another kind is damaged, whoever wrote it."""
+    with made(tmp_path / "store", targets) as model:
+        model.learn(ROWS[:1], labels[:1])
+    record = samples_record(np.ones((1, 6), np.int8), LabelIndex([from_private_text(name)]))
+    for order, value in (("neverseen_journal SET payload", record), ("neverseen_classes SET name", name)):
+        shutil.copytree(tmp_path / "store", copy := tmp_path / order.split()[0])
+        with closing(sqlite3.connect(copy / "ledger.sqlite")) as ledger:
+            ledger.execute(f"UPDATE {order} = ?", (value,))
+            ledger.commit()
+        with pytest.raises(StoreDamagedError):
+            store.open(copy)

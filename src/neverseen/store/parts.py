@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neverseen.errors import ConfigurationError, StoreDamagedError, warn_of
+from neverseen.errors import ConfigurationError, StoreDamagedError, damaged, warn_of
 from neverseen.hardware import Hardware
 from neverseen.ledger import Ledger, in_file
 from neverseen.proof.keys import Keyring
@@ -88,7 +88,12 @@ class Parts(NamedTuple):
     def counts(self) -> dict[str, int]:
         """Return the number of held samples of each column of the weights, by the ledger."""
         labels = self.ledger.counts()
-        return labels if self.targets.one_hot else self.targets.counted(labels)
+        if self.targets.one_hot:
+            return labels
+        with damaged(
+            StoreDamagedError(f"the ledger of {self.folder} counts samples of labels that cannot be: restore it")
+        ):
+            return self.targets.counted(labels)
 
     def status(self) -> dict[str, Any]:
         """Return a summary of the store, as JSON values."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from neverseen.engine.definiteness import why_impossible
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import ConfigurationError, LimitError, NotLearnedError, StoreDamagedError, warn_of
+from neverseen.errors import ConfigurationError, InputError, LimitError, NotLearnedError, StoreDamagedError, warn_of
 from neverseen.holdings import LEARN
 from neverseen.ledger import JournalRow
 from neverseen.model.exact import ExactModel
@@ -55,7 +55,7 @@ def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
         for change in gathered(noted(), model.n_features):
             gone |= change.kind != LEARN
             model.replay(change)
-    except (NotLearnedError, LimitError, ConfigurationError) as error:
+    except (NotLearnedError, LimitError, ConfigurationError, InputError) as error:
         why = str(error)
     if why is None and gone:  # what only adds samples cannot make impossible sums of possible ones
         counts = [sums.counts[each] for each in sums.classes]
