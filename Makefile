@@ -46,13 +46,16 @@ $(VENV)/.browser: | $(VENV)/bin/python
 	@command -v chromium > /dev/null || echo "chromium is not installed: the console's tests will be skipped"
 	@touch $@
 
+# The tests start many processes. Each would compile all that it imports, were it told to keep nothing compiled.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
+
 test: $(VENV)/.dev $(VENV)/.browser ## run every test, two files at a time
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
+	$(PYTEST)
 
 QUICK := encoding engine holdings model proof store/test_store.py store/test_arrays.py test_labels.py test_vectors.py test_walk.py
 
 quick: $(VENV)/.dev ## within a minute: the engine, models, proofs and stores, without services, browsers and benchmarks
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal $(QUICK:%=tests/%)
+	$(PYTEST) $(QUICK:%=tests/%)
 
 lint: $(VENV)/.dev ## check style
 	$(VENV)/bin/ruff check .

@@ -44,7 +44,8 @@ from neverseen.backbones import Precomputed
 from neverseen.service.operations.settings import NAME, service_folder
 from neverseen.service.reception.access import KeyFile
 
-SPAWNING = multiprocessing.get_context("spawn")
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["benchmarks.siege"])  # imports are done once
 PERIOD = 0.02
 WIDTH = 64
 FULL = 63  # samples in the largest body that the service reads in its main process
@@ -300,8 +301,8 @@ class Client:
     def __init__(self, siege: Siege, body: dict[str, Any]) -> None:
         self.seconds: list[float] = []
         self.errors: Counter[int] = Counter()
-        self._pipe, there = SPAWNING.Pipe()
-        self._process = SPAWNING.Process(
+        self._pipe, there = PROCESSES.Pipe()
+        self._process = PROCESSES.Process(
             target=_predicting, args=(there, siege.port, siege.tokens["good"], json.dumps(body).encode()), daemon=True
         )
         self._process.start()
@@ -369,7 +370,7 @@ def measured(name: str, folder: Path, seconds: float, scale: float) -> dict[str,
         quiet, _ = _while(siege, body, lambda: time.sleep(seconds))
         before = siege.memory()
         # An attacker has machines of their own; here they get what the service and the client leave of this one.
-        with ProcessPoolExecutor(1, SPAWNING, initializer=os.nice, initargs=(19,)) as attacker:
+        with ProcessPoolExecutor(1, PROCESSES, initializer=os.nice, initargs=(19,)) as attacker:
             attacker.submit(time.sleep, 0).result()
             peaks: list[int] = []
             began = time.perf_counter()

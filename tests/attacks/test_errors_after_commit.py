@@ -47,7 +47,7 @@ from neverseen.store import Store
 from neverseen.store import sums as module
 from neverseen.store.ledger_holdings import LedgerHoldings
 from tests.samples import clustered
-from tests.services import running, samples
+from tests.services import environment, running, samples
 
 ROWS, NUMBERS = clustered("after the commit", 6, 4, 2)
 NAMES = [("cat", "dog")[number] for number in NUMBERS]
@@ -455,7 +455,7 @@ def test_a_service_that_is_busy_answers_what_it_has_done(
 # -- output that cannot be written --------------------------------------------------------------------
 
 
-def printed(*words: object, to: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def printed(*words: object, to: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, whose standard output is a full disk, a closed pipe, or closed."""
     command = [sys.executable, "-m", "neverseen.cli", *map(str, words)]
     if to == "closed":
@@ -478,7 +478,7 @@ def printed(*words: object, to: str, **environment: str) -> subprocess.Completed
             text=True,
             check=False,
             timeout=60,
-            env=os.environ | environment,
+            env=environment() | settings,
         )
 
 

@@ -29,7 +29,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_measures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--seconds 2 --loads 2x4 --forgets 10 --connections 4 --batch 20 --fragment-connections 8 --repeats 1"
+    words = "--seconds 1 --loads 2x4 --forgets 10 --connections 4 --batch 20 --fragment-connections 8 --repeats 1"
     words += " --rest 0 --max-delay 0.1"
     service.main([*SMALL, *words.split(), "--folder", str(tmp_path), "--json", str(tmp_path / "a.json")])
     found = json.loads((tmp_path / "a.json").read_text("utf-8"))
