@@ -261,6 +261,23 @@ def probabilities(s: Row, grid_bits: int) -> list[Fraction]:
     return [max(value - level, Fraction(0)) for value in values]
 
 
+def softened(s: Row, grid_bits: int, temperature: float) -> list[float]:
+    """The softmax of `S * 2^-p / T`, in single float64 operations (§6)."""
+    powers = []
+    for value in s:
+        t = min((max(s) - value) / 2**grid_bits / temperature, 600.0)
+        k = round(t * float.fromhex("0x1.71547652b82fep+0"))
+        r = k * float.fromhex("0x1.62e42feep-1") - t + k * float.fromhex("0x1.a39ef35793c76p-33")
+        e = 1.0
+        for n in range(13, 0, -1):
+            e = 1.0 + r * e / n
+        powers.append(e * 0.5**k)
+    total = 0.0
+    for power in powers:
+        total += power
+    return [power / total for power in powers]
+
+
 # §7 digests
 
 

@@ -70,6 +70,7 @@ __all__ = [
     "StoreLockedError",
     "UnknownKindError",
     "__version__",
+    "learn_batches",
 ]
 
 # Importing SciPy and scikit-learn takes a second. Errors, the client and a command's help do not need them, so names
@@ -81,11 +82,13 @@ _LATE = {
     "GaussianKernel": "encoding",
     "Identity": "encoding",
     "RandomProjection": "encoding",
+    "learn_batches": "model.batches",
 }
 _ROOMS = ("backbones", "checks", "client", "encoding", "hardware", "holdings", "ledger", "service", "store", "tracking")
 
 if TYPE_CHECKING:
     from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
+    from neverseen.model.batches import learn_batches
     from neverseen.model.classifier import AnalyticClassifier
     from neverseen.model.forgetting import ForgettingModel
 else:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 from neverseen import (
     AnalyticClassifier,
@@ -581,3 +582,65 @@ def test_learning_from_many_threads_loses_nothing() -> None:
     assert model.digest() == taught()[0].digest()
     model.forget(receipts)
     assert len(model) == 0
+
+
+# -- merging, settings -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(["first", "second", "neither"]), min_size=60, max_size=60), st.data())
+@settings(max_examples=25)
+def test_merged_models_are_the_model_that_learned_both(places: list[str], data: st.DataObject) -> None:
+    models, receipts = {name: new() for name in ("first", "second")}, list[bytes]()
+    rows = [row for row, name in enumerate(places) if name != "neither"]
+    for row in rows:
+        receipts += models[places[row]].learn(ROWS[row : row + 1], LABELS[row : row + 1], IDS[row : row + 1])
+    merged = models["first"].merge(models["second"])
+    assert merged is models["first"]
+    assert len(merged) == len(rows)
+    gone = data.draw(st.sets(st.sampled_from(range(len(rows))))) if rows else set()
+    merged.forget([receipts[each] for each in gone])
+    never, left = new(), [row for each, row in enumerate(rows) if each not in gone]
+    never.learn(ROWS[left], [LABELS[row] for row in left], [IDS[row] for row in left])
+    assert merged.digest() == never.digest()
+    if left:
+        assert np.array_equal(merged.decision_function(ROWS), never.classifier.decision_function(ROWS))
+
+
+def test_a_merge_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    model, _ = taught()
+    before = saved(model, tmp_path)
+    key = KEYS.membership
+    newer = Keyring(key, [Key(bytes([9] * 32)), *KEYS.receipts])
+    others: list[tuple[Any, type[Exception], str]] = [
+        (model, InputError, "a model cannot be merged with itself"),
+        (settings_of(), InputError, "merge takes another ForgettingModel; got AnalyticClassifier"),
+        (taught()[0], InputError, "both models hold samples under the same id"),
+        (new(keys=newer), ConfigurationError, "has a receipt key that this one lacks"),
+        (new(keys=Keyring(Key(bytes(32)), KEYS.receipts)), ConfigurationError, "different membership keys"),
+        (new(Letters()), ConfigurationError, "different configurations"),
+    ]
+    for other, error, words in others:
+        with pytest.raises(error, match=words):
+            model.merge(other)
+    model.save(tmp_path / "m")
+    with pytest.raises(KeyMissingError):
+        ForgettingModel.load(tmp_path / "m", Precomputed(6)).merge(new())
+    assert saved(model, tmp_path) == before
+    assert saved(new(keys=newer).merge(model), tmp_path) == before  # it has all keys
+
+
+def test_settings_can_be_read_and_a_clone_has_them_and_nothing_else(tmp_path: Path) -> None:
+    model, receipts = taught()
+    found = model.get_params()
+    assert (found["backbone"], found["classifier"], found["keys"]) == (model.backbone, model.classifier, KEYS)
+    assert found["classifier__gamma"] == 2**9
+    assert set(model.get_params(deep=False)) == {"backbone", "classifier", "keys"}
+    again = clone(model)
+    assert (again.backbone, again.keys, len(again), len(model)) == (model.backbone, KEYS, 0, 60)
+    assert again.digest() == new().digest()
+    assert saved(again.merge(model), tmp_path) == saved(model, tmp_path)
+    again.forget(receipts)
+    assert len(model) == 60
+    model.save(tmp_path / "m")
+    with pytest.raises(KeyMissingError):
+        clone(ForgettingModel.load(tmp_path / "m", Precomputed(6)))

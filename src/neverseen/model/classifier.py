@@ -247,15 +247,20 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
         return decision(self._asked(ExactModel.scores, X)[0], int(self.grid_bits))
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return, for each sample, the probability vector nearest to its scores; shape (n, C).
+    def predict_proba(self, X: Any, temperature: float | None = None) -> np.ndarray:
+        """Return a probability for each sample and class; shape (n, C).
 
-        Least squares on one-hot labels estimates probabilities. The Euclidean projection makes them non-negative, with
-        a sum of one. Improbable classes get exactly 0.
+        Least squares on one-hot labels estimates probabilities. By default, these are the probability vector nearest
+        to the scores: non-negative, with a sum of one, and exactly 0 for improbable classes.
+
+        Parameters
+        ----------
+        temperature : float, optional
+            With it, ``softmax(scores / temperature)``: no probability is 0, and all bits are the same on every machine.
+            A number from 1e-6 to 1e6, such as 0.1; a smaller one makes the probabilities more extreme. Fix it
+            beforehand: one that was fitted on samples would still know of them after they are forgotten.
         """
-        if not isinstance(self.configuration().targets, Classes):
-            raise ConfigurationError(f"probabilities need a class for each sample, and {self.targets} has none")
-        return probabilities(self._asked(ExactModel.scores, X)[0], int(self.grid_bits))
+        return probabilities(self._asked(ExactModel.scores, X)[0], self.configuration(), temperature)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the fraction of samples whose class is predicted correctly; with other `targets`, `Targets.score`."""

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from neverseen.backbones import Backbone, efficientnet_lite0
 from neverseen.backbones.protocol import require_backbone
 from neverseen.backbones.reading import Prepared, features_of
-from neverseen.errors import ConfigurationError, IdTakenError
+from neverseen.errors import ConfigurationError, IdTakenError, InputError
 from neverseen.holdings import Change
 from neverseen.labels import normalise, text
 from neverseen.model.classifier import AnalyticClassifier
@@ -92,6 +92,18 @@ class ForgettingModel:
         self._new: ExactModel | None = None
         self._intake = Intake(backbone, classifier.configuration(), keys, owned=False)
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the settings by name, as in scikit-learn. They are fixed: for others, make a new model.
+
+        With `deep`, also those of the classifier, as ``classifier__gamma`` and so on.
+        """
+        inner = {f"classifier__{name}": value for name, value in self.classifier.get_params().items()} if deep else {}
+        return {"backbone": self.backbone, "classifier": self.classifier, "keys": self.keys} | inner
+
+    def __sklearn_clone__(self) -> ForgettingModel:
+        """Return a model with the same settings and keys that holds no samples: `sklearn.base.clone` calls this."""
+        return type(self)(self.backbone, clone(self.classifier), self._intake.require_keys())
+
     @property
     def keys(self) -> Keyring | None:
         """The model's secrets; None if it was loaded without them."""
@@ -139,6 +151,28 @@ class ForgettingModel:
             if held is not None and held.holdings.by_numbers([ticket.number for ticket in change.tickets or ()]):
                 error.receipts = list(change.receipts)  # type: ignore[attr-defined]
             raise
+
+    def merge(self, other: ForgettingModel) -> ForgettingModel:
+        """Add everything that another model holds, and return this one. Receipts of both then work here.
+
+        Both need the same backbone, settings and keys, and no id may be in both. The other model keeps its samples:
+        what is forgotten must be forgotten there too.
+        """
+        if not isinstance(other, ForgettingModel):
+            raise InputError(f"merge takes another ForgettingModel; got {type(other).__name__}")
+        ours, theirs = self._intake.require_keys(), other._intake.require_keys()
+        if not set(theirs.receipts) <= set(ours.receipts):
+            raise ConfigurationError(
+                "the other model has a receipt key that this one lacks, so some of its receipts could not be opened: "
+                "build both with the same keys="
+            )
+        others = other._exact()
+        with self._lock:
+            model = self._exact()
+            model.merge(others)
+            self.classifier.hold(model)
+            self._new = None
+        return self
 
     # -- forgetting --------------------------------------------------------------------------------
 
@@ -236,9 +270,13 @@ class ForgettingModel:
         """Return the class with the greatest score for each sample."""
         return self.classifier.predict(features_of(self.backbone, samples))
 
-    def predict_proba(self, samples: Any) -> np.ndarray:
-        """Return a probability for each sample and class; shape (n, C)."""
-        return self.classifier.predict_proba(features_of(self.backbone, samples))
+    def decision_function(self, samples: Any) -> np.ndarray:
+        """Return scores in float64: shape (n, C), or (n,) for two classes."""
+        return self.classifier.decision_function(features_of(self.backbone, samples))
+
+    def predict_proba(self, samples: Any, temperature: float | None = None) -> np.ndarray:
+        """Return a probability for each sample and class; shape (n, C). See `AnalyticClassifier.predict_proba`."""
+        return self.classifier.predict_proba(features_of(self.backbone, samples), temperature)
 
     def score(self, samples: Any, labels: Any) -> float:
         """Return the fraction of samples whose class is predicted correctly."""

@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 
 from neverseen.engine.arithmetic import GridWeights
-from neverseen.errors import InputError, NotLearnedError
+from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.hardware import Hardware, choose
 from neverseen.labels import LabelIndex, as_array, from_text
 from neverseen.model.configuration import Configuration, model_digest
 from neverseen.model.inputs import label_list
-from neverseen.targets import Targets
+from neverseen.targets import Classes, Targets
 
 CHUNK_ROWS = 32768
 """Samples encoded and summed at a time, to bound memory. Any value gives the same bits."""
 _PART = 2**22  # codes or scores of samples that are predicted at a time: 32 MiB of each
+_FARTHEST = 600.0  # temperatures by which a score may be behind: farther behind counts as this far
+_PER_LN2 = float.fromhex("0x1.71547652b82fep+0")  # 1 / ln 2
+_LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")  # ln 2 is their sum
 
 
 class FrozenWeights:
@@ -75,6 +78,14 @@ class FrozenWeights:
         labels: np.ndarray = as_array([from_text(name) for name in self.classes])[self.places(quantised)]
         return labels
 
+    def decision_function(self, quantised: np.ndarray) -> np.ndarray:
+        """Return scores in float64, like `AnalyticClassifier.decision_function`."""
+        return decision(self.scores(quantised), self.configuration.grid_bits)
+
+    def predict_proba(self, quantised: np.ndarray, temperature: float | None = None) -> np.ndarray:
+        """Return probabilities of shape (n, C), like `AnalyticClassifier.predict_proba`."""
+        return probabilities(self.scores(quantised), self.configuration, temperature)
+
     def score(self, quantised: np.ndarray, labels: Any, sample_weight: Any = None) -> float:
         """Return the fraction of samples predicted correctly; for other targets than classes, `Targets.score`."""
         targets = self.configuration.targets
@@ -117,14 +128,45 @@ def decision(scores: np.ndarray, grid_bits: int) -> np.ndarray:
     return np.ldexp(scores.astype(np.float64), -grid_bits)
 
 
-def probabilities(scores: np.ndarray, grid_bits: int) -> np.ndarray:
-    """Return, for each sample, the probability vector nearest to its scores; shape (n, C)."""
-    values = np.ldexp(scores.astype(np.float64), -grid_bits)  # (n, C)
+def probabilities(scores: np.ndarray, configuration: Configuration, temperature: float | None) -> np.ndarray:
+    """Return a probability for each sample and class, shape (n, C): see `AnalyticClassifier.predict_proba`."""
+    if not isinstance(configuration.targets, Classes):
+        raise ConfigurationError(f"probabilities need a class for each sample, and {configuration.targets} has none")
+    if temperature is None:
+        return _nearest(np.ldexp(scores.astype(np.float64), -configuration.grid_bits))
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 1e-6 <= temperature <= 1e6:
+        raise InputError(f"temperature must be a number from 1e-6 to 1e6, or None; got {temperature!r}")
+    # Two scores differ by less than 2**63: their difference is exact, and then rounded once.
+    behind = np.ldexp((scores.max(axis=1, keepdims=True) - scores).astype(np.float64), -configuration.grid_bits)
+    powers = _powers(np.minimum(behind / float(temperature), _FARTHEST))
+    softened: np.ndarray = powers / np.cumsum(powers, axis=1)[:, -1:]  # added one after the other, in class order
+    return softened
+
+
+def _nearest(values: np.ndarray) -> np.ndarray:
+    """Return the probability vector nearest to each row."""
     ranked = -np.sort(-values, axis=1)
     excess = (np.cumsum(ranked, axis=1) - 1) / np.arange(1, values.shape[1] + 1)
     support = (ranked > excess).sum(axis=1) - 1
     nearest: np.ndarray = np.maximum(values - excess[np.arange(len(values)), support][:, None], 0)
     return nearest
+
+
+def _powers(behind: np.ndarray) -> np.ndarray:
+    """Return exp(-t) for each t from 0 to 600, with the same bits everywhere.
+
+    It consists of single IEEE operations in a fixed order, unlike the exponential of a library. With k whole and
+    ``r = k ln 2 - t``, it is ``2**-k exp(r)``. ``|r| < 0.35``, so the terms left out of the series are below
+    ``0.35**14 / 14! < 2**-57``. ``k < 2**10``, and the high part of ln 2 has 32 bits, so their product is exact. The
+    result is at least exp(-600) > 2**-866: it is never 0, nor after a division by a sum of fewer than 2**31 terms.
+    """
+    halvings = np.rint(behind * _PER_LN2)
+    rest = (halvings * _LN2_HIGH - behind) + halvings * _LN2_LOW
+    series = np.ones_like(rest)
+    for term in range(13, 0, -1):
+        series = 1 + rest * series / term
+    powers: np.ndarray = np.ldexp(series, -halvings.astype(np.int32))
+    return powers
 
 
 def share_right(places: np.ndarray, names: Iterable[str], labels: Any, sample_weight: Any = None) -> float:

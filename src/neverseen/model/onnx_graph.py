@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from neverseen.encoding.encoder import Graph
 from neverseen.errors import NotLearnedError
-from neverseen.io.onnx_graph import Graph
+from neverseen.io.onnx_graph import Graph as File
 from neverseen.labels import canonical_json
+from neverseen.model.frozen import FrozenWeights
 from neverseen.model.versions import Version
 
 OPSET = 17
 _LEAST = 1e-300  # stands for the root of a row of zeros, whose codes are zeros whatever it is divided by
 
 
-class _Graph(Graph):
+class _Graph(File):
     """A graph whose numbers are float64 unless said otherwise."""
 
     def constant(self, values: Any, dtype: Any = np.float64) -> str:
@@ -43,9 +45,7 @@ def graph_of(version: Version) -> bytes:
     if not version.classes:
         raise NotLearnedError("the published version holds no samples, so it has no scores: learn something first")
     graph = _Graph(OPSET)
-    quantised = _quantised(graph, version.n_features)
-    codes = version.configuration.encoder.add_to(graph, quantised, version.n_features)
-    scores = _scored(graph, codes, version.weights)
+    scores = add_scores(graph, version)
     graph.add("Identity", scores, name="scores")
     graph.add("ArgMax", scores, name="best", axis=1, keepdims=0)
     return graph.model(
@@ -60,7 +60,13 @@ def graph_of(version: Version) -> bytes:
     )
 
 
-def _quantised(graph: _Graph, width: int) -> str:
+def add_scores(graph: Graph, frozen: FrozenWeights) -> str:
+    """Add everything from ``features`` to scores, int64 in grid steps, and return their name."""
+    codes = frozen.configuration.encoder.add_to(graph, _quantised(graph, frozen.n_features), frozen.n_features)
+    return _scored(graph, codes, frozen.weights)
+
+
+def _quantised(graph: Graph, width: int) -> str:
     """Add `neverseen.encoding.quantise`; the result is float64 with integers in -127..127.
 
     `quantise` first scales rows by a power of two, so that nothing overflows or underflows. Squares of float32 do
@@ -85,7 +91,7 @@ def _quantised(graph: _Graph, width: int) -> str:
     return graph.add("Clip", rounded, graph.constant(-127.0), graph.constant(127.0))
 
 
-def _scored(graph: _Graph, codes: str, weights: np.ndarray) -> str:
+def _scored(graph: Graph, codes: str, weights: np.ndarray) -> str:
     """Add the product with the weights, cut into limbs with ``127 * d * 2**limb_bits <= 2**53``, as `GridWeights`."""
     limb_bits = 53 - 7 - max(0, len(weights) - 1).bit_length()
     bits = max(1, int(np.abs(weights).max(initial=0)).bit_length())

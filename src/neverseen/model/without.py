@@ -14,7 +14,7 @@ from neverseen.errors import InputError, NotLearnedError
 from neverseen.holdings import FORGET, Change
 from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model.exact import ExactModel
-from neverseen.model.frozen import FrozenWeights, decision, probabilities
+from neverseen.model.frozen import FrozenWeights
 
 __all__ = ["LeftOut", "Without"]
 
@@ -70,11 +70,11 @@ class Without:
 
     def decision_function(self, samples: Any) -> np.ndarray:
         """Return scores: shape (n, C), or (n,) for two classes, like `AnalyticClassifier.decision_function`."""
-        return decision(self._weights.scores(self._read(samples)), self._weights.configuration.grid_bits)
+        return self._weights.decision_function(self._read(samples))
 
-    def predict_proba(self, samples: Any) -> np.ndarray:
+    def predict_proba(self, samples: Any, temperature: float | None = None) -> np.ndarray:
         """Return probabilities, of shape (n, C), like `AnalyticClassifier.predict_proba`."""
-        return probabilities(self._weights.scores(self._read(samples)), self._weights.configuration.grid_bits)
+        return self._weights.predict_proba(self._read(samples), temperature)
 
     def score(self, samples: Any, labels: Any) -> float:
         """Return the share of correct predictions."""

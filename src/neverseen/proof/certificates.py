@@ -30,7 +30,6 @@ from neverseen.proof.statements import (
     AuditHead,
     Certificate,
     State,
-    class_count,
     rejected,
     require_sound,
 )
@@ -43,7 +42,6 @@ __all__ = [
     "check_next",
     "check_signature",
     "check_state",
-    "class_count",
     "is_mine",
     "issue",
 ]

@@ -8,8 +8,9 @@ from neverseen.ledger import Writing
 from neverseen.model.exact import ExactModel
 from neverseen.model.problem import sums_digest
 from neverseen.model.versions import Version
-from neverseen.proof.certificates import AuditHead, Certificate, State, class_count, issue
+from neverseen.proof.certificates import AuditHead, Certificate, State, issue
 from neverseen.proof.signing import SigningKey
+from neverseen.proof.statements import class_count
 from neverseen.store.agreement import require_same
 from neverseen.store.parts import SIGNING_KEY, Parts
 from neverseen.store.publications import CERTIFICATES, NEWEST, note_of

@@ -18,7 +18,8 @@ from neverseen.io.files import create_file
 from neverseen.labels import parse_json
 from neverseen.ledger import Ledger
 from neverseen.model.versions import Version, read_version, write_version
-from neverseen.proof.certificates import AuditHead, Certificate, check_next, check_signature, class_count
+from neverseen.proof.certificates import AuditHead, Certificate, check_next, check_signature
+from neverseen.proof.statements import class_count
 from neverseen.store.description import NAME, Description
 
 VERSIONS, CERTIFICATES = "versions", "certificates"

@@ -6,8 +6,9 @@ from neverseen.errors import KeyMissingError, StoreDamagedError, StoreLockedErro
 from neverseen.holdings import owned_number
 from neverseen.model.exact import ExactModel
 from neverseen.model.versions import Version
-from neverseen.proof.certificates import Certificate, class_count
+from neverseen.proof.certificates import Certificate
 from neverseen.proof.keys import Keyring, tidy
+from neverseen.proof.statements import class_count
 from neverseen.store.agreement import require_held, require_stated
 from neverseen.store.certification import note_published, state_of
 from neverseen.store.parts import KEYS, Parts
