@@ -611,6 +611,92 @@ def signed_certificate(content: dict[str, Any], secret: bytes) -> str:
     return canonical_json(said | {"signature": signature.hex()}) + "\n"
 
 
+# §10.3 the held tree
+
+
+def sha256(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+def bit_of(commitment: bytes, place: int) -> int:
+    """A bit of a commitment: bit 0 is the highest of the first byte."""
+    return int.from_bytes(commitment, "big") >> (255 - place) & 1
+
+
+def held_hash(commitments: Iterable[bytes], depth: int = 0) -> bytes:
+    """The hash of a set at a depth; at depth 0, the root (§10.3)."""
+    members = list(commitments)
+    if not members:
+        return bytes(32)
+    if len(members) == 1:
+        return sha256(b"neverseen:leaf:1", members[0])
+    left, right = ([each for each in members if bit_of(each, depth) == side] for side in (0, 1))
+    return sha256(b"neverseen:node:1", held_hash(left, depth + 1), held_hash(right, depth + 1))
+
+
+def held_path(commitments: Iterable[bytes], commitment: bytes) -> tuple[bytes | None, list[bytes]]:
+    """Leaf and siblings of a path (§10.3)."""
+    members, siblings = list(commitments), list[bytes]()
+    while len(members) > 1:
+        depth = len(siblings)
+        halves = [[each for each in members if bit_of(each, depth) == side] for side in (0, 1)]
+        mine = bit_of(commitment, depth)
+        siblings.append(held_hash(halves[1 - mine], depth + 1))
+        members = halves[mine]
+    return (members[0] if members else None), siblings
+
+
+def held_climb(leaf: bytes | None, commitment: bytes, siblings: Sequence[bytes]) -> bytes:
+    """The root that a proof leads to (§10.3, rule 4)."""
+    found = bytes(32) if leaf is None else sha256(b"neverseen:leaf:1", leaf)
+    for depth in range(len(siblings) - 1, -1, -1):
+        pair = (siblings[depth], found) if bit_of(commitment, depth) else (found, siblings[depth])
+        found = sha256(b"neverseen:node:1", *pair)
+    return found
+
+
+def held_proof(commitments: Iterable[bytes], commitment: bytes, number: int, digest: str) -> str:
+    """The text of a proof, which names a certificate (§10.3)."""
+    members = list(commitments)
+    leaf, siblings = held_path(members, commitment)
+    said = {
+        "certificate": {"digest": digest, "number": number},
+        "commitment": commitment.hex(),
+        "format": "neverseen-proof-1",
+        "leaf": None if leaf is None else leaf.hex(),
+        "root": held_hash(members).hex(),
+        "siblings": [each.hex() for each in siblings],
+    }
+    return canonical_json(said) + "\n"
+
+
+def proof_shows(text: str) -> str:
+    """What a proof shows: "presence", "absence", or "nothing" if it does not hold (§10.3)."""
+    try:
+        said = json.loads(text.encode("ascii"))
+        assert canonical_json(said) + "\n" == text
+        assert len(text) <= 2**15
+        assert list(said) == ["certificate", "commitment", "format", "leaf", "root", "siblings"]
+        assert list(said["certificate"]) == ["digest", "number"]
+        assert said["format"] == "neverseen-proof-1"
+        assert type(said["certificate"]["number"]) is int
+        assert 1 <= said["certificate"]["number"] <= 2**53 - 1
+        assert isinstance(said["siblings"], list)
+        leaf, root, wanted, siblings = said["leaf"], said["root"], said["commitment"], said["siblings"]
+        for word in (said["certificate"]["digest"], root, wanted, *siblings, *([] if leaf is None else [leaf])):
+            assert isinstance(word, str)
+            assert len(word) == 64
+            assert set(word) <= set("0123456789abcdef")
+        assert len(siblings) <= 256
+        assert siblings[-1:] != ["0" * 64]
+        depth, end, about = len(siblings), None if leaf is None else bytes.fromhex(leaf), bytes.fromhex(wanted)
+        assert end is None or all(bit_of(end, place) == bit_of(about, place) for place in range(depth))
+        assert held_climb(end, about, [bytes.fromhex(each) for each in siblings]).hex() == root
+    except (AssertionError, ValueError, KeyError, TypeError):
+        return "nothing"
+    return "presence" if leaf == wanted else "absence"
+
+
 # §12 the audit log
 
 

@@ -22,6 +22,7 @@ STORE: dict[str, Any] = json.loads((vectors.FOLDER / "store.json").read_text())
 SERVED: dict[str, Any] = json.loads((vectors.FOLDER / "served.json").read_text())
 TIE: dict[str, Any] = json.loads((vectors.FOLDER / "tie.json").read_text())
 LABELS: dict[str, Any] = json.loads((vectors.FOLDER / "labels.json").read_text())
+HELD: dict[str, Any] = json.loads((vectors.FOLDER / "held.json").read_text())
 
 
 def label_of(about: dict[str, Any]) -> Any:
@@ -67,7 +68,7 @@ def test_the_files_hold_no_number_that_a_browser_misreads() -> None:
             return [number for item in value for number in numbers(item)]
         return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
-    found = [number for content in (STORE, SERVED, TIE, LABELS) for number in numbers(content)]
+    found = [number for content in (STORE, SERVED, TIE, LABELS, HELD) for number in numbers(content)]
     assert found
     assert all(isinstance(number, int) and abs(number) < 2**53 for number in found)
 
@@ -153,6 +154,24 @@ def test_the_certificates_of_a_store_are_a_chain_under_the_key() -> None:
     assert said["commitments"] == [SERVED["samples"][STORE["forgotten"]]["commitment"]]
 
 
+def test_there_are_proofs_of_each_kind_and_each_that_is_refused_breaks_a_rule() -> None:
+    for case in HELD["cases"]:
+        members = set(case["commitments"])
+        for each in case["proofs"]:
+            said = json.loads(each["proof"])
+            assert each["shows"] == oracle.proof_shows(each["proof"])
+            assert (each["shows"] == "presence") == (said["commitment"] in members)
+            assert said["root"] == case["root"]
+    ends = [json.loads(each["proof"]) for case in HELD["cases"] for each in case["proofs"]]
+    assert {(said["leaf"] is None, said["leaf"] == said["commitment"]) for said in ends} == {
+        (True, False),
+        (False, True),
+        (False, False),
+    }
+    assert max(len(said["siblings"]) for said in ends) == 256
+    assert {oracle.proof_shows(each["proof"]) for each in HELD["refused"]} == {"nothing"}
+
+
 # -- by the library --------------------------------------------------------------------------------------
 
 
@@ -176,6 +195,25 @@ def test_the_library_settles_the_tie() -> None:
     rests = [[int(value) for value in row] for row in TIE["rests"]]
     assert (witness.bits, witness.rests.tolist(), list(witness.unproved)) == (TIE["bits"], rests, TIE["unproved"])
     check_weights(gram, cross, TIE["gamma"], TIE["grid_bits"], solution.weights, witness)
+
+
+def test_the_library_makes_and_checks_the_proofs() -> None:
+    from neverseen import CertificateRejectedError
+    from neverseen.proof.held import Proof, prove, root
+
+    for case in HELD["cases"]:
+        members = [bytes.fromhex(each) for each in case["commitments"]]
+        assert root(members).hex() == case["root"]
+        for each in case["proofs"]:
+            proof = Proof.from_json(each["proof"].encode())
+            proof.check()
+            assert proof.held == (each["shows"] == "presence")
+            wanted = bytes.fromhex(proof.commitment)
+            made = Proof.of(proof.number, proof.digest, case["root"], wanted, prove(members, wanted))
+            assert made.to_json().decode() == each["proof"]
+    for each in HELD["refused"]:
+        with pytest.raises(CertificateRejectedError):
+            Proof.from_json(each["proof"].encode()).check()
 
 
 def test_the_library_makes_the_same_model_receipts_and_files(tmp_path: Path) -> None:

@@ -286,11 +286,75 @@ def served() -> dict[str, Any]:
     }
 
 
+def commitments() -> list[bytes]:
+    """Commitments, two pairs of which part late."""
+    found = [hashlib.sha256(f"vectors: commitment {number}".encode()).digest() for number in range(8)]
+    late = [bytes([*found[0][:-1], found[0][-1] ^ 1]), bytes([*found[1][:7], found[1][7] ^ 128, *found[1][8:]])]
+    return found + late
+
+
+def held() -> dict[str, Any]:
+    """Sets of commitments, their roots, and proofs of presence and of absence."""
+    known = commitments()
+    cases: list[dict[str, Any]] = []
+    for number, members in enumerate(([], known[:1], known[2:4], known[:6], known[:8] + known[9:], known), 1):
+        digest = secret(f"certificate {number}").hex()
+        asked = [*known, secret("unknown")]
+        proofs = [oracle.held_proof(members, each, number, digest) for each in asked]
+        cases.append(
+            {
+                "commitments": sorted(each.hex() for each in members),
+                "root": oracle.held_hash(members).hex(),
+                "proofs": [{"proof": text, "shows": oracle.proof_shows(text)} for text in proofs],
+            }
+        )
+    return {
+        "about": (
+            "Section 10.3: sets of commitments, their roots, and proofs, each a line of a file of proofs. Their certificates "
+            "are made up. The proofs in refused do not hold, for the reason given."
+        ),
+        "cases": cases,
+        "refused": [{"why": why, "proof": text} for why, text in refused_proofs(known)],
+    }
+
+
+def refused_proofs(known: list[bytes]) -> list[tuple[str, str]]:
+    """Proofs that do not hold, each for one reason."""
+    digest = secret("certificate 4").hex()
+    good = json.loads(oracle.held_proof(known[:6], known[0], 4, digest))
+    absent = json.loads(oracle.held_proof(known[:6], known[8], 4, digest))
+    alone = json.loads(oracle.held_proof(known[:1], known[0], 4, digest))
+    siblings = good["siblings"]
+    other = next(each for each in known if each[0] >> 7 != known[0][0] >> 7)
+
+    def made_up(leaf: bytes, sibling: bytes) -> dict[str, Any]:
+        root = oracle.held_climb(leaf, known[0], [sibling]).hex()
+        return {**alone, "leaf": leaf.hex(), "root": root, "siblings": [sibling.hex()]}
+
+    changed: list[tuple[str, dict[str, Any]]] = [
+        ("a sibling was altered", good | {"siblings": [*siblings[:-1], f"{int(siblings[-1], 16) ^ 1:064x}"]}),
+        ("two siblings are swapped", good | {"siblings": [siblings[1], siblings[0], *siblings[2:]]}),
+        ("a sibling is missing", good | {"siblings": siblings[1:]}),
+        ("it is about another commitment", good | {"commitment": known[1].hex()}),
+        ("the leaf is said to be absent", good | {"leaf": None}),
+        ("the leaf is another commitment", good | {"leaf": known[1].hex()}),
+        ("absence is said to be presence", absent | {"leaf": absent["commitment"]}),
+        ("the root is of another version", good | {"root": oracle.held_hash(known).hex()}),
+        ("the leaf is not on the path", made_up(other, oracle.held_hash([other]))),
+        ("it goes on below a leaf", made_up(known[0], bytes(32))),
+        ("there is no certificate 0", good | {"certificate": {"digest": digest, "number": 0}}),
+        ("a key is missing", {name: value for name, value in good.items() if name != "leaf"}),
+    ]
+    texts = [(why, oracle.canonical_json(said) + "\n") for why, said in changed]
+    plain = oracle.canonical_json(good)
+    return [*texts, ("there is no line feed", plain), ("it is not canonical", plain.replace(":", ": ", 1) + "\n")]
+
+
 def text(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
 
 
-MADE = {"labels.json": labels, "served.json": served, "store.json": store, "tie.json": tie}
+MADE = {"held.json": held, "labels.json": labels, "served.json": served, "store.json": store, "tie.json": tie}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
