@@ -169,6 +169,20 @@ class CodeMatrix:
         return product
 
 
+def require_scores_fit(weights: np.ndarray) -> None:
+    """Raise `LimitError` unless no code has a score of 2**62 or more in magnitude, for int64 weights, (d, C).
+
+    Whoever computes scores must ask first: products of 64 bits would wrap, and the scores be those of other weights.
+    """
+    # As floats, because the magnitude of -2**63 is no int64. A sum of d of them is right to a factor of 1 + d * 2**-52,
+    # far less than the bit to spare here.
+    sums = np.zeros(weights.shape[1])
+    for row in weights:
+        sums += np.abs(row.astype(np.float64))
+    if 127 * sums.max(initial=0.0) >= 2.0**62:
+        raise LimitError("the weights are too large for 64-bit scores; raise gamma or lower grid_bits")
+
+
 class GridWeights:
     """Integer weights of shape (d, C), ready to score codes exactly.
 
@@ -176,10 +190,7 @@ class GridWeights:
     """
 
     def __init__(self, weights: np.ndarray, hardware: Hardware) -> None:
-        # A float64 sum of d non-negative terms is right to a factor of 1 + d * 2**-52, far less than the bit to
-        # spare here.
-        if 127 * np.abs(weights).sum(axis=0, dtype=np.float64).max(initial=0.0) >= 2.0**62:
-            raise LimitError("the weights are too large for 64-bit scores; raise gamma or lower grid_bits")
+        require_scores_fit(weights)
         limb_bits = 53 - 7 - max(0, len(weights) - 1).bit_length()
         bits = int(np.abs(weights).max(initial=0)).bit_length()
         limbs = []

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 
 from neverseen.encoding.encoder import Graph
+from neverseen.engine.arithmetic import require_scores_fit
 from neverseen.errors import NotLearnedError
 from neverseen.io.onnx_graph import Graph as File
+from neverseen.io.onnx_graph import Shape
 from neverseen.labels import canonical_json
 from neverseen.model.frozen import FrozenWeights
 from neverseen.model.versions import Version
+from neverseen.targets import Classes
 
 OPSET = 17
 _LEAST = 1e-300  # stands for the root of a row of zeros, whose codes are zeros whatever it is divided by
@@ -34,11 +37,12 @@ class _Graph(File):
 
 
 def graph_of(version: Version) -> bytes:
-    """Return an ONNX model with the input ``features`` and the outputs ``scores`` and ``best``.
+    """Return an ONNX model with the input ``features`` and the outputs ``scores`` and, for classes, ``best``.
 
     ``features`` is float32 of shape (n, n_features), finite. ``scores`` is int64 of shape (n, C), in grid steps: the
     same integers as `Version.scores`. ``best`` is int64 of shape (n,): the position of the greatest score, or of the
-    first among equals. It refers to ``labels`` in the metadata, a JSON list of the labels (texts, numbers, true, false,
+    first among equals. Where labels are sets or numbers, the greatest score is no answer, and it is left out. It refers
+    to ``labels`` in the metadata, a JSON list of the labels (texts, numbers, true, false,
     null; others as in the specification). The metadata also has ``classes``, their canonical texts, and the digest of
     the model.
     """
@@ -47,10 +51,13 @@ def graph_of(version: Version) -> bytes:
     graph = _Graph(OPSET)
     scores = add_scores(graph, version)
     graph.add("Identity", scores, name="scores")
-    graph.add("ArgMax", scores, name="best", axis=1, keepdims=0)
+    outputs: dict[str, tuple[str, Shape]] = {"scores": ("int64", ["n", len(version.classes)])}
+    if isinstance(version.configuration.targets, Classes):
+        graph.add("ArgMax", scores, name="best", axis=1, keepdims=0)
+        outputs["best"] = ("int64", ["n"])
     return graph.model(
         {"features": ("float32", ["n", version.n_features])},
-        {"scores": ("int64", ["n", len(version.classes)]), "best": ("int64", ["n"])},
+        outputs,
         {
             "classes": canonical_json(version.classes),
             "configuration": canonical_json(version.configuration.as_json()),
@@ -93,6 +100,7 @@ def _quantised(graph: Graph, width: int) -> str:
 
 def _scored(graph: Graph, codes: str, weights: np.ndarray) -> str:
     """Add the product with the weights, cut into limbs with ``127 * d * 2**limb_bits <= 2**53``, as `GridWeights`."""
+    require_scores_fit(weights)
     limb_bits = 53 - 7 - max(0, len(weights) - 1).bit_length()
     bits = max(1, int(np.abs(weights).max(initial=0)).bit_length())
     total = None
