@@ -278,6 +278,84 @@ def softened(s: Row, grid_bits: int, temperature: float) -> list[float]:
     return [power / total for power in powers]
 
 
+# §6.1 by class means
+
+
+class ClassMeans(NamedTuple):
+    """What predictions by class means follow from (§6.1)."""
+
+    rule: str
+    counts: Row
+    sums: Matrix  # s_k, (C, d)
+    images: Matrix  # u_k, (C, d)
+    scatter: Matrix  # G_w
+    gamma: int  # gamma_w
+    grid_bits: int
+
+
+def class_means(
+    rule: str, codes: Sequence[Row], labels: Sequence[Label], gamma: int, grid_bits: int, shrinkage: float | None = None
+) -> ClassMeans:
+    """The means of samples, with their scatter about the rounded means, added up sample by sample (§6.1)."""
+    held = statistics(codes, labels)
+    sums = [list(column) for column in zip(*held.cross, strict=True)]
+    rounded = [[round(Fraction(value, count)) for value in row] for row, count in zip(sums, held.counts, strict=True)]
+    texts = [label_text(label) for label in held.classes]
+    rest = [
+        [a - b for a, b in zip(code, rounded[texts.index(label_text(label))], strict=True)]
+        for code, label in zip(codes, labels, strict=True)
+    ]
+    scatter = statistics(rest, [None] * len(rest)).gram
+    if shrinkage is not None:
+        trace, share = sum(row[place] for place, row in enumerate(scatter)), Fraction(shrinkage)
+        gamma = max(1, round(share * trace / ((1 - share) * len(scatter))))
+    solved = weights(scatter, held.cross, gamma, grid_bits) if rule == "lda" else held.cross
+    images = [list(column) for column in zip(*solved, strict=True)]
+    return ClassMeans(rule, held.counts, sums, images, scatter, gamma, grid_bits)
+
+
+def dot(left: Row, right: Row) -> int:
+    """The product of two vectors."""
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def mean_scores(means: ClassMeans, code: Row) -> list[Fraction]:
+    """The score of each class; by cosine, its square with its sign, which has the same order (§6.1)."""
+    found = []
+    for count, total, image in zip(means.counts, means.sums, means.images, strict=True):
+        x, size = dot(code, image), dot(total, image)
+        if means.rule == "cosine":
+            found.append(Fraction(x * abs(x), size) if size else Fraction(0))
+        else:
+            found.append(Fraction(2 * count * x - size, count**2))
+    return found
+
+
+def novelty(means: ClassMeans, code: Row) -> float:
+    """How far a code is from the mean of its predicted class (§6.1)."""
+    found = mean_scores(means, code)
+    k = found.index(max(found))
+    if means.rule == "mean":
+        return float(dot(code, code) - found[k])
+    if means.rule == "cosine":
+        length = math.sqrt(float(dot(code, code) * dot(means.sums[k], means.sums[k])))
+        return max(0.0, 1.0 - dot(code, means.sums[k]) / length) if length else 1.0
+    ((*image,),) = zip(*weights(means.scatter, [[value] for value in code], means.gamma, means.grid_bits), strict=True)
+    return max(0.0, float(sum(means.counts) * (dot(code, list(image)) - found[k]) / 2**means.grid_bits))
+
+
+def means_digest(configuration: bytes, d0: int, classes: Sequence[Label], means: ClassMeans) -> bytes:
+    """SHA-256 of what predictions by class means follow from (§6.1)."""
+    rule = means.rule.encode("ascii")
+    content = b"neverseen:means:1" + configuration + u64(len(rule)) + u64(d0) + u64(len(means.scatter))
+    content += u64(len(classes)) + rule
+    for label, count, total in zip(classes, means.counts, means.sums, strict=True):
+        content += prefixed(label_text(label)) + u64(count) + b"".join(map(i64, total))
+    if means.rule == "lda":
+        content += u64(means.gamma) + b"".join(map(i64, triangle(means.scatter)))
+    return hashlib.sha256(content).digest()
+
+
 # §7 digests
 
 

@@ -217,6 +217,34 @@ def test_predictions_are_those_of_the_library(shop: str) -> None:
     assert found["accuracy"] == np.mean([a == b for a, b in zip(expected, NAMES, strict=True)])
 
 
+@pytest.mark.parametrize("by", [None, "mean", "cosine", "lda"])
+def test_predictions_by_means_and_novelty_are_those_of_the_library(shop: str, by: str | None) -> None:
+    rule = [] if by is None else ["--by", by]
+    found = answer("predict", shop, "all.csv", "--labelled", "--novelty", *rule)
+    with opened(Path(shop), write=False, raw=True) as model:
+        means = model.means(by or "lda")
+        predicted = (model if by is None else means).predict(ROWS).tolist()
+        assert found["model"] == (model if by is None else means).digest()
+        assert found["version"] == (model.published_number if by is None else None)
+    assert [each["class"] for each in found["predictions"]] == predicted
+    assert [each["novelty"] for each in found["predictions"]] == means.novelty(ROWS).tolist()
+    assert found["accuracy"] == np.mean([a == b for a, b in zip(predicted, NAMES, strict=True)])
+    printed = run("predict", shop, "all.csv", "--novelty", *rule).splitlines()
+    assert printed[0] == "sample\tclass\tnovelty"
+    assert printed[1] == f"all.csv-0\t{predicted[0]}\t{means.novelty(ROWS)[0]:.4g}"
+    assert run("predict", shop, "all.csv", *rule).splitlines()[1] == f"all.csv-0\t{predicted[0]}"
+
+
+def test_predictions_by_means_need_no_published_version() -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "new", *INIT)
+    assert "the model holds no samples" in run("predict", "new", "all.csv", "--by", "mean", code=1)
+    run("learn", "new", "all.csv", "--no-publish")
+    assert answer("predict", "new", "all.csv", "--by", "mean")["version"] is None
+    assert "nothing is published" in run("predict", "new", "all.csv", "--novelty", code=1)
+    run("predict", "new", "all.csv", "--by", "nearest", code=2)
+
+
 def test_receipts_are_private_and_never_overwritten(shop: str) -> None:
     assert stat.S_IMODE(Path("all.jsonl").stat().st_mode) == 0o600
     before = Path("all.jsonl").read_bytes()

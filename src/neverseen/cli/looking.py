@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,6 +24,9 @@ from neverseen.cli.printing import (
 from neverseen.io.files import replace_file
 from neverseen.labels import normalise, plain, text
 from neverseen.sources.samples import Columns, read_source
+
+if TYPE_CHECKING:
+    from neverseen.store import Store
 
 HEADINGS = {
     "forgets_to_publish": "forgotten, not yet published",
@@ -50,45 +53,66 @@ def predict(
     ids: options.Ids = None,
     owners: options.Owners = None,
     texts: options.Texts = None,
+    by: Annotated[
+        Literal["mean", "cosine", "lda"] | None,
+        typer.Option(
+            help="Predict by the means of the classes, of all samples held now: by distance, by angle, or by linear "
+            "discriminants.",
+            show_default="the published version",
+        ),
+    ] = None,
+    novelty: Annotated[
+        bool,
+        typer.Option("--novelty", help="Add the distance to the nearest mean, by lda unless --by says otherwise."),
+    ] = False,
     skip_bad: options.SkipBad = False,
     backbone: options.Backbone = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict the class of each sample with the published version.
+    """Predict the class of each sample with the published version, or by the means of the classes.
 
     Example: `neverseen predict shop tuesday.csv`
     """
     takes, made = taken_by(folder, backbone)
-    with opened(folder, write=False) as model:
-        require_published(model)
+    if by is None:
+        with opened(folder, write=False) as model:
+            require_published(model)
     columns = Columns(labels, ids, owners, label, texts, told_apart=False)
     found = read_source(source, columns, labelled=labelled, takes=takes, skip_bad=skip_bad)
     with opened(folder, write=False, raw=True, words=backbone, made=made) as model:
-        version = model.version()
-        predicted = [normalise(name) for name in model.predict(found.samples)]
-        number = model.published_number
-    found = usable(found)
+        answers, far, digest = _answers(model, found.samples, by, novelty)
+        number = model.published_number if by is None else None
+    found, predicted = usable(found), [normalise(name) for name in answers]
     share = None
     if labelled and found.labels is not None:
         truth = [text(normalise(name)) for name in found.labels]
         share = sum(text(name) == true for name, true in zip(predicted, truth, strict=True)) / len(truth)
     if as_json:
-        answers = [
-            {"class": plain(name), "sample": sample} for sample, name in zip(found.names, predicted, strict=True)
-        ]
-        print_json(
-            {
-                "accuracy": share,
-                "model": version.digest(),
-                "predictions": answers,
-                "skipped": skipped_view(found),
-                "version": number,
-            }
-        )
+        rows = [{"class": plain(name), "sample": sample} for sample, name in zip(found.names, predicted, strict=True)]
+        for row, value in zip(rows, far, strict=True) if novelty else ():
+            row["novelty"] = value
+        document = {"accuracy": share, "model": digest, "predictions": rows, "skipped": skipped_view(found)}
+        print_json(document | {"version": number})
         return
-    print_table(("sample", "class"), zip(found.names, written(predicted), strict=True))
+    heads, cells = ["sample", "class"], [found.names, written(predicted)]
+    if novelty:
+        heads, cells = [*heads, "novelty"], [*cells, [f"{value:.4g}" for value in far]]
+    print_table(heads, zip(*cells, strict=True))
     if share is not None:
         typer.echo(f"right: {share:.1%}")
+
+
+def _answers(model: Store, samples: Any, by: str | None, novelty: bool) -> tuple[Any, list[float], str]:
+    """Return the predictions, how new each sample is if that is asked, and the digest of what predicts."""
+    if by is None and not novelty:
+        return model.predict(samples), [], model.version().digest()
+    from neverseen.backbones.reading import to_predict
+
+    means, read = model.means(by or "lda"), to_predict(model.backbone, samples)
+    far = means.novelty(read).tolist() if novelty else []
+    if by is None:
+        return model.version().predict(read.quantised), far, model.version().digest()
+    return means.predict(read), far, means.digest()
 
 
 def status(folder: options.Folder, as_json: options.Json = False) -> None:

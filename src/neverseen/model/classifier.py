@@ -6,7 +6,6 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,14 @@ from neverseen.model.configuration import Configuration, empty_digest
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import decision, probabilities, scored, share_right
 from neverseen.model.inputs import label_list
-from neverseen.model.validating import column, read
+from neverseen.model.means import ClassMeans, class_means
+from neverseen.model.validating import SEEN, column, read, unchanged_on_error
 from neverseen.model.without import LeftOut, Without, left_out, what_if
 from neverseen.proof.keys import Key
 from neverseen.targets import Classes, Targets
 
 _LOCKS = [threading.RLock() for _ in range(64)]
 """Estimators share this lock: one of its own would be cloned, pickled and compared with the parameters."""
-_SEEN = ("n_features_in_", "feature_names_in_")  # what scikit-learn's validation notes about the first batch
 
 
 class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -125,7 +124,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like of shape (n, n_features), finite
         y : sequence of n labels
         """
-        with self._changing(), self._unchanged_on_error():
+        with self._changing(), unchanged_on_error(self):
             features, index = self._samples(X, y, reset=True)
             model = self.new_model(features.shape[1])
             model.apply(Change(LEARN, quantise(features), index))
@@ -142,7 +141,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes : iterable of labels, optional
             If given, other labels are refused. Not needed otherwise: a class exists once it has a sample.
         """
-        with self._changing(), self._unchanged_on_error():
+        with self._changing(), unchanged_on_error(self):
             features, index = self._samples(X, y, reset=self.exact is None, least=0)
             if classes is not None:
                 unknown = set(index.texts) - {text(normalise(label)) for label in classes}
@@ -214,9 +213,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y : sequence of n labels
         """
         model, change = self._forgetting(X, y)
-        seen = copy.copy(self)  # samples are read as this takes them now
-        seen.__dict__.pop("_model", None)
-        return what_if(model, change, model.check, lambda rows: quantise(seen._read(rows)))
+        return what_if(model, change, model.check, self._reader())
 
     def leave_one_out(self, X: Any, y: Any) -> Iterator[LeftOut]:
         """Predict each of these samples with the model without that sample. Nothing changes.
@@ -268,6 +265,19 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not targets.one_hot:
             return scored(targets, self.predict(X), y)
         return share_right(*self._asked(ExactModel.labels, X), y, sample_weight)
+
+    def means(self, by: str = "mean", shrinkage: float | None = None) -> ClassMeans:
+        """Return the means of the classes as they are now: they predict, and say how new a sample is.
+
+        Parameters
+        ----------
+        by : {"mean", "cosine", "lda"}
+            How near a sample is to a mean: by distance, by angle, or by a covariance that all classes share.
+        shrinkage : float, optional
+            For ``"lda"``, the share of a multiple of one in the covariance, between 0 and 1, fixed beforehand. By
+            default, `gamma` is the ridge.
+        """
+        return class_means(self._require(), self._reader(), by, shrinkage)
 
     # -- what the model is -------------------------------------------------------------------------
 
@@ -362,7 +372,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if model.statistics.total:
             self._model, self.n_features_in_ = model, model.n_features
         else:
-            for name in ("_model", *_SEEN):
+            for name in ("_model", *SEEN):
                 self.__dict__.pop(name, None)
 
     def configuration(self) -> Configuration:
@@ -402,18 +412,6 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return a lock that keeps two threads from starting, or emptying, the same model at once."""
         return _LOCKS[id(self) % len(_LOCKS)]
 
-    @contextmanager
-    def _unchanged_on_error(self) -> Iterator[None]:
-        """If a batch is refused, undo what scikit-learn's validation has noted about it."""
-        before = {name: self.__dict__[name] for name in _SEEN if name in self.__dict__}
-        try:
-            yield
-        except BaseException:
-            for name in _SEEN:
-                self.__dict__.pop(name, None)
-            self.__dict__.update(before)
-            raise
-
     def _samples(
         self, X: Any, y: Any, *, reset: bool, least: int = 1, any_label: bool = False
     ) -> tuple[np.ndarray, LabelIndex]:
@@ -434,6 +432,12 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read(self, X: Any) -> np.ndarray:
         return read(self, X, reset=False)
+
+    def _reader(self) -> Callable[[Any], np.ndarray]:
+        """Return what reads samples as this takes them now, whatever it learns or forgets later."""
+        seen = copy.copy(self)
+        seen.__dict__.pop("_model", None)
+        return lambda rows: quantise(seen._read(rows))
 
     def _asked(
         self, question: Callable[[ExactModel, np.ndarray], tuple[np.ndarray, list[str]]], X: Any

@@ -20,6 +20,7 @@ from neverseen.labels import normalise, text
 from neverseen.model.classifier import AnalyticClassifier
 from neverseen.model.exact import ExactModel
 from neverseen.model.intake import Intake, Verdict
+from neverseen.model.means import ClassMeans, class_means
 from neverseen.model.without import LeftOut, Without, left_out, what_if
 from neverseen.proof.keys import Keyring
 
@@ -281,6 +282,10 @@ class ForgettingModel:
     def score(self, samples: Any, labels: Any) -> float:
         """Return the fraction of samples whose class is predicted correctly."""
         return self.classifier.score(features_of(self.backbone, samples), labels)
+
+    def means(self, by: str = "mean", shrinkage: float | None = None) -> ClassMeans:
+        """Return the means of the classes as they are now; see `AnalyticClassifier.means`."""
+        return class_means(self._exact(), self._intake.read, by, shrinkage)
 
     # -- what the model is -------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,9 @@ from sklearn.utils.validation import validate_data
 
 from neverseen.errors import InputError
 from neverseen.targets import Classes, Targets
+
+SEEN = ("n_features_in_", "feature_names_in_")
+"""What scikit-learn's validation notes about the first batch."""
 
 
 def column(estimator: Any, y: Any, targets: Targets | None) -> Any:
@@ -54,6 +59,19 @@ def read(estimator: Any, X: Any, *, reset: bool, least: int = 1) -> np.ndarray:
     except ValueError as error:
         raise InputError(_unfit(X) or str(error)) from error
     return features
+
+
+@contextmanager
+def unchanged_on_error(estimator: Any) -> Iterator[None]:
+    """If a batch is refused, undo what scikit-learn's validation has noted about it."""
+    before = {name: vars(estimator)[name] for name in SEEN if name in vars(estimator)}
+    try:
+        yield
+    except BaseException:
+        for name in SEEN:
+            vars(estimator).pop(name, None)
+        vars(estimator).update(before)
+        raise
 
 
 def _is_plain(estimator: Any, X: Any, least: int) -> bool:

@@ -21,6 +21,7 @@ from neverseen.labels import normalise, text
 from neverseen.ledger import Ledger
 from neverseen.model.exact import ExactModel
 from neverseen.model.intake import Intake, Shown, Verdict
+from neverseen.model.means import ClassMeans, class_means
 from neverseen.model.versions import Version
 from neverseen.model.without import LeftOut, Without, left_out, what_if
 from neverseen.proof.certificates import AuditHead, Certificate
@@ -34,7 +35,7 @@ from neverseen.store.lock import WriterLock
 from neverseen.store.lookups import Holding
 from neverseen.store.parts import KEYS, LOCK, Parts
 from neverseen.store.recovery import certificate_ahead, recover
-from neverseen.store.sums import fold_if_due, read_sums, scrub
+from neverseen.store.sums import fold_if_due, scrub, stored_model
 
 
 class Store:
@@ -298,11 +299,7 @@ class Store:
         scrub(self._open_parts(), self._exact())
 
     def unpublished(self) -> int:
-        """Return by how many samples the store differs from the published version.
-
-        This counts samples learned since and still held, and samples of the version forgotten since. A sample that was
-        both learned and forgotten since does not count.
-        """
+        """Return how many samples were learned since the published version and are held, or forgotten of it since."""
         return self._open_parts().publications.unpublished()
 
     @property
@@ -365,6 +362,10 @@ class Store:
         """Return the fraction of samples whose class the published version predicts correctly."""
         return self.version().score(quantise(features_of(self.backbone, samples)), labels)
 
+    def means(self, by: str = "mean", shrinkage: float | None = None) -> ClassMeans:
+        """Return the means of all samples held now, published or not; see `AnalyticClassifier.means`."""
+        return class_means(self._held(), self._intake.read, by, shrinkage)
+
     def digest(self) -> str:
         """Return the digest of the model, published or not; for readers, of the published version."""
         return self.version().digest() if self._model is None else self._exact().digest()
@@ -374,13 +375,13 @@ class Store:
 
         Readers get them too, as they are now: the writer may be ahead of the published version.
         """
-        return read_sums(self._open_parts()) if self._model is None else self._exact().statistics
+        return self._held().statistics
 
     def check(self) -> None:
         """Raise an error unless ledger, sums and certificates are complete and agree. This reads everything.
 
-        Use it for a store that comes from elsewhere or was restored. Readers can use it too. To check the sums against
-        the samples, use `neverseen verify retrain`.
+        Use it, also as a reader, for a store that comes from elsewhere or was restored. `neverseen verify retrain`
+        checks the sums against the samples.
         """
         check(self._open_parts(), self.statistics)
 
@@ -392,8 +393,7 @@ class Store:
     def held_already(self, samples: Any, labels: Sequence[Any], owners: Sequence[Any] | None = None) -> list[bool]:
         """Return, for each sample, whether its owner has the same features and label, held or earlier in this list.
 
-        `learn` accepts such samples: a sample that is learned twice counts twice. Use this to leave them out. Without
-        `owners`, samples have no owner, as for `learn`.
+        `learn` accepts such samples, and they count again. Without `owners`, samples have no owner, as for `learn`.
         """
         members = self.prepare(samples, labels).members
         return lookups.held_already(self.ledger, [digest for _, digest in members], owners)
@@ -428,6 +428,10 @@ class Store:
             raise ConfigurationError("this store is closed, or open for reading: open it with write=True to change it")
         self.ledger.require_own_process()  # or it would wait for a lock whose holder is in another process
         return self._model
+
+    def _held(self) -> ExactModel:
+        """Return the model; for readers, one that is read now."""
+        return stored_model(self._open_parts()) if self._model is None else self._exact()
 
     def required_keys(self) -> Keyring:
         """Return the store's keys; raise `KeyMissingError` if they were neither given nor found in its folder."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neverseen.engine.definiteness import why_impossible
-from neverseen.engine.statistics import Statistics
 from neverseen.errors import ConfigurationError, InputError, LimitError, NotLearnedError, StoreDamagedError, warn_of
 from neverseen.holdings import LEARN
 from neverseen.ledger import JournalRow
@@ -65,8 +64,8 @@ def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
     return model
 
 
-def read_sums(parts: Parts) -> Statistics:
-    """Return the sums on disk, even while another process changes them."""
+def stored_model(parts: Parts) -> ExactModel:
+    """Return the model on disk, without its key, even while another process changes it."""
     for _ in range(10):  # the writer may fold, and remove this snapshot, meanwhile
         snapshot = snapshot_of(parts)
         try:
@@ -76,7 +75,7 @@ def read_sums(parts: Parts) -> Statistics:
                 raise
             continue
         if snapshot == snapshot_of(parts):
-            return stored.statistics
+            return stored
     raise StoreDamagedError(f"the sums in {parts.folder / SUMS} changed while they were being read: try again")
 
 
