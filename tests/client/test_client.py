@@ -298,7 +298,7 @@ def test_waiting_ends_when_it_was_told_to(outcome: Any, cause: str) -> None:
     now = [100.0]
 
     def wait() -> None:
-        talk = conversations.wait(conversations.Retries(), "r1", "published", 1.0, lambda: now[0])
+        talk = conversations.wait(conversations.Retries(count=50), "r1", "published", 1.0, lambda: now[0])
         step = next(talk)
         while True:
             if isinstance(step, conversations.Pause):
