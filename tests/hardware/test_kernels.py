@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,80 @@ def test_matrix_times_block(size: int, level: int) -> None:
         np.testing.assert_array_equal(found, exact(matrix, block))
         matrix, block = symmetric(size, rng, np.float64), numbers((size, columns), rng, np.float64)
         assert_near(kernels.times_block(matrix, block, threads=threads), matrix, block)
+
+
+@built
+@pytest.mark.parametrize("size", [1, 2, 23, 130, 300])
+def test_a_product_of_any_matrices(size: int, level: int) -> None:
+    """The left stands in any order: by rows, by columns, with gaps, turned around, or where numbers are not aligned."""
+    rng = np.random.default_rng(size)
+    for rows, columns, threads in [(1, 1, 1), (5, 24, 2), (20, 100, 3), (70, 7, 2), (130, 400, 1)]:
+        for kind in (np.int64, np.float64):
+            right = numbers((size, columns), rng, kind)
+            wide = numbers((2 * rows, 3 * size), rng, kind)
+            moved = np.frombuffer(b"-" + wide[:rows, :size].tobytes(), np.uint8)[1:].view(kind).reshape(rows, size)
+            for left in (wide[:rows, :size], wide[::2, ::3], wide[rows - 1 :: -1, :size], moved):
+                for each in (left, np.asfortranarray(left)):
+                    found = kernels.product(each, right, threads=threads)
+                    if kind is np.int64:
+                        np.testing.assert_array_equal(found, exact(np.array(left), right))
+                    else:
+                        assert_near(found, np.array(left), right)
+        codes = rng.integers(-127, 127, (size, rows), np.int8, endpoint=True).T
+        right = numbers((size, columns), rng, np.int64)
+        np.testing.assert_array_equal(kernels.product(codes, right, threads=threads), exact(codes, right))
+
+
+@built
+@pytest.mark.parametrize("inner", [0, 1, 3, 4, 130, 4097])
+def test_codes_times_codes(inner: int, level: int) -> None:
+    rng = np.random.default_rng(inner)
+    for rows, columns, threads in [(0, 3, 1), (1, 1, 1), (7, 49, 2), (50, 20, 3), (201, 100, 2)]:
+        left, right = (
+            rng.integers(-128, 127, shape, np.int8, endpoint=True) for shape in ((rows, inner), (inner, columns))
+        )
+        found = kernels.times_codes(left, right, threads=threads)
+        assert found.dtype == np.int32
+        np.testing.assert_array_equal(found, left.astype(np.int64) @ right.astype(np.int64))
+    left, right = np.full((2, 100_000), 127, np.int8), np.full((100_000, 2), -127, np.int8)
+    assert (kernels.times_codes(left, right) == -(127**2) * 100_000).all()
+
+
+@built
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_team_works_for_the_thread_that_gathered_it(level: int) -> None:
+    rng = np.random.default_rng(0)
+    matrix, block = symmetric(300, rng, np.int64), numbers((300, 30), rng, np.int64)
+    wanted = exact(matrix, block)
+
+    def product(threads: int) -> None:
+        for _ in range(50):
+            np.testing.assert_array_equal(kernels.product(matrix, block, threads=threads), wanted)
+
+    with ThreadPoolExecutor(3) as others, kernels.team():
+        with kernels.team():  # there is one already
+            product(3)
+        meanwhile = [others.submit(product, threads) for threads in (1, 2, 3)]
+
+        def apart() -> None:
+            with kernels.team():
+                product(2)
+
+        meanwhile.append(others.submit(apart))
+        for threads in (1, 2, 5):  # as many as there are, or fewer
+            product(threads)
+        for each in meanwhile:
+            each.result()
+        if hasattr(os, "fork"):
+            child = os.fork()
+            if child == 0:  # it has no such threads, and must not wait for them
+                os._exit(0 if (kernels.product(matrix, block, threads=2) == wanted).all() else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    product(2)
+    with pytest.raises(KeyError), kernels.team():
+        raise KeyError
+    with kernels.team():
+        product(2)
 
 
 @built
@@ -386,7 +461,10 @@ def test_everything_works_without_them() -> None:
 # -- packages ----------------------------------------------------------------------------------------
 
 
-SMALL = "long ns_version(void) { return NS_VERSION; } long ns_level(void) { return 0; } long ns_panel, ns_move;"
+SMALL = (
+    "long ns_version(void) { return NS_VERSION; } long ns_level(void) { return 0; } long ns_panel, ns_move, "
+    "ns_gather, ns_dismiss, ns_times_vector, ns_times, ns_times_codes, ns_moments, ns_update;"
+)
 """A library that takes no time to compile."""
 
 

@@ -32,7 +32,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -165,15 +164,15 @@ class Following:
                 found = self._moved_at_once(self.captured, system, cross, codes, int(signs[0]), targets)
                 if found is not None:
                     return found
-            with self.hardware.alone() if small else nullcontext():
+            with self.hardware.alone():
                 floats = self.hardware.float64(codes)
                 misfit = self._misfit(codes, floats, targets)
                 inverse, images = self.preconditioner.after(floats, signs)
                 changed = replace(self, preconditioner=inverse)
                 if small:
                     return changed._moved(system, cross, codes, images, signs, misfit)
-            move = self.hardware.matmul(images, self.hardware.array(signs[:, None] * (misfit.whole + misfit.rest)))
-            return changed._anew(system, cross, list(range(len(self.slips))), move)
+                move = self.hardware.matmul(images, self.hardware.array(signs[:, None] * (misfit.whole + misfit.rest)))
+                return changed._anew(system, cross, list(range(len(self.slips))), move)
         except NoProgressError:
             return None
 

@@ -14,7 +14,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from neverseen.engine.arithmetic import MAX_SAMPLES, class_sums, gram, wide_matm
 from neverseen.engine.classes import ClassGrams, ClassSums
 from neverseen.engine.packing import pack_triangle, unpack_triangle
 from neverseen.engine.systems import MOST_ASIDE, ChangedSystem, IntegerSystem
+from neverseen.engine.waiting import Batch, Waiting
 from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError, NotTrackedError
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import LabelIndex, in_class_order
@@ -31,14 +32,6 @@ _FEW_ROWS = 512
 """Smaller batches wait, to be added together: a pass over the matrix takes as long for one sample as for many."""
 MANY_ROWS = 2048
 """Number of waiting samples at which they are added."""
-
-
-class Waiting(NamedTuple):
-    """Samples that were added or removed, but are not in the Gram matrix yet."""
-
-    codes: Array  # int8, (n, d)
-    sign: int
-    lengths: np.ndarray  # (n,): the sum of the magnitudes of each sample's codes
 
 
 class Statistics:
@@ -88,7 +81,7 @@ class Statistics:
         self.hardware = choose("numpy") if hardware is None else hardware
         self._gram: Array | None = self.hardware.zeros(size, size)
         self._sums = ClassSums(size, self.hardware)
-        self._waiting: list[Waiting] = []
+        self._waiting = Waiting()
         self._system: IntegerSystem | None = None  # with the Gram matrix as it is
         self._lock, self._torn = threading.RLock(), False
         self.counts: dict[str, int] = {}
@@ -122,7 +115,7 @@ class Statistics:
             return cls._of_rows(codes, index, hardware, targets)
         batch = cls.__new__(cls)
         batch.size, batch.hardware, batch.targets = codes.shape[1], hardware, targets or Classes()
-        batch._gram, batch._sums, batch._waiting = None, ClassSums(batch.size, hardware), []
+        batch._gram, batch._sums, batch._waiting = None, ClassSums(batch.size, hardware), Waiting()
         batch._system = None
         batch._lock, batch._torn = threading.RLock(), False
         counts = np.bincount(index.positions, minlength=len(index.texts)).tolist()
@@ -131,7 +124,7 @@ class Statistics:
         batch._sums.change(index.texts, class_sums(codes, index.positions, len(index.texts), hardware), 1)
         batch._forget_empty()
         if batch.class_grams is None and len(codes) < _FEW_ROWS:
-            batch._waiting = [Waiting(codes, 1, hardware.row_sums(codes))]
+            batch._waiting = Waiting().plus([Batch(codes, 1, hardware.row_sums(codes))])
             return batch
         if batch.class_grams is None:
             batch._gram = gram(codes, hardware)
@@ -162,7 +155,7 @@ class Statistics:
         cross = wide_matmul(hardware.contiguous(codes.T), hardware.array(y), hardware)  # (d, C)
         batch._sums.change(rows.names, hardware.contiguous(cross.T), 1)
         if (weights == 1).all() and len(codes) < _FEW_ROWS:
-            batch._waiting = [Waiting(codes, 1, hardware.row_sums(codes))]
+            batch._waiting = Waiting().plus([Batch(codes, 1, hardware.row_sums(codes))])
             return batch
         for bit in range(int(weights.max()).bit_length()):  # Σ w c'c, one Gram matrix for each bit of the weights
             chosen = np.flatnonzero(weights >> bit & 1)
@@ -205,7 +198,7 @@ class Statistics:
         with self._lock:
             self._require_whole()
             if self._waiting:
-                self._take_in(self._added_up())
+                self._take_in(self._waiting.added_up(self.hardware))
             if self._gram is None:
                 self._gram = self.hardware.zeros(self.size, self.size)
             return self._gram
@@ -223,7 +216,7 @@ class Statistics:
         """
         with self._lock:
             self._require_whole()
-            aside = sum(len(codes) for codes, _, _ in self._waiting)
+            aside = len(self._waiting)
             if self._system is None or self._system.gamma != gamma or aside > most_aside:
                 self._gram = self.hardware.int64(self.settle())
                 self._system = IntegerSystem(self._gram, gamma, self.hardware, measure=True)
@@ -232,10 +225,7 @@ class Statistics:
             ):  # whether sums are refused must not depend on the waiting samples
                 self.settle()
                 return self.system(gamma, most_aside)
-            codes = self.hardware.concatenate([codes for codes, _, _ in self._waiting], 0) if self._waiting else None
-            signs = np.concatenate([np.full(len(codes), sign) for codes, sign, _ in self._waiting] or [np.zeros(0)])
-            lengths = np.concatenate([lengths for _, _, lengths in self._waiting] or [np.zeros(0)])
-            return ChangedSystem(self._system, codes, signs, lengths, self.settle)
+            return ChangedSystem(self._system, *self._waiting.joined(self.hardware), self.settle)
 
     def _require_whole(self) -> None:
         if self._torn:
@@ -243,19 +233,10 @@ class Statistics:
                 "an earlier change of these sums was cut off half-way; load the model, or open the store, again"
             )
 
-    def _added_up(self) -> list[tuple[Array, int]]:
-        """Return the sums of the waiting samples; changes nothing, even if a check fails."""
-        parts = []
-        for sign in (1, -1):
-            some = [codes for codes, its_sign, _ in self._waiting if its_sign == sign]
-            if some:
-                parts.append((gram(self.hardware.concatenate(some, 0), self.hardware), sign))
-        return parts
-
     def _take_in(self, parts: list[tuple[Array, int]]) -> None:
         """Add the waiting samples. An interrupt half-way must not leave false sums."""
         before, self._torn = self._torn, True
-        self._waiting = []
+        self._waiting = Waiting()
         for part in parts:
             self._add(*part)
         self._torn = before
@@ -407,13 +388,15 @@ class Statistics:
                 self._gram = self.hardware.zeros(self.size, self.size)
             self._add(self._here(matrix, other.hardware), sign)
         else:
-            self._waiting += [
-                Waiting(self._here(codes, other.hardware), sign * its_sign, lengths)
-                for codes, its_sign, lengths in other._waiting
-            ]
-            if sum(len(codes) for codes, _, _ in self._waiting) >= MANY_ROWS:
+            self._waiting = self._waiting.plus(
+                [
+                    Batch(self._here(codes, other.hardware), sign * its_sign, lengths)
+                    for codes, its_sign, lengths in other._waiting.batches
+                ]
+            )
+            if len(self._waiting) >= MANY_ROWS:
                 try:
-                    parts = self._added_up()
+                    parts = self._waiting.added_up(self.hardware)
                 except HardwareError:  # they keep waiting, and the next caller who needs the sums gets the error
                     pass
                 else:

@@ -6,8 +6,8 @@ solver are written once:
 ========  ===================  ==========================================================
 name      arrays live in       int8 products by
 ========  ===================  ==========================================================
-numpy     main memory          float32 BLAS, in chunks whose sums stay under 2**24
-torch     main memory          int8 matrix units (VNNI, AMX) when they pass a self-test
+numpy     main memory          the compiled kernels, else float32 BLAS in chunks whose sums stay under 2**24
+torch     main memory          PyTorch (VNNI, AMX), if it passes a self-test
 cuda      GPU memory           int8 tensor cores
 ========  ===================  ==========================================================
 
@@ -66,7 +66,9 @@ def _made(factory: Callable[[], HardwareOf[Any]]) -> Hardware:
 
 
 def choose(name: str = "auto") -> Hardware:
-    """Return the hardware of that name; ``"auto"`` means CUDA if available, else PyTorch, else NumPy.
+    """Return the hardware of that name; ``"auto"`` means CUDA if available, else NumPy.
+
+    Without the compiled kernels, PyTorch is faster than NumPy alone, and ``"auto"`` takes it if it is installed.
 
     Examples
     --------
@@ -79,7 +81,9 @@ def choose(name: str = "auto") -> Hardware:
         else:
             import torch
 
-            name = "cuda" if torch.cuda.is_available() else "torch"
+            from neverseen.hardware import kernels
+
+            name = "cuda" if torch.cuda.is_available() else "numpy" if kernels.available() else "torch"
     elif name in ("torch", "cuda") and importlib.util.find_spec("torch") is None:
         raise ConfigurationError(
             f"hardware={name!r} needs PyTorch, which is not installed: "

@@ -4,13 +4,15 @@
    are as accurate as a sum of products is; their last bits depend on the machine and on the threads.
 
    Matrices are stored row by row without gaps. The caller (kernels.py) checks types and shapes: nothing is checked here.
-   No function allocates memory or keeps anything between calls. The loops are in kernels_tiles.h, which is compiled once
-   for each instruction set and kind of number; the processor's best is chosen at each call. */
+   No function allocates memory, and nothing is kept between calls but a team of threads. The loops are in kernels_tiles.h,
+   which is compiled once for each instruction set and kind of number; the processor's best is chosen at each call. */
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,7 +20,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
-enum { MAX_THREADS = 64, STRIP = 64 }; /* STRIP: rows that a thread takes at a time */
+enum { MAX_THREADS = 64, STRIP = 64, DEPTH = 128 }; /* STRIP: rows that a thread takes at a time; DEPTH: terms that are summed
+   at a time: what is packed of them stays in the cache, and on the stack */
 
 /* -- sharing the work ------------------------------------------------------------------------------------------ */
 
@@ -51,19 +54,62 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Do all parts, in this thread and in others that end with it. If one cannot be created, the others do its work. */
-static void run(struct job *job, void (*part)(struct job *, long, int), long parts) {
+/* A team: threads that wait for work, so that it starts at once. Starting a thread takes as long as a small product. It works
+   for the thread that gathered it; other threads, and forked processes, start threads of their own meanwhile. */
+static struct {
+    long taken, turn, busy; /* whether there is a team; raised for each job; how many have not done it yet */
+    long count;
+    pid_t process;
+    struct job *job; /* NULL: go home */
     pthread_t threads[MAX_THREADS];
-    struct worker workers[MAX_THREADS];
-    long count = LEAST(LEAST(job->threads, MAX_THREADS), parts), started = 1;
-    job->part = part, job->parts = parts, job->next = 0;
-    for (; started < count; started++) {
-        workers[started] = (struct worker){job, (int)started};
-        if (pthread_create(&threads[started], NULL, work, &workers[started]) != 0)
-            break;
+} team;
+static __thread int gathered; /* whether the team works for this thread */
+
+/* Wait until a number that another thread changes is, or is no longer, what is given. Others may use the processor meanwhile. */
+INLINE long await(const long *number, long given, int is) {
+    for (long spins = 0;; spins++) {
+        long now = __atomic_load_n(number, __ATOMIC_ACQUIRE);
+        if ((now == given) == is)
+            return now;
+        if (spins > 1000)
+            sched_yield();
+#if defined(__x86_64__)
+        else
+            _mm_pause();
+#endif
     }
+}
+
+static void *serve(void *argument) {
+    struct worker worker = {NULL, 1 + (int)((pthread_t *)argument - team.threads)};
+    for (long turn = 0; turn = await(&team.turn, turn, 0), (worker.job = team.job) != NULL;) {
+        if (worker.thread < worker.job->threads)
+            work(&worker);
+        __atomic_fetch_sub(&team.busy, 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+/* Do all parts, in this thread and in others, which are done with them when this returns. */
+static void run(struct job *job, void (*part)(struct job *, long, int), long parts) {
+    struct worker workers[MAX_THREADS];
+    pthread_t threads[MAX_THREADS];
+    long count = LEAST(LEAST(job->threads, MAX_THREADS), parts), started = 1;
+    int together = gathered && count > 1 && team.process == getpid();
+    job->part = part, job->parts = parts, job->next = 0;
+    if (together) {
+        team.job = job, team.busy = team.count;
+        __atomic_fetch_add(&team.turn, 1, __ATOMIC_RELEASE);
+    } else
+        for (; started < count; started++) { /* if one cannot be created, the others do its work */
+            workers[started] = (struct worker){job, (int)started};
+            if (pthread_create(&threads[started], NULL, work, &workers[started]) != 0)
+                break;
+        }
     workers[0] = (struct worker){job, 0};
     work(&workers[0]);
+    if (together)
+        await(&team.busy, 0, 1);
     for (long t = 1; t < started; t++)
         pthread_join(threads[t], NULL);
 }
@@ -135,11 +181,40 @@ long ns_level(void) {
 #endif
 }
 
-/* The columns of a panel that `update` packs: the caller gives room for whole ones. */
+/* The columns of a panel that is packed: the caller gives room for whole ones. `real`: as wide as float64. */
 long ns_panel(long level, long real) { return 3 * (level >= 2 ? 64 : level == 1 ? 32 : 16) / (real ? 8 : 4); }
 
-/* What is multiplied: 64-bit integers; float64; a matrix of 64-bit integers by float64; integers of 32 bits, in 64. */
-enum { WHOLE, REAL_NUMBERS, MIXED, NARROW };
+/* Gather a team of so many threads, the caller included, for what this thread does until ns_dismiss. Returns how many there are:
+   1 if another thread has the team. */
+long ns_gather(long threads) {
+    long nobody = 0;
+    if (threads < 2 || !__atomic_compare_exchange_n(&team.taken, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return 1;
+    team.turn = team.count = 0, team.process = getpid();
+    for (; team.count < LEAST(threads, MAX_THREADS) - 1; team.count++)
+        if (pthread_create(&team.threads[team.count], NULL, serve, &team.threads[team.count]) != 0)
+            break;
+    gathered = 1;
+    return team.count + 1;
+}
+
+/* Let the team of this thread go home, if it has one. */
+void ns_dismiss(void) {
+    if (!gathered)
+        return;
+    gathered = 0;
+    if (team.process != getpid())
+        return; /* a forked process: it has no such threads */
+    team.job = NULL;
+    __atomic_fetch_add(&team.turn, 1, __ATOMIC_RELEASE);
+    for (long t = 0; t < team.count; t++)
+        pthread_join(team.threads[t], NULL);
+    __atomic_store_n(&team.taken, 0, __ATOMIC_RELEASE);
+}
+
+/* What is multiplied: 64-bit integers; float64; a matrix of 64-bit integers by float64; integers of 32 bits, in 64; int8 codes
+   by 64-bit integers. */
+enum { WHOLE, REAL_NUMBERS, MIXED, NARROW, CODES };
 
 /* sums (threads, d), zeros before: their sum over the threads is G x. One triangle of the symmetric G is read. */
 void ns_times_vector(long level, long kind, long threads, long d, const void *G, const void *x, void *sums) {
@@ -152,9 +227,18 @@ void ns_times_vector(long level, long kind, long threads, long d, const void *G,
     run(&job, part, (d + STRIP - 1) / STRIP);
 }
 
-/* out (d, n) = G (d, d) times B (d, n). */
-void ns_times_block(long level, long kind, long threads, long d, long n, const void *G, const void *B, void *out) {
-    struct job job = {.threads = threads, .d = d, .n = n, .columns = d, .strip = STRIP, .left = G, .right = B, .out = out};
+/* Pack B, and multiply by it. */
+static void times(struct job *job, void (*pack)(struct job *, long, int), void (*part)(struct job *, long, int)) {
+    run(job, pack, (job->columns + DEPTH - 1) / DEPTH);
+    run(job, part, (job->d + job->strip - 1) / job->strip);
+}
+
+/* out (m, n) = left (m, inner) times B (inner, n), for numbers of the left that stand at i across + k along. The packed array
+   has room for B with its columns filled up to whole vectors. */
+void ns_times(long level, long kind, long threads, long m, long inner, long n, long across, long along, const void *left,
+              const void *B, void *packed, void *out) {
+    struct job job = {.threads = threads, .d = m, .n = n, .columns = inner, .left = left, .right = B, .out = out};
+    job.packed_right = packed, job.strip = m <= STRIP ? 8 : m < 4 * STRIP ? 16 : STRIP, job.across = across, job.along = along;
     void (*part)(struct job *, long, int) = CHOOSE(times_block_whole, level);
     if (kind == REAL_NUMBERS)
         part = CHOOSE(times_block_real, level);
@@ -162,21 +246,15 @@ void ns_times_block(long level, long kind, long threads, long d, long n, const v
         part = CHOOSE(other_block_real, level);
     else if (kind == NARROW)
         part = CHOOSE(other_block_whole, level);
-    run(&job, part, (d + STRIP - 1) / STRIP);
+    else if (kind == CODES)
+        part = CHOOSE(times_codes_whole, level);
+    times(&job, kind == REAL_NUMBERS || kind == MIXED ? CHOOSE(panels_real, level) : CHOOSE(panels_whole, level), part);
 }
 
 /* out (3, d): the sums of the magnitudes, of the numbers and of the squares of each row of G (d, d), as float64. */
 void ns_moments(long level, long threads, long d, const int64_t *G, double *out) {
     struct job job = {.threads = threads, .d = d, .left = G, .out = out};
     run(&job, CHOOSE(moments_real, level), (d + STRIP - 1) / STRIP);
-}
-
-/* out (m, n) = codes (m, d) times B (d, n), for int8 codes that stand at i across + k along. */
-void ns_times_codes(long level, long threads, long m, long d, long n, long across, long along, const void *codes,
-                    const void *B, void *out) {
-    struct job job = {.threads = threads, .d = m, .n = n, .columns = d, .left = codes, .right = B, .out = out};
-    job.strip = m < 4 * STRIP ? 16 : STRIP, job.across = across, job.along = along;
-    run(&job, CHOOSE(times_codes_whole, level), (m + job.strip - 1) / job.strip);
 }
 
 /* G (d, d) += codes' diag(signs) codes for int8 codes (n, d) and signs of -1, 0 and 1; or T (d, d) += L R' for float64
@@ -190,6 +268,18 @@ void ns_update(long level, long real, long threads, long d, long n, const void *
     job.packed_left = packed_left, job.packed_right = packed_right;
     run(&job, real ? CHOOSE(pack_real, level) : CHOOSE(pack_whole, level), panels);
     run(&job, real ? CHOOSE(update_real, level) : CHOOSE(update_whole, level), panels);
+}
+
+/* out (m, n), int32 = left (m, inner) times right (inner, n), int8. The caller bounds the sums by 32 bits; what the sums pass
+   through on the way may wrap. Each of the packed arrays has room as for `ns_update`, for the rows of the left and the columns of
+   the right. */
+void ns_times_codes(long level, long threads, long m, long inner, long n, const void *left, const void *right, void *packed_left,
+                    void *packed_right, void *out) {
+    struct job job = {.threads = threads, .d = m, .n = n, .columns = inner, .left = left, .right = right, .out = out};
+    long panel = ns_panel(level, 0), rows = (m + panel - 1) / panel;
+    job.packed_left = packed_left, job.packed_right = packed_right, job.strip = 4;
+    run(&job, CHOOSE(pack_codes_whole, level), rows + (n + panel - 1) / panel);
+    run(&job, CHOOSE(cross_whole, level), (rows + job.strip - 1) / job.strip);
 }
 
 /* steps + rests (d, columns) move by U E, for U = uh shift + ul (d, n) and E = eh + el (n, columns); see `move`. Returns how

@@ -12,9 +12,13 @@ results are the same on every machine, with any number of threads; float64 resul
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +29,27 @@ from neverseen.hardware import compiling
 _FOLDER = Path(__file__).parent
 _MAX_THREADS = 8
 _SHARE = 2**19  # multiplications that are worth a thread: it takes as long to start as about a fifth of them
+_SHARE_OF_TEAM = 2**16  # the same for a thread that is there already
 _FEW = 4  # columns up to which a block is multiplied one by one: its rows would not fill a vector
 _CODE_ROWS = 2048  # samples that are packed at a time; their sums stay below 2**31
-_NARROW = 3  # what kernels.c calls a product of integers of 32 bits
+_NARROW, _CODES = 3, 4  # what kernels.c calls a product of integers of 32 bits, and one of int8 by integers
 _TERMS = 512  # columns of a low rank that are packed at a time
+
+
+_TYPES = {"n": ctypes.c_long, "x": ctypes.c_double, "p": ctypes.c_void_p, "-": None}
+_SIGNATURES = {  # as in kernels.c: the result and the arguments
+    "ns_version": ("n", ""),
+    "ns_level": ("n", ""),
+    "ns_panel": ("n", "nn"),
+    "ns_gather": ("n", "n"),
+    "ns_dismiss": ("-", ""),
+    "ns_times_vector": ("-", "nnnnppp"),
+    "ns_times": ("-", "nnnnnnnnpppp"),
+    "ns_times_codes": ("-", "nnnnnppppp"),
+    "ns_moments": ("-", "nnnpp"),
+    "ns_update": ("-", "nnnnnppppp"),
+    "ns_move": ("n", "nnnnnpppxpppppn"),
+}
 
 
 def _load(folder: Path) -> tuple[ctypes.CDLL | None, str]:
@@ -39,8 +60,9 @@ def _load(folder: Path) -> tuple[ctypes.CDLL | None, str]:
     try:
         expected = compiling.version(folder)
         library = ctypes.CDLL(str(path))
-        for function in (library.ns_version, library.ns_level, library.ns_panel, library.ns_move):
-            function.restype = ctypes.c_long
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = _TYPES[result], [_TYPES[letter] for letter in arguments]
         found = library.ns_version()
     except (OSError, AttributeError) as error:
         return None, f"not compiled: {error}" if path.exists() else "not compiled"
@@ -49,6 +71,7 @@ def _load(folder: Path) -> tuple[ctypes.CDLL | None, str]:
     return library, ("any processor", "AVX2", "AVX-512", "AVX-512 with VNNI")[library.ns_level()]
 
 
+_here = threading.local()
 _library, _state = _load(_FOLDER)
 _level = _library.ns_level() if _library is not None else 0  # the instruction set in use
 
@@ -56,6 +79,25 @@ _level = _library.ns_level() if _library is not None else 0  # the instruction s
 def available() -> bool:
     """Return whether the functions here can be called."""
     return _library is not None
+
+
+@contextmanager
+def team() -> Iterator[None]:
+    """Keep threads waiting for what this thread calls here, so that small products are shared too.
+
+    They wait by spinning, so do not keep them for longer than a request. If another thread has a team, there is none.
+    """
+    gathered = (
+        _library is not None and not getattr(_here, "gathered", False) and _call("ns_gather", _most_threads()) > 1
+    )
+    try:
+        if gathered:
+            _here.gathered = True
+        yield
+    finally:
+        if gathered:
+            _here.gathered = False
+            _call("ns_dismiss")
 
 
 # -- products ----------------------------------------------------------------------------------------
@@ -83,20 +125,49 @@ def times_vector(matrix: np.ndarray, vector: np.ndarray, *, threads: int | None 
 def times_block(
     matrix: np.ndarray, block: np.ndarray, *, narrow: bool = False, threads: int | None = None
 ) -> np.ndarray:
-    """Return ``matrix @ block`` for a symmetric matrix of shape (d, d) and a block of shape (d, n).
-
-    Types are as for `times_vector`. If `narrow`, all integers lie in -2**31..2**31 - 1, and the product is faster. That
-    is not checked: larger ones are cut off.
-    """
-    size, (kind, code) = _square(matrix), _kinds(matrix, block)
-    code = _NARROW if narrow and kind is np.int64 else code
+    """Return ``matrix @ block`` for a symmetric matrix of shape (d, d) and a block of shape (d, n); see `product`."""
+    size, (kind, _) = _square(matrix), _kinds(matrix, block)
     _check("block", block, kind, (size, None))
-    if 0 < block.shape[1] <= _FEW:
-        columns = [times_vector(matrix, column, threads=threads) for column in np.ascontiguousarray(block.T)]
-        return np.stack(columns, axis=1)
-    result: np.ndarray = np.empty(block.shape, kind)
-    count = _threads(threads, size * result.size)
-    _call("ns_times_block", _level, code, count, *block.shape, matrix, block, result)
+    if not 0 < block.shape[1] <= _FEW:
+        return product(matrix, block, narrow=narrow, threads=threads)
+    columns = [times_vector(matrix, column, threads=threads) for column in np.ascontiguousarray(block.T)]
+    return np.stack(columns, axis=1)
+
+
+def product(left: np.ndarray, right: np.ndarray, *, narrow: bool = False, threads: int | None = None) -> np.ndarray:
+    """Return ``left @ right`` for matrices of shape (m, d) and (d, n). The left may have any memory order.
+
+    The left is of int8, int64 or float64, the right of int64 or float64. Integers are multiplied by integers, modulo
+    2**64. Otherwise the result is float64; int8 by float64 is not offered. If `narrow`, all integers lie in
+    -2**31..2**31 - 1, and the product is faster. That is not checked: larger ones are cut off.
+    """
+    if not isinstance(left, np.ndarray) or left.ndim != 2 or left.dtype not in (np.int8, np.int64, np.float64):
+        raise TypeError("the left must be a matrix of int8, int64 or float64")
+    kind, code = (np.int64, _CODES) if left.dtype == np.int8 else _kinds(left, right)
+    code = _NARROW if narrow and code == 0 else code
+    (rows, inner), item = left.shape, left.itemsize
+    _check("right", right, kind, (inner, None))
+    result: np.ndarray = np.zeros((rows, right.shape[1]), kind)
+    if result.size and inner:
+        if not left.flags.aligned or any(stride % item for stride in left.strides):
+            left = np.ascontiguousarray(left)
+        across, along = (stride // item for stride in left.strides)
+        count = _threads(threads, result.size * inner)
+        packed = np.empty(inner * _padded(right.shape[1], real=True), kind)
+        _call("ns_times", _level, code, count, rows, *right.shape, across, along, left, right, packed, result)
+    return result
+
+
+def times_codes(left: np.ndarray, right: np.ndarray, *, threads: int | None = None) -> np.ndarray:
+    """Return ``left @ right`` for int8 matrices of shape (m, d) and (d, n), as int32. Sums that need more bits wrap."""
+    _check("left", left, np.int8, (None, None))
+    _check("right", right, np.int8, (left.shape[1], None))
+    (rows, inner), columns = left.shape, right.shape[1]
+    result: np.ndarray = np.zeros((rows, columns), np.int32)
+    if result.size and inner:
+        count = _threads(threads, result.size * inner // 16)  # a sixteenth of the time of 64-bit integers
+        packed = [np.empty(_padded(size, real=False) * ((inner + 3) // 2), np.int32) for size in result.shape]
+        _call("ns_times_codes", _level, count, rows, inner, columns, left, right, *packed, result)
     return result
 
 
@@ -109,19 +180,6 @@ def row_moments(matrix: np.ndarray, *, threads: int | None = None) -> np.ndarray
     _check("matrix", matrix, np.int64, (size, size))
     result = np.empty((3, size))
     _call("ns_moments", _level, _threads(threads, size * size), size, matrix, result)
-    return result
-
-
-def times_codes(codes: np.ndarray, block: np.ndarray, *, threads: int | None = None) -> np.ndarray:
-    """Return ``codes @ block`` modulo 2**64, for int8 codes of shape (m, d), in any memory order, and int64 (d, n)."""
-    if not isinstance(codes, np.ndarray) or codes.dtype != np.int8 or codes.ndim != 2:
-        raise TypeError("codes must be a matrix of int8")
-    _check("block", block, np.int64, (codes.shape[1], None))
-    result = np.zeros((len(codes), block.shape[1]), np.int64)  # of no codes too
-    if result.size and codes.size:
-        count = _threads(threads, codes.size * block.shape[1])
-        sizes = _level, count, *codes.shape, block.shape[1], *codes.strides
-        _call("ns_times_codes", *sizes, codes, block, result)
     return result
 
 
@@ -275,8 +333,13 @@ def _apart(written: np.ndarray, *others: np.ndarray) -> None:
 
 def _padded(size: int, *, real: bool) -> int:
     """Return the size in whole panels."""
-    panel = int(_call("ns_panel", _level, int(real)))
+    panel = _panel(_level, real)
     return -(-size // panel) * panel
+
+
+@functools.cache
+def _panel(level: int, real: bool) -> int:
+    return int(_call("ns_panel", level, int(real)))
 
 
 def _threads(asked: int | None, work: int) -> int:
@@ -284,20 +347,20 @@ def _threads(asked: int | None, work: int) -> int:
         if not 1 <= asked <= _MAX_THREADS:
             raise ValueError(f"threads must be 1 to {_MAX_THREADS}, not {asked}")
         return asked
+    share = _SHARE_OF_TEAM if getattr(_here, "gathered", False) else _SHARE
+    return max(1, min(_most_threads(), work // share))
+
+
+def _most_threads() -> int:
     there = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(1, min(there, _MAX_THREADS, work // _SHARE))
+    return min(there, _MAX_THREADS)
 
 
 def _call(name: str, *arguments: np.ndarray | float) -> Any:
     if _library is None:
         raise RuntimeError(f"the kernels are {_state}")
-    return getattr(_library, name)(*map(_passed, arguments))
-
-
-def _passed(argument: np.ndarray | float) -> ctypes.c_void_p | ctypes.c_double | ctypes.c_long:
-    if isinstance(argument, np.ndarray):
-        return ctypes.c_void_p(argument.ctypes.data)
-    return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_long(argument)
+    passed = [each.ctypes.data if isinstance(each, np.ndarray) else each for each in arguments]
+    return getattr(_library, name)(*passed)
 
 
 def _main(arguments: list[str]) -> str | int:

@@ -52,7 +52,6 @@ typedef int64_t NAME(ivec) __attribute__((vector_size(BYTES), aligned(sizeof(T))
 #else
 #define GATHER 2
 #endif
-#define DEPTH 128 /* terms that are summed at a time: what is packed of them stays in the cache, and on the stack */
 
 /* -- G x, G symmetric ------------------------------------------------------------------------------------------ */
 
@@ -102,10 +101,11 @@ TARGET static void NAME(times_vector)(struct job *job, long part, int thread) { 
 
 /* -- G B ------------------------------------------------------------------------------------------------------- */
 
-/* tile (ROWS, PANEL) = g b over `depth` terms, for g in rows DEPTH + LANES apart and b (depth, vectors * LANES). */
-TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, int vectors, int other, T *tile) {
+/* tile (ROWS, PANEL) = g b over `depth` terms, for g in rows DEPTH + LANES apart and b (depth, vectors * LANES) in rows `step`
+   apart. */
+TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, long step, int vectors, int other, T *tile) {
     VEC c[ROWS][3] = {{{0}}};
-    for (long k = 0; k < depth; k++, b += vectors * LANES)
+    for (long k = 0; k < depth; k++, b += step)
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
             VEC factor = g[r * (DEPTH + LANES) + k] - (VEC){0};
@@ -118,45 +118,67 @@ TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, int vectors, 
             *(VEC *)(tile + r * PANEL + v * LANES) = c[r][v];
 }
 
-/* out (d, n) = left (d, inner) times B (inner, n), for `strip` rows. B is packed in panels, and rows of the left are copied
-   to where they are not a power of two apart: such addresses share few places in a cache. The left is G, or int8 codes
-   whose rows are `across` apart and whose columns are `along` apart. */
+/* Whether columns of B are read where they are: for few rows, packing takes longer than it saves. */
+INLINE int NAME(direct)(const struct job *job, long width) { return job->d <= STRIP && width % LANES == 0; }
+
+/* right: B (inner, n), packed in panels side by side: what `times` multiplies, in the order that it reads it. A part is DEPTH
+   rows of B. */
+TARGET static void NAME(panels)(struct job *job, long part, int thread) {
+    long inner = job->columns, n = job->n, stop = LEAST(inner, (part + 1) * DEPTH);
+    (void)thread;
+    for (long j = 0; j < n; j += PANEL) {
+        long width = LEAST(PANEL, n - j), padded = (width + LANES - 1) / LANES * LANES;
+        if (NAME(direct)(job, width))
+            continue;
+        for (long k = part * DEPTH; k < stop; k++) {
+            const T *from = (const T *)job->right + k * n + j;
+            T *to = (T *)job->packed_right + j * inner + k * padded;
+            for (long q = 0; q < width; q++)
+                to[q] = from[q];
+            for (long q = width; q < padded; q++)
+                to[q] = 0;
+        }
+    }
+}
+
+/* out (d, n) = left (d, inner) times B (inner, n), for `strip` rows. Rows of the left are copied to where they are not a power
+   of two apart: such addresses share few places in a cache. The left is a matrix of T, or int8 codes, whose rows are `across`
+   apart and whose columns are `along` apart. */
 TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int8_t *codes, int other) {
-    enum { GROUP = 3 }; /* panels at a time */
+    enum { GROUP = 16 * PANEL }; /* columns at a time: what is packed of them stays in the cache */
     long inner = job->columns, n = job->n, start = part * job->strip, stop = LEAST(job->d, start + job->strip);
-    const T *B = job->right;
-    T *out = job->out, packed[GROUP * DEPTH * PANEL], rows[ROWS * (DEPTH + LANES)] = {0}, tile[ROWS * PANEL];
-    for (long j0 = 0; j0 < n; j0 += GROUP * PANEL)
+    long across = job->across, along = job->along;
+    T *out = job->out, rows[ROWS * (DEPTH + LANES)] = {0}, tile[ROWS * PANEL];
+    for (long j0 = 0; j0 < n; j0 += GROUP)
         for (long k0 = 0; k0 < inner; k0 += DEPTH) {
-            long depth = LEAST(DEPTH, inner - k0), last = LEAST(n, j0 + GROUP * PANEL);
-            for (long j = j0; j < last; j += PANEL) {
-                long width = LEAST(PANEL, last - j), padded = (width + LANES - 1) / LANES * LANES;
-                T *panel = packed + (j - j0) * DEPTH;
-                for (long k = 0; k < depth; k++)
-                    for (long q = 0; q < padded; q++)
-                        panel[k * padded + q] = q < width ? B[(k0 + k) * n + j + q] : 0;
-            }
+            long depth = LEAST(DEPTH, inner - k0), last = LEAST(n, j0 + GROUP);
             for (long i = start; i < stop; i += ROWS) {
                 long count = LEAST(ROWS, stop - i);
-                for (long r = 0; r < count; r++)
-                    if (G) {
+                if (G && along == 1) {
+                    for (long r = 0; r < count; r++) {
                         for (long k = 0; k < depth; k++)
-                            rows[r * (DEPTH + LANES) + k] = NUMBER(G + (i + r) * inner + k0 + k, other);
+                            rows[r * (DEPTH + LANES) + k] = NUMBER(G + (i + r) * across + k0 + k, other);
                         for (long k = k0; i + ROWS + r < stop && k < k0 + depth; k += 64 / sizeof(T))
-                            __builtin_prefetch(G + (i + ROWS + r) * inner + k); /* of the next rows */
-                    } else {
-                        for (long k = 0; k < depth; k++)
-                            rows[r * (DEPTH + LANES) + k] = (T)codes[(i + r) * job->across + (k0 + k) * job->along];
+                            __builtin_prefetch(G + (i + ROWS + r) * across + k); /* of the next rows */
                     }
+                } else {
+                    for (long k = 0; k < depth; k++)
+                        for (long r = 0; r < count; r++) {
+                            long place = (i + r) * across + (k0 + k) * along;
+                            rows[r * (DEPTH + LANES) + k] = G ? NUMBER(G + place, other) : (T)codes[place];
+                        }
+                }
                 for (long j = j0; j < last; j += PANEL) {
-                    const T *panel = packed + (j - j0) * DEPTH;
-                    long width = LEAST(PANEL, last - j);
+                    long width = LEAST(PANEL, n - j), step = (width + LANES - 1) / LANES * LANES;
+                    const T *panel = (const T *)job->packed_right + j * inner + k0 * step;
+                    if (NAME(direct)(job, width))
+                        step = n, panel = (const T *)job->right + k0 * n + j;
                     if (width > 2 * LANES)
-                        NAME(block)(depth, rows, panel, 3, other, tile);
+                        NAME(block)(depth, rows, panel, step, 3, other, tile);
                     else if (width > LANES)
-                        NAME(block)(depth, rows, panel, 2, other, tile);
+                        NAME(block)(depth, rows, panel, step, 2, other, tile);
                     else
-                        NAME(block)(depth, rows, panel, 1, other, tile);
+                        NAME(block)(depth, rows, panel, step, 1, other, tile);
                     for (long r = 0; r < count; r++)
                         for (long q = 0; q < width; q++)
                             out[(i + r) * n + j + q] = tile[r * PANEL + q] + (k0 ? out[(i + r) * n + j + q] : 0);
@@ -217,6 +239,41 @@ TARGET static void NAME(times_codes)(struct job *job, long part, int thread) {
 /* Numbers of E that a column of a panel has: a start, which sums begin with, and the terms. */
 INLINE long NAME(length)(long n) { return 1 + (n + GATHER - 1) / GATHER; }
 
+#ifndef REAL
+/* Codes of `terms` terms and `width` columns, at q across + k along, as a panel of a left or of a right side. GATHER terms are one
+   number. Four signed codes are multiplied by four unsigned ones: MORE is added on the right, and what this adds to a product is
+   taken off its start, which is on the left. The caller has set the panel to zeros. */
+TARGET INLINE void NAME(gather)(const int8_t *codes, long width, long terms, long across, long along, const int8_t *signs,
+                                E *left, E *right) {
+    enum { BITS = 32 / GATHER, MORE = GATHER == 4 ? 128 : 0 };
+    for (long term = 0; term < terms; term++) {
+        long k = (1 + term / GATHER) * EPANEL, place = term % GATHER * BITS;
+        int sign = signs ? signs[term] : 1;
+        for (long q = 0; q < width; q++) {
+            int code = codes[q * across + term * along];
+            if (left) {
+                left[k + q] |= (int32_t)((uint32_t)(code * sign) << (32 - BITS) >> (32 - BITS - place));
+                left[q] -= MORE * sign * code;
+            } else
+                right[k + q] |= (int32_t)((uint32_t)(code + MORE) << (32 - BITS) >> (32 - BITS - place));
+        }
+    }
+}
+
+/* left: codes (d, inner); right: codes (inner, n). A part is a panel of one or of the other. */
+TARGET static void NAME(pack_codes)(struct job *job, long part, int thread) {
+    long d = job->d, n = job->n, inner = job->columns, length = NAME(length)(inner), rows = (d + EPANEL - 1) / EPANEL;
+    long first = EPANEL * (part < rows ? part : part - rows);
+    E *to = (E *)(part < rows ? job->packed_left : job->packed_right) + first * length;
+    (void)thread;
+    memset(to, 0, length * EPANEL * sizeof(E));
+    if (part < rows)
+        NAME(gather)((const int8_t *)job->left + first * inner, LEAST(EPANEL, d - first), inner, inner, 1, NULL, to, NULL);
+    else
+        NAME(gather)((const int8_t *)job->right + first, LEAST(EPANEL, n - first), inner, 1, n, NULL, NULL, to);
+}
+#endif
+
 /* The columns of a panel side by side, one term after the other: what `update` multiplies, in the order that it reads it. */
 TARGET static void NAME(pack)(struct job *job, long part, int thread) {
     long d = job->d, n = job->n, j0 = part * EPANEL, width = LEAST(EPANEL, d - j0), length = NAME(length)(n);
@@ -231,17 +288,8 @@ TARGET static void NAME(pack)(struct job *job, long part, int thread) {
             right[(k + 1) * EPANEL + q] = R[q * n + k];
         }
 #else /* left: codes (n, d); right: signs (n,). The codes of GATHER samples are one number, on the left with signs. */
-    enum { BITS = 32 / GATHER, MORE = GATHER == 4 ? 128 : 0 }; /* MORE: four unsigned codes are multiplied by four signed */
-    for (long k = 1; k < length; k++)
-        for (long s = 0, sample = (k - 1) * GATHER; s < GATHER && sample < n; s++, sample++) {
-            const int8_t *codes = (const int8_t *)job->left + sample * d + j0;
-            int sign = ((const int8_t *)job->right)[sample];
-            for (long q = 0; q < width; q++) {
-                left[k * EPANEL + q] |= (int32_t)(((uint32_t)(codes[q] * sign) << (32 - BITS)) >> (32 - BITS - s * BITS));
-                right[k * EPANEL + q] |= (int32_t)((uint32_t)(codes[q] + MORE) << (32 - BITS) >> (32 - BITS - s * BITS));
-                left[q] -= MORE * sign * codes[q];
-            }
-        }
+    NAME(gather)((const int8_t *)job->left + j0, width, n, 1, d, job->right, left, NULL);
+    NAME(gather)((const int8_t *)job->left + j0, width, n, 1, d, NULL, NULL, right);
 #endif
 }
 
@@ -336,6 +384,23 @@ TARGET static void NAME(update)(struct job *job, long part, int thread) {
     }
 }
 
+#ifndef REAL
+/* out (d, n), int32: the product of packed codes. A part is `strip` panels of rows: what is packed of them stays in the cache. */
+TARGET static void NAME(cross)(struct job *job, long part, int thread) {
+    long d = job->d, n = job->n, length = NAME(length)(job->columns), start = part * job->strip * EPANEL;
+    const E *left = job->packed_left, *right = job->packed_right;
+    E tile[ROWS * EPANEL], *out = job->out;
+    (void)thread;
+    for (long j = 0; j < n; j += EPANEL)
+        for (long i0 = start; i0 < LEAST(d, start + job->strip * EPANEL); i0 += EPANEL)
+            for (long i = i0; i < LEAST(d, i0 + EPANEL); i += ROWS) {
+                NAME(multiply)(length, left + i0 * length + (i - i0), right + j * length, tile);
+                for (long r = 0; r < LEAST(ROWS, d - i); r++)
+                    memcpy(out + (i + r) * n + j, tile + r * EPANEL, LEAST(EPANEL, n - j) * sizeof(E));
+            }
+}
+#endif
+
 /* -- moving an approximate solution --------------------------------------------------------------------------------- */
 
 #ifdef REAL
@@ -414,7 +479,6 @@ TARGET static void NAME(move)(struct job *job, long part, int thread) {
 #undef PANEL
 #undef EPANEL
 #undef GATHER
-#undef DEPTH
 #undef KIND
 #undef T
 #undef E

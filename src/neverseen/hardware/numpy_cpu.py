@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 from neverseen.hardware import kernels
 from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf, Moved
 
-_FEW_COLUMNS = 64  # of more, a library's product is as fast
+_SMALL = 2**13  # multiplications: of fewer, NumPy is done sooner
 _NEAR = 2**10  # entries near a half that are noted one by one
 SUM_ROWS = 2**14  # codes turned to int64 at a time
 
@@ -24,10 +24,13 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     cholesky_keeps = False
     integers = kernels.available()
 
-    def alone(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def alone(self) -> Iterator[None]:
         if not kernels.available():
-            return nullcontext()
-        return _blas().limit(limits=1, user_api="blas")
+            yield
+            return
+        with _blas().limit(limits=1, user_api="blas"), kernels.team():
+            yield
 
     # -- arrays ------------------------------------------------------------------------------------
 
@@ -92,9 +95,13 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     # -- products ----------------------------------------------------------------------------------
 
     def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return left @ right
+        if left.size * right.shape[1] < _SMALL or not kernels.available():
+            return left @ right
+        return kernels.product(left, np.ascontiguousarray(right))
 
     def int8_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        if kernels.available():
+            return kernels.times_codes(np.ascontiguousarray(left), np.ascontiguousarray(right))
         inner = left.shape[1]
         total = None
         for start in range(0, inner, FLOAT32_ROWS):
@@ -151,8 +158,8 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         return np.concatenate(parts) if parts else block
 
     def symmetric_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        if not kernels.available() or right.shape[1] > _FEW_COLUMNS:
-            return self.matmul(left, right)
+        if not kernels.available():
+            return left @ right
         return kernels.times_block(left, np.ascontiguousarray(right))
 
     def less_product(self, matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -163,7 +170,7 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         return result
 
     def int8_int64_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return kernels.times_codes(left, np.ascontiguousarray(right))
+        return kernels.product(left, np.ascontiguousarray(right))
 
     def move(
         self,

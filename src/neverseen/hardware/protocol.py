@@ -104,7 +104,7 @@ class HardwareOf(Protocol[A]):
         return None
 
     def alone(self) -> AbstractContextManager[Any]:
-        """Return a context in which one thread does all floating-point work: for many small steps.
+        """Return a context for many small steps of one thread, in which no library has threads of its own.
 
         Otherwise, threads that have finished a step keep spinning on the cores that the next step needs.
         """

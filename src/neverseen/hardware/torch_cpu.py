@@ -1,67 +1,28 @@
-"""PyTorch on the CPU: NumPy's arrays, and int8 matrix units (VNNI, AMX) where they pass a self-test."""
+"""PyTorch on the CPU: NumPy's arrays, and PyTorch's int8 products (VNNI, AMX) where they pass a self-test."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from neverseen.hardware.numpy_cpu import NumpyHardware, blocks
+from neverseen.hardware.numpy_cpu import NumpyHardware
 
 _FEW = 16  # rows; int8 matrix units want as many
 _ROWS = 2048  # rows of codes multiplied at a time, which bounds what the kernel copies
 
 
 class TorchHardware(NumpyHardware):
-    """NumPy's arrays, with PyTorch's CPU kernels for the products."""
+    """NumPy's arrays and products, but PyTorch's for int8."""
 
     name = "torch"
-    cholesky_keeps = True
 
     def __init__(self) -> None:
         import torch
 
         self._torch = torch
         self._int8_units_work = _passes_int8_self_test(torch)
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        threads = self._torch.get_num_threads()
-        self._torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            self._torch.set_num_threads(threads)
-
-    # Two libraries' threads wait for work by spinning, and on the same cores each is several times slower for it. So
-    # all floating-point work is PyTorch's, small or large, and NumPy's threads are left asleep.
-
-    def limb(self, matrix: np.ndarray, shift: int, bits: int | None) -> np.ndarray:
-        if not matrix.flags.writeable:  # PyTorch would warn that it cannot keep it so
-            return super().limb(matrix, shift, bits)
-        limb, values = self._torch.empty(matrix.shape, dtype=self._torch.float64), self._torch.from_numpy(matrix)
-        for part in blocks(matrix):
-            taken = values[part].long() >> shift
-            limb[part] = taken if bits is None else taken.bitwise_and_((1 << bits) - 1)
-        return limb.numpy()
-
-    def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return (self._torch.from_numpy(left) @ self._torch.from_numpy(right)).numpy()
-
-    def cholesky(self, matrix: np.ndarray) -> np.ndarray | None:
-        factor, info = self._torch.linalg.cholesky_ex(self._torch.from_numpy(matrix), upper=True)
-        return np.asfortranarray(factor.numpy()) if int(info) == 0 else None
-
-    def cholesky_solve(self, factor: np.ndarray, right: np.ndarray) -> np.ndarray:
-        upper, solve = self._torch.from_numpy(factor), self._torch.linalg.solve_triangular
-        inner = solve(upper.mT, self._torch.from_numpy(right), upper=False)  # twice the pace of torch.cholesky_solve
-        return solve(upper, inner, upper=True).contiguous().numpy()
-
-    def inverse(self, matrix: np.ndarray) -> np.ndarray:
-        return self._torch.linalg.inv(self._torch.from_numpy(matrix)).numpy()
 
     def int8_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         if not self._int8_units_work or len(left) == 0 or min(right.shape) < 2:
