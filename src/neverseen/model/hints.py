@@ -74,7 +74,7 @@ class Hints:
         precondition, grid_bits = self._last[0].preconditioner, self._configuration.grid_bits
         with statistics.still():
             system = statistics.system(self._configuration.gamma, MANY_ROWS)
-            return leading_columns(system, statistics.cross_here(), counts, codes, grid_bits, precondition)
+            return leading_columns(system, statistics.class_rows(), counts, codes, grid_bits, precondition)
 
     def _followed(self, statistics: Statistics, classes: list[str]) -> Following | None:
         """Return the solution after the changes since the last one, if they are small; else None."""
