@@ -28,12 +28,18 @@ typedef E NAME(evec) __attribute__((vector_size(BYTES), aligned(sizeof(E)), may_
 #define EVEC NAME(evec)
 #define LANES (BYTES / (long)sizeof(T))
 /* `other`: how the matrix is read and multiplied. For float64 (real), it holds 64-bit integers. For integers (whole), all
-   numbers have 32 bits, and processors multiply these faster. NUMBER and NUMBERS read one, and a vector. */
+   numbers have 32 bits, and processors multiply these faster. NUMBER and NUMBERS read one, and a vector; EACH reads one for all
+   places of a vector. */
 #if defined(REAL)
 typedef int64_t NAME(ivec) __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
 #define NUMBER(g, other) ((other) ? (T) * (const int64_t *)(const void *)(g) : *(g))
 #define NUMBERS(g, other) ((other) ? __builtin_convertvector(*(const NAME(ivec) *)(const void *)(g), VEC) : *(const VEC *)(g))
+#define INTEGER(g) (*(const int64_t *)(const void *)(g))
+#define EACH(g, other) ((other) ? (VEC)__builtin_convertvector(INTEGER(g) - (NAME(ivec)){0}, VEC) : (VEC)(*(g) - (VEC){0}))
+#define COPIED(other) 0 /* copying has converted them */
 #else
+#define EACH(g, other) ((void)(other), *(g) - (VEC){0})
+#define COPIED(other) (other)
 #define NUMBER(g, other) ((void)(other), *(g))
 #define NUMBERS(g, other) ((void)(other), *(const VEC *)(g))
 #endif
@@ -101,14 +107,13 @@ TARGET static void NAME(times_vector)(struct job *job, long part, int thread) { 
 
 /* -- G B ------------------------------------------------------------------------------------------------------- */
 
-/* tile (ROWS, PANEL) = g b over `depth` terms, for g in rows DEPTH + LANES apart and b (depth, vectors * LANES) in rows `step`
-   apart. */
-TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, long step, int vectors, int other, T *tile) {
+/* tile (ROWS, PANEL) = g b over `depth` terms, for g in rows `apart` and b (depth, vectors * LANES) in rows `step` apart. */
+TARGET INLINE void NAME(block)(long depth, const T *g, long apart, const T *b, long step, int vectors, int other, T *tile) {
     VEC c[ROWS][3] = {{{0}}};
     for (long k = 0; k < depth; k++, b += step)
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
-            VEC factor = g[r * (DEPTH + LANES) + k] - (VEC){0};
+            VEC factor = EACH(g + r * apart + k, other);
 #pragma GCC unroll 3
             for (int v = 0; v < vectors; v++)
                 c[r][v] += TIMES(factor, *(const VEC *)(b + v * LANES), other);
@@ -116,6 +121,16 @@ TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, long step, in
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++)
             *(VEC *)(tile + r * PANEL + v * LANES) = c[r][v];
+}
+
+/* The same for 1, 2 or 3 vectors in a row. */
+TARGET INLINE void NAME(blocks)(long depth, const T *g, long apart, const T *b, long step, int vectors, int other, T *tile) {
+    if (vectors > 2)
+        NAME(block)(depth, g, apart, b, step, 3, other, tile);
+    else if (vectors > 1)
+        NAME(block)(depth, g, apart, b, step, 2, other, tile);
+    else
+        NAME(block)(depth, g, apart, b, step, 1, other, tile);
 }
 
 /* Whether columns of B are read where they are: for few rows, packing takes longer than it saves. */
@@ -141,31 +156,38 @@ TARGET static void NAME(panels)(struct job *job, long part, int thread) {
     }
 }
 
-/* out (d, n) = left (d, inner) times B (inner, n), for `strip` rows. Rows of the left are copied to where they are not a power
-   of two apart: such addresses share few places in a cache. The left is a matrix of T, or int8 codes, whose rows are `across`
-   apart and whose columns are `along` apart. */
+/* out (d, n) = left (d, inner) times B (inner, n), for `strip` rows. The left is a matrix of T, or int8 codes, whose rows are
+   `across` apart and whose columns are `along` apart. Few columns: memory sets the pace, so rows are read where they are, along
+   their whole length. More: parts of rows are used again and again, and copied to where they are not a power of two apart,
+   because such addresses share few places in a cache. */
 TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int8_t *codes, int other) {
-    enum { GROUP = 16 * PANEL }; /* columns at a time: what is packed of them stays in the cache */
+    enum { GROUP = 16 * PANEL, AWAY = DEPTH + LANES }; /* GROUP: columns at a time: what is packed of them stays in the cache */
     long inner = job->columns, n = job->n, start = part * job->strip, stop = LEAST(job->d, start + job->strip);
     long across = job->across, along = job->along;
-    T *out = job->out, rows[ROWS * (DEPTH + LANES)] = {0}, tile[ROWS * PANEL];
+    int there = n <= PANEL && G && along == 1;
+    long deep = there ? 16 * DEPTH : DEPTH;
+    T *out = job->out, rows[ROWS * AWAY] = {0}, tile[ROWS * PANEL];
     for (long j0 = 0; j0 < n; j0 += GROUP)
-        for (long k0 = 0; k0 < inner; k0 += DEPTH) {
-            long depth = LEAST(DEPTH, inner - k0), last = LEAST(n, j0 + GROUP);
-            for (long i = start; i < stop; i += ROWS) {
-                long count = LEAST(ROWS, stop - i);
-                if (G && along == 1) {
+        for (long k0 = 0; k0 < inner; k0 += deep) {
+            long depth = LEAST(deep, inner - k0), last = LEAST(n, j0 + GROUP);
+            for (long i = start, count; i < stop; i += count) {
+                const T *left = there ? G + i * across + k0 : rows;
+                long apart = there ? across : AWAY;
+                count = LEAST(ROWS, stop - i);
+                if (there && count < ROWS)
+                    count = 1, apart = 0; /* one row, and the same for nobody: beyond the last there may be no memory */
+                if (!there && G && along == 1) {
                     for (long r = 0; r < count; r++) {
                         for (long k = 0; k < depth; k++)
-                            rows[r * (DEPTH + LANES) + k] = NUMBER(G + (i + r) * across + k0 + k, other);
+                            rows[r * AWAY + k] = NUMBER(G + (i + r) * across + k0 + k, other);
                         for (long k = k0; i + ROWS + r < stop && k < k0 + depth; k += 64 / sizeof(T))
                             __builtin_prefetch(G + (i + ROWS + r) * across + k); /* of the next rows */
                     }
-                } else {
+                } else if (!there) {
                     for (long k = 0; k < depth; k++)
                         for (long r = 0; r < count; r++) {
                             long place = (i + r) * across + (k0 + k) * along;
-                            rows[r * (DEPTH + LANES) + k] = G ? NUMBER(G + place, other) : (T)codes[place];
+                            rows[r * AWAY + k] = G ? NUMBER(G + place, other) : (T)codes[place];
                         }
                 }
                 for (long j = j0; j < last; j += PANEL) {
@@ -173,12 +195,11 @@ TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int
                     const T *panel = (const T *)job->packed_right + j * inner + k0 * step;
                     if (NAME(direct)(job, width))
                         step = n, panel = (const T *)job->right + k0 * n + j;
-                    if (width > 2 * LANES)
-                        NAME(block)(depth, rows, panel, step, 3, other, tile);
-                    else if (width > LANES)
-                        NAME(block)(depth, rows, panel, step, 2, other, tile);
+                    int vectors = (int)((width + LANES - 1) / LANES);
+                    if (there)
+                        NAME(blocks)(depth, left, apart, panel, step, vectors, other, tile);
                     else
-                        NAME(block)(depth, rows, panel, step, 1, other, tile);
+                        NAME(blocks)(depth, left, apart, panel, step, vectors, COPIED(other), tile);
                     for (long r = 0; r < count; r++)
                         for (long q = 0; q < width; q++)
                             out[(i + r) * n + j + q] = tile[r * PANEL + q] + (k0 ? out[(i + r) * n + j + q] : 0);
@@ -473,6 +494,9 @@ TARGET static void NAME(move)(struct job *job, long part, int thread) {
 #undef EVEC
 #undef LANES
 #undef NUMBER
+#undef EACH
+#undef INTEGER
+#undef COPIED
 #undef NUMBERS
 #undef TIMES
 #undef ELANES
