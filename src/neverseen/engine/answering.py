@@ -110,7 +110,7 @@ class _Asked:
         return _leading(scores, errors + 2.0**-50 * np.abs(scores).max(axis=1, keepdims=True))
 
     def proved(self, solution: Array) -> tuple[np.ndarray, Array, Array]:
-        """Return the leading column of each sample, -1 where this solution does not prove one; and what was proved with.
+        """Return the leading column of each sample, -1 where this solution does not prove one; and what was used.
 
         That is the solution rounded to ``block 2**-f`` with an integer block, and its residual. f is such that neither
         ``A block`` (`ChangedSystem.finer`) nor ``block B_j`` (Cauchy and Schwarz) nor ``2**f x`` exceeds 62 bits:

@@ -301,12 +301,11 @@ TARGET static void NAME(pack)(struct job *job, long part, int thread) {
     E *left = (E *)job->packed_left + j0 * length, *right = (E *)job->packed_right + j0 * length;
     (void)thread;
     memset(left, 0, length * EPANEL * sizeof(E)), memset(right, 0, length * EPANEL * sizeof(E));
-#ifdef REAL /* left, right: (d, n) */
-    const double *L = (const double *)job->left + j0 * n, *R = (const double *)job->right + j0 * n;
+#ifdef REAL /* left, right: (n, d); the left counts `shift` times */
     for (long k = 0; k < n; k++)
         for (long q = 0; q < width; q++) {
-            left[(k + 1) * EPANEL + q] = L[q * n + k];
-            right[(k + 1) * EPANEL + q] = R[q * n + k];
+            left[(k + 1) * EPANEL + q] = ((const double *)job->left)[k * d + j0 + q] * job->shift;
+            right[(k + 1) * EPANEL + q] = ((const double *)job->right)[k * d + j0 + q];
         }
 #else /* left: codes (n, d); right: signs (n,). The codes of GATHER samples are one number, on the left with signs. */
     NAME(gather)((const int8_t *)job->left + j0, width, n, 1, d, job->right, left, NULL);
@@ -344,12 +343,16 @@ TARGET INLINE void NAME(multiply)(long length, const E *a, const E *b, E *tile) 
     memcpy(tile, c, sizeof c);
 }
 
-/* Add the first `high` rows of a tile to the matrix at row i and column j. */
-TARGET INLINE void NAME(add)(T *G, long d, long i, long j, long high, const E *tile) {
+/* Add the first `high` rows of a tile to the matrix at row i and column j; its numbers are T, or int32 if it is `half` as wide. */
+TARGET INLINE void NAME(add)(void *G, int half, long d, long i, long j, long high, const E *tile) {
     long wide = LEAST(EPANEL, d - j);
     for (long r = 0; r < LEAST(high, d - i); r++) {
-        T *to = G + (i + r) * d + j;
-        if (wide == EPANEL)
+        T *to = (T *)G + (i + r) * d + j;
+        int32_t *to_half = (int32_t *)G + (i + r) * d + j;
+        if (half)
+            for (long q = 0; q < wide; q++)
+                to_half[q] += (int32_t)tile[r * EPANEL + q];
+        else if (wide == EPANEL)
             for (long q = 0; q < EPANEL; q++)
                 to[q] += (T)tile[r * EPANEL + q];
         else
@@ -359,21 +362,20 @@ TARGET INLINE void NAME(add)(T *G, long d, long i, long j, long high, const E *t
 }
 
 /* Ask for the part of the matrix that a tile is added to, before it is needed. */
-TARGET INLINE void NAME(ask)(const T *G, long d, long i0, long j0) {
+TARGET INLINE void NAME(ask)(const char *G, long size, long d, long i0, long j0) {
     for (long r = i0; r < LEAST(d, i0 + EPANEL); r++)
-        for (long q = j0; q < LEAST(d, j0 + EPANEL); q += 64 / sizeof(T))
-            __builtin_prefetch(G + r * d + q, 1, 2);
+        for (long q = j0; q < LEAST(d, j0 + EPANEL); q += 64 / size)
+            __builtin_prefetch(G + (r * d + q) * size, 1, 2);
 }
 
 /* out: G (d, d). A part is a panel of rows. For few terms memory sets the pace: whole rows are changed. Below the diagonal the
    factors change places, so that in float64 both triangles have the same bits. For more terms only tiles on and above the
    diagonal are computed, and turned to be added below. */
-TARGET static void NAME(update)(struct job *job, long part, int thread) {
+TARGET INLINE void NAME(updated)(struct job *job, long part, int half) {
     long d = job->d, i0 = part * EPANEL, length = NAME(length)(job->n);
     const E *left = job->packed_left, *right = job->packed_right;
-    T *G = job->out;
+    void *G = job->out;
     E tile[EPANEL * EPANEL], turned[EPANEL * EPANEL];
-    (void)thread;
     if (length <= 2 * ELANES) {
         for (long i = 0; i < EPANEL; i += ROWS)
             for (long j0 = 0; j0 < d; j0 += EPANEL) {
@@ -384,26 +386,38 @@ TARGET static void NAME(update)(struct job *job, long part, int thread) {
                     for (long r = 0; r < ROWS; r++)
                         memcpy(tile + r * EPANEL, turned + r * EPANEL, (i + r) * sizeof(E));
                 }
-                NAME(add)(G, d, i0 + i, j0, ROWS, tile);
+                NAME(add)(G, half, d, i0 + i, j0, ROWS, tile);
             }
         return;
     }
     for (long j0 = i0; j0 < d; j0 += EPANEL) {
-        NAME(ask)(G, d, i0, j0 + EPANEL);
-        NAME(ask)(G, d, j0 + EPANEL, i0);
+        NAME(ask)(G, half ? sizeof(int32_t) : sizeof(T), d, i0, j0 + EPANEL);
+        NAME(ask)(G, half ? sizeof(int32_t) : sizeof(T), d, j0 + EPANEL, i0);
         for (long r = 0; r < EPANEL; r += ROWS)
             NAME(multiply)(length, left + i0 * length + r, right + j0 * length, tile + r * EPANEL);
         for (long r = 0; r < EPANEL; r++) /* in this order the compiler makes better code */
             for (long q = 0; q < EPANEL; q++)
                 turned[q * EPANEL + r] = tile[r * EPANEL + q];
         if (j0 > i0)
-            NAME(add)(G, d, j0, i0, EPANEL, turned);
+            NAME(add)(G, half, d, j0, i0, EPANEL, turned);
         else
             for (long r = 0; r < EPANEL; r++)
                 memcpy(tile + r * EPANEL, turned + r * EPANEL, r * sizeof(E));
-        NAME(add)(G, d, i0, j0, EPANEL, tile);
+        NAME(add)(G, half, d, i0, j0, EPANEL, tile);
     }
 }
+
+TARGET static void NAME(update)(struct job *job, long part, int thread) {
+    (void)thread;
+    NAME(updated)(job, part, 0);
+}
+
+#ifndef REAL
+TARGET static void NAME(update_half)(struct job *job, long part, int thread) {
+    (void)thread;
+    NAME(updated)(job, part, 1);
+}
+#endif
 
 #ifndef REAL
 /* out (d, n), int32: the product of packed codes. A part is `strip` panels of rows: what is packed of them stays in the cache. */

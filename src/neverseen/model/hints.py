@@ -29,6 +29,8 @@ class Hints:
         """
         if self._last is not None and isinstance(self._last[0], Solution):
             self._last = Following.of(self._last[0], self._hardware) or self._last[0], self._last[1]
+        if self._last is not None and isinstance(self._last[0], Following):
+            self._last[0].preconditioner.owner.shares = True
         twin = Hints(self._configuration, self._hardware)
         twin._last, twin._changes = self._last, list(self._changes)
         return twin
