@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neverseen.engine.answering import _leading, _proved, leading_columns
+from neverseen.engine.answering import _Asked, _leading, leading_columns
 from neverseen.engine.preconditioning import CholeskyFactor, Inverse, Preconditioner
 from neverseen.engine.solver import solve
 from neverseen.hardware import Array, Hardware, choose
@@ -38,7 +38,7 @@ def asked(
         precondition = solve(hardware.array(gram), hardware.array(own), gamma, hardware=hardware).preconditioner
     return leading_columns(
         changed(gram, gamma, hardware),
-        hardware.array(used),
+        hardware.array(np.ascontiguousarray(used.T)),
         counts_of(rows),
         hardware.array(queries),
         grid_bits,
@@ -65,7 +65,7 @@ def test_the_inverse_of_before_serves_after_a_change(come: list[int], go: list[i
     earlier = solve(gram, cross, gamma, hardware=hardware).preconditioner
     signs = np.array([1] * len(come) + [-1] * len(go))
     system = changed(sums(before)[0], gamma, hardware, CODES[come + go], signs)  # what came and went still waits
-    right = hardware.array(sums(after)[1])
+    right = hardware.array(np.ascontiguousarray(sums(after)[1].T))
     found = leading_columns(system, right, counts_of(after), hardware.array(QUERIES), 40, earlier)
     assert np.array_equal(found, (QUERIES.astype(np.int64) @ weights_of(after, gamma)).argmax(axis=1))
 
@@ -145,12 +145,12 @@ def test_samples_of_zeros_single_classes_and_nothing_at_all() -> None:
     assert asked(rows, 2**10, np.vstack([QUERIES[:1], nothing[:1]]))[1] == -1
     gram, cross = sums(rows)
     only = leading_columns(
-        changed(gram, 2**10, NUMPY), cross[:, :1], np.array([80]), QUERIES, 40, CholeskyFactor(np.eye(SIZE), NUMPY)
+        changed(gram, 2**10, NUMPY), cross[:, :1].T, np.array([80]), QUERIES, 40, CholeskyFactor(np.eye(SIZE), NUMPY)
     )
     assert ((only == 0) | (only == -1)).all()
     assert asked(rows, 2**10, QUERIES[:0]).shape == (0,)
     none = leading_columns(
-        changed(gram, 2**10, NUMPY), cross[:, :0], np.zeros(0), QUERIES, 40, CholeskyFactor(np.eye(SIZE), NUMPY)
+        changed(gram, 2**10, NUMPY), cross[:, :0].T, np.zeros(0), QUERIES, 40, CholeskyFactor(np.eye(SIZE), NUMPY)
     )
     assert (none == -1).all()
 
@@ -178,12 +178,14 @@ def test_a_poor_solution_proves_little_and_nothing_wrong() -> None:
     gram, cross = sums(rows)
     exact = (QUERIES.astype(np.int64) @ weights_of(rows, gamma)).argmax(axis=1)
     best = np.linalg.solve(gram + gamma * np.eye(SIZE), QUERIES.T.astype(np.float64))
-    reach, rounding = np.sqrt(counts_of(rows) / gamma), np.zeros(len(QUERIES))
     seen = set[object]()
     for number in range(40):
         noise = np.random.default_rng(number).normal(size=best.shape) * np.abs(best).max() * 2.0 ** -(number / 2)
-        system, targets = changed(gram, gamma, NUMPY), np.ascontiguousarray(QUERIES.T.astype(np.int64))
-        found = _proved(system, targets, cross, reach, rounding, best + noise)
+        asked = _Asked(changed(gram, gamma, NUMPY), np.ascontiguousarray(cross.T), counts_of(rows), QUERIES, 52)
+        found, *used = asked.proved(best + noise)
+        solution, residual = map(NUMPY.numpy, used)
+        wanted = QUERIES.T - (gram + gamma * np.eye(SIZE)) @ solution
+        assert np.allclose(residual, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max() + 1e-6)
         assert ((found == exact) | (found == -1)).all()
         seen.update(("nothing", "all")[int(found[0] >= 0)] for _ in range(len(set(found >= 0)) == 1))
         guess = ((best + noise).T @ cross).argmax(axis=1)

@@ -236,6 +236,10 @@ def test_codes_are_added(size: int, level: int) -> None:
         expected = matrix + wide.T @ (wide * signs[:, None])
         kernels.add_codes(matrix, codes, signs, threads=threads)
         np.testing.assert_array_equal(matrix, expected)
+        half = (expected & 0xFFFF).astype(np.int32)
+        wanted = half + wide.T @ (wide * signs[:, None])
+        kernels.add_codes(half, codes, signs, threads=threads)
+        np.testing.assert_array_equal(half, wanted)
 
 
 @built
@@ -259,7 +263,8 @@ def test_a_low_rank_is_added(size: int, level: int) -> None:
             symmetric(count, rng, np.float64),
         )
         right, matrix = np.ascontiguousarray(left @ core), before.copy()
-        kernels.add_low_rank(matrix, left, right, threads=threads)
+        turned = np.ascontiguousarray(left.T), np.ascontiguousarray(-0.5 * right.T)
+        kernels.add_low_rank(matrix, *turned, -2.0, threads=threads)
         np.testing.assert_array_equal(matrix, matrix.T)
         upper = np.triu_indices(size)
         reach = (np.abs(left) @ np.abs(right.T) + np.abs(before))[upper]
@@ -341,8 +346,8 @@ BAD: list[tuple[type[Exception], Callable[..., Any], tuple[Any, ...]]] = [
     (ValueError, kernels.add_codes, (G, G.view(np.int8).reshape(32, 4), np.ones(32, np.int8))),
     (ValueError, kernels.add_codes, (np.broadcast_to(np.int64(1), (4, 4)), CODES, SIGNS)),
     (ValueError, kernels.add_low_rank, (T, T, np.eye(4))),
-    (ValueError, kernels.add_low_rank, (T, np.ones((4, 2)), np.ones((4, 3)))),
-    (TypeError, kernels.add_low_rank, (G, np.ones((4, 2)), np.ones((4, 2)))),
+    (ValueError, kernels.add_low_rank, (T, np.ones((2, 4)), np.ones((3, 4)))),
+    (TypeError, kernels.add_low_rank, (G, np.ones((2, 4)), np.ones((2, 4)))),
 ]
 
 

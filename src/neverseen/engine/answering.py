@@ -15,9 +15,9 @@ number of samples of the class. So ``gamma |w_j|**2 <= n_j``, and
 
 Where the class with the greatest ``y B_j`` is ahead of every other by more than both bounds, it has the greatest score.
 
-It does not matter how y was found. It comes from a few steps of conjugate gradients with an approximate inverse,
-usually that of the sums before the last changes: each costs one pass over the inverse and one over A. The two
-quantities of the proof, r and ``y B_j``, are computed in integers.
+It does not matter how y was found. The first is an approximate inverse times x, usually the inverse of the sums before
+the last changes: one pass over the inverse and one over A. If that proves nothing, a few steps of conjugate gradients
+improve it. The two quantities of the proof, r and ``y B_j``, are computed in integers.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def leading_columns(
     ----------
     system : ChangedSystem
         Of the sums of the samples held: a Gram matrix, and gamma.
-    cross : int64 array of shape (d, C)
-        Their class sums.
+    cross : int64 array of shape (C, d)
+        Their class sums: the columns of B as rows.
     counts : ndarray of shape (C,)
         How many samples each class has.
     codes : int8 array of shape (m, d)
@@ -61,26 +61,73 @@ def leading_columns(
     -------
     ndarray of shape (m,)
     """
-    hardware = system.hardware
     if not len(codes) or not len(counts):
         return np.full(len(codes), -1)
-    targets = hardware.contiguous(hardware.int64(codes).T)  # (d, m)
-    lengths = hardware.row_sums(codes)  # |x|_1 of each
-    reach = np.sqrt(counts / system.gamma) * (1 + 1e-9)  # (C,), bounds on the norms of w_j
-    rounding = np.ldexp(lengths, -grid_bits - 1) * (1 + 1e-9)
-    search = _Search(system, targets, cross, precondition)
-    found = np.full(len(codes), -1)
-    for _ in range(_STEPS):
+    with system.hardware.alone():
+        asked = _Asked(system, cross, counts, codes, grid_bits)
+        solution, residual = asked.targets * 0.0, asked.targets
+        found = np.full(len(codes), -1)
         try:
-            search.step()
-        except NoProgressError:
-            break
-        _, leads = _leading(search.scores, search.norms[:, None] * reach + rounding[:, None])
-        if (leads > 0).all() or search.done:
-            found = _proved(system, targets, cross, reach, rounding, search.solution)
+            with np.errstate(all="ignore"):  # the inverse may be that of another system, or none
+                found, solution, residual = asked.proved(precondition(asked.targets))
+        except (NoProgressError, ValueError, RuntimeError):
+            pass  # conjugate gradients begin with zeros
+        if (found >= 0).all():
+            return found
+        search = _Search(asked, precondition, solution, residual)
+        for _ in range(_STEPS):
+            try:
+                search.step()
+                _, leads = asked.leading(search.scores, search.norms)
+                if (leads > 0).all() or search.done:
+                    found, _, _ = asked.proved(search.solution)
+            except NoProgressError:
+                break
             if (found >= 0).all() or search.done:
                 break
-    return found
+        return found
+
+
+class _Asked:
+    """A few samples to answer about, and the sums."""
+
+    def __init__(self, system: ChangedSystem, cross: Array, counts: np.ndarray, codes: Array, grid_bits: int) -> None:
+        hardware = system.hardware
+        self.system, self.cross, self._codes = system, cross, hardware.contiguous(hardware.int64(codes).T)  # (d, m)
+        self.targets = hardware.float64(self._codes)
+        lengths = hardware.row_sums(codes)  # |x|_1 of each
+        self._reach = np.sqrt(counts / system.gamma) * (1 + 1e-9)  # (C,), bounds on the norms of w_j
+        self._rounding = np.ldexp(lengths, -grid_bits - 1) * (1 + 1e-9)
+        self._longest = max(1.0, float(np.max(counts)) * 127 * math.sqrt(system.size))  # |B_j|: sums of n_j codes
+
+    def leading(self, scores: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the column of the greatest score of each sample, and by how much it leads at least.
+
+        `scores` are ``y B_j``, of shape (m, C), and `norms` are ``|r|``.
+        """
+        errors = (norms[:, None] * self._reach + self._rounding[:, None]) * (1 + 1e-9)
+        # Conversions and sums of a few float64.
+        return _leading(scores, errors + 2.0**-50 * np.abs(scores).max(axis=1, keepdims=True))
+
+    def proved(self, solution: Array) -> tuple[np.ndarray, Array, Array]:
+        """Return the leading column of each sample, -1 where this solution does not prove one; and what was used.
+
+        That is the solution rounded to ``block 2**-f`` with an integer block, and its residual. f is such that neither
+        ``A block`` (`ChangedSystem.finer`) nor ``block B_j`` (Cauchy and Schwarz) nor ``2**f x`` exceeds 62 bits:
+        residual and scores are exact.
+        """
+        hardware, size = self.system.hardware, self.system.size
+        longest = float(column_norms(solution, hardware).max())
+        finer = min(self.system.finer(solution), 54, 61 - math.frexp(longest * self._longest)[1])
+        if finer < 0 or math.ldexp(longest, finer) < math.sqrt(size):  # rounding adds at most sqrt(d) / 2 to the norm
+            raise NoProgressError
+        unit = 2.0**-finer
+        block = hardware.int64(hardware.rint(solution * 2.0**finer))  # (d, m)
+        residual = hardware.float64((self._codes << finer) - self.system.product(block)) * unit
+        rows = [hardware.wrapping_matvec(self.cross, row) for row in hardware.contiguous(block.T)]
+        scores = np.stack([hardware.numpy(row).astype(np.float64) for row in rows]) * unit  # (m, C)
+        best, leads = self.leading(scores, column_norms(residual, hardware))
+        return np.where(leads > 0, best, -1), hardware.float64(block) * unit, residual
 
 
 def _leading(scores: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -90,35 +137,6 @@ def _leading(scores: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.nda
     rivals = scores + errors
     rivals[places, best] = -np.inf
     return best, scores[places, best] - errors[places, best] - rivals.max(axis=1)
-
-
-def _proved(
-    system: ChangedSystem, targets: Array, cross: Array, reach: np.ndarray, rounding: np.ndarray, solution: Array
-) -> np.ndarray:
-    """Return the leading column of each sample, and -1 where this solution does not prove one.
-
-    The solution is rounded to ``block 2**-f`` with an integer block, so that neither ``A block``
-    (`ChangedSystem.finer`) nor ``block B_j`` (Cauchy and Schwarz) nor ``2**f x`` exceeds 62 bits: residual and scores
-    are exact.
-    """
-    hardware, size = system.hardware, system.size
-    longest = [float(column_norms(each, hardware).max()) for each in (solution, hardware.float64(cross))]
-    try:
-        finer = min(system.finer(solution), 54)
-    except NoProgressError:
-        return np.full(targets.shape[1], -1)
-    finer = min(finer, 61 - math.frexp(longest[0] * max(1.0, longest[1]))[1])
-    if finer < 0 or math.ldexp(longest[0], finer) < math.sqrt(size):  # rounding adds at most sqrt(d) / 2 to the norm
-        return np.full(targets.shape[1], -1)
-    block = hardware.int64(hardware.rint(solution * 2.0**finer))  # (d, m)
-    residual = (targets << finer) - system.product(block)
-    norms = np.ldexp(column_norms(hardware.float64(residual), hardware), -finer)
-    products = [hardware.wrapping_matvec(cross.T, row) for row in hardware.contiguous(block.T)]
-    scores = np.ldexp(np.stack([hardware.numpy(row).astype(np.float64) for row in products]), -finer)  # (m, C)
-    errors = (norms[:, None] * reach + rounding[:, None]) * (1 + 1e-9)
-    errors += 2.0**-50 * np.abs(scores).max(axis=1, keepdims=True)  # conversions and sums of a few float64
-    best, leads = _leading(scores, errors)
-    return np.where(leads > 0, best, -1)
 
 
 class _Search:
@@ -133,14 +151,13 @@ class _Search:
         Whether further steps would only change digits that float64 does not have.
     """
 
-    def __init__(self, system: ChangedSystem, targets: Array, cross: Array, precondition: Preconditioner) -> None:
-        self._system, self._precondition, self._hardware = system, precondition, system.hardware
-        self._cross = system.hardware.float64(cross)
-        self._residual = system.hardware.float64(targets)
+    def __init__(self, asked: _Asked, precondition: Preconditioner, solution: Array, residual: Array) -> None:
+        self._system, self._precondition, self._hardware = asked.system, precondition, asked.system.hardware
+        self._cross = self._hardware.float64(asked.cross)  # (C, d)
+        self.solution, self._residual = solution, residual
         self._direction: Array | None = None
-        self._before = np.ones(targets.shape[1])
-        self._first = self._size(self._residual, self._residual) ** 0.5
-        self.solution = self._residual * 0.0
+        self._before = np.ones(residual.shape[1])
+        self._first = self._size(asked.targets, asked.targets) ** 0.5
 
     def step(self) -> None:
         """Take a step; raise `NoProgressError` if that is impossible."""
@@ -163,7 +180,7 @@ class _Search:
         self.solution = self.solution + self._direction * lengths
         self._residual, self._before = self._residual - product * lengths, now
         self.norms = self._size(self._residual, self._residual) ** 0.5
-        self.scores = hardware.numpy(hardware.matmul(hardware.contiguous(self.solution.T), self._cross))
+        self.scores = hardware.numpy(hardware.matmul(self._cross, self.solution)).T
         self.done = not bool((self.norms > self._first * 1e-12).any())
 
     def _size(self, left: Array, right: Array) -> np.ndarray:

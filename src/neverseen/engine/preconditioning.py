@@ -6,7 +6,7 @@ is given up; the weights stay the same (`neverseen.engine.solver`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -56,6 +56,16 @@ class Corrections:
         self.count += len(lefts)
 
 
+@dataclass
+class Owner:
+    """Whether others may use the same matrix. If not, corrections are merged into it in place.
+
+    The inverse that came before is useless then, and whoever goes on from there needs a full solve.
+    """
+
+    shares: bool = False
+
+
 @dataclass(frozen=True)
 class Inverse:
     """An explicit approximate inverse, such as the paper's Knowledge Tracking Matrix T, corrected for small changes.
@@ -72,6 +82,7 @@ class Inverse:
     hardware: Hardware
     corrections: Corrections | None = None
     count: int = 0  # of the corrections that count here
+    owner: Owner = field(default_factory=Owner)
 
     def __call__(self, right: Array) -> Array:
         hardware, found = self.hardware, self.hardware.symmetric_matmul(self.matrix, right)
@@ -108,18 +119,18 @@ class Inverse:
         """Return the inverse less ``lefts @ images.T``, (d, k) each."""
         hardware, size, more = self.hardware, len(self.matrix), images.shape[1]
         if self.count + more > MOST_CORRECTIONS:
-            matrix = self.matrix
+            matrix, ours = self.matrix, not self.owner.shares
             if self.corrections is not None and self.count:
                 rows = self.corrections.lefts[: self.count], self.corrections.rights[: self.count]
-                matrix = hardware.less_product(matrix, rows[0].T, rows[1])
-            return Inverse(hardware.less_product(matrix, lefts, images.T), hardware)
+                matrix, ours = hardware.less_product(matrix, rows[0].T, rows[1], overwrite=ours), True
+            return Inverse(hardware.less_product(matrix, lefts, images.T, overwrite=ours), hardware)
         corrections = self.corrections
         if corrections is None or corrections.count != self.count:  # somebody else went on from here
             corrections = Corrections(size, hardware)
             if self.corrections is not None:
                 corrections.add(self.corrections.lefts[: self.count], self.corrections.rights[: self.count])
         corrections.add(lefts.T, images.T)
-        return Inverse(self.matrix, hardware, corrections, corrections.count)
+        return Inverse(self.matrix, hardware, corrections, corrections.count, self.owner)
 
 
 def explicit(precondition: Preconditioner, size: int, hardware: Hardware) -> Inverse:

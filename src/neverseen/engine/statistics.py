@@ -298,6 +298,10 @@ class Statistics:
         names = classes if columns is None else [classes[column] for column in columns]
         return self.hardware.contiguous(self._sums.of(names).T)
 
+    def class_rows(self) -> Array:
+        """Return the columns of `cross` as rows, in the hardware's memory."""
+        return self._sums.of(self.classes)
+
     def add(self, codes: Array, labels: Any) -> None:
         """Add samples."""
         self.merge(Statistics.of(codes, labels, self.hardware, self.class_grams is not None, self.targets))

@@ -257,17 +257,22 @@ void ns_moments(long level, long threads, long d, const int64_t *G, double *out)
     run(&job, CHOOSE(moments_real, level), (d + STRIP - 1) / STRIP);
 }
 
-/* G (d, d) += codes' diag(signs) codes for int8 codes (n, d) and signs of -1, 0 and 1; or T (d, d) += L R' for float64
-   L and R (d, n). One triangle is computed, and added to both. The sums of products of codes are kept in int32: n must be
-   at most 100,000, and no code -128. Each of the packed arrays has room for n + 1 numbers (codes: n / 2 + 1, rounded up) for
-   each column of the panels. */
-void ns_update(long level, long real, long threads, long d, long n, const void *left, const void *right, void *packed_left,
-               void *packed_right, void *out) {
-    struct job job = {.threads = threads, .d = d, .n = n, .left = left, .right = right, .out = out};
+/* What is updated: a matrix of 64-bit integers, of float64, of 32-bit integers. */
+enum { ADD_TO_WHOLE, ADD_TO_REAL, ADD_TO_HALF };
+
+/* G (d, d) += codes' diag(signs) codes for int8 codes (n, d) and signs of -1, 0 and 1; or T (d, d) += times L'R for float64 L and
+   R (n, d). One triangle is computed, and added to both. The sums of products of codes are kept in int32: n must be at most
+   100,000, and no code -128. Each of the packed arrays has room for n + 1 numbers (codes: n / 2 + 1, rounded up) for each column
+   of the panels. */
+void ns_update(long level, long kind, long threads, long d, long n, const void *left, const void *right, double times,
+               void *packed_left, void *packed_right, void *out) {
+    struct job job = {.threads = threads, .d = d, .n = n, .left = left, .right = right, .shift = times, .out = out};
+    int real = kind == ADD_TO_REAL;
     long panel = ns_panel(level, real), panels = (d + panel - 1) / panel;
     job.packed_left = packed_left, job.packed_right = packed_right;
     run(&job, real ? CHOOSE(pack_real, level) : CHOOSE(pack_whole, level), panels);
-    run(&job, real ? CHOOSE(update_real, level) : CHOOSE(update_whole, level), panels);
+    void (*part)(struct job *, long, int) = real ? CHOOSE(update_real, level) : CHOOSE(update_whole, level);
+    run(&job, kind == ADD_TO_HALF ? CHOOSE(update_half_whole, level) : part, panels);
 }
 
 /* out (m, n), int32 = left (m, inner) times right (inner, n), int8. The caller bounds the sums by 32 bits; what the sums pass

@@ -32,6 +32,7 @@ _SHARE = 2**19  # multiplications that are worth a thread: it takes as long to s
 _SHARE_OF_TEAM = 2**16  # the same for a thread that is there already
 _FEW = 4  # columns up to which a block is multiplied one by one: its rows would not fill a vector
 _CODE_ROWS = 2048  # samples that are packed at a time; their sums stay below 2**31
+_TO_WHOLE, _TO_REAL, _TO_HALF = range(3)  # what kernels.c calls matrices of int64, float64 and int32
 _NARROW, _CODES = 3, 4  # what kernels.c calls a product of integers of 32 bits, and one of int8 by integers
 _TERMS = 512  # columns of a low rank that are packed at a time
 
@@ -47,7 +48,7 @@ _SIGNATURES = {  # as in kernels.c: the result and the arguments
     "ns_times": ("-", "nnnnnnnnpppp"),
     "ns_times_codes": ("-", "nnnnnppppp"),
     "ns_moments": ("-", "nnnpp"),
-    "ns_update": ("-", "nnnnnppppp"),
+    "ns_update": ("-", "nnnnnppxppp"),
     "ns_move": ("n", "nnnnnpppxpppppn"),
 }
 
@@ -187,17 +188,18 @@ def row_moments(matrix: np.ndarray, *, threads: int | None = None) -> np.ndarray
 
 
 def add_codes(matrix: np.ndarray, codes: np.ndarray, signs: np.ndarray, *, threads: int | None = None) -> None:
-    """Add ``codes.T @ diag(signs) @ codes`` to an int64 matrix of shape (d, d), modulo 2**64.
+    """Add ``codes.T @ diag(signs) @ codes`` to a matrix of shape (d, d), modulo 2**64, or 2**32 if it is int32.
 
     Parameters
     ----------
-    matrix : int64 ndarray of shape (d, d)
+    matrix : int64 or int32 ndarray of shape (d, d)
         Symmetric; both triangles get the same numbers.
     codes : int8 ndarray of shape (n, d), entries in -127..127
     signs : int8 ndarray of shape (n,), entries in -1..1
     """
-    size = _square(matrix)
-    _check("matrix", matrix, np.int64, (size, size), changes=True)
+    half = isinstance(matrix, np.ndarray) and matrix.dtype == np.int32
+    size = len(matrix) if half else _square(matrix)
+    _check("matrix", matrix, np.int32 if half else np.int64, (size, size), changes=True)
     _check("codes", codes, np.int8, (None, size))
     _check("signs", signs, np.int8, (len(codes),))
     _apart(matrix, codes, signs)
@@ -210,30 +212,33 @@ def add_codes(matrix: np.ndarray, codes: np.ndarray, signs: np.ndarray, *, threa
         # A multiplication of codes takes a sixteenth of the time of one of 64-bit integers, and the matrix is moved.
         count = _threads(threads, size * size * (len(some) + 16) // 16)
         packed = np.empty((2, _padded(size, real=False) * ((len(some) + 3) // 2)), np.int32)
-        _call("ns_update", _level, 0, count, size, len(some), some, theirs, packed[0], packed[1], matrix)
+        kind = _TO_HALF if half else _TO_WHOLE
+        _call("ns_update", _level, kind, count, size, len(some), some, theirs, 1.0, packed[0], packed[1], matrix)
 
 
-def add_low_rank(matrix: np.ndarray, left: np.ndarray, right: np.ndarray, *, threads: int | None = None) -> None:
-    """Add ``left @ right.T``, which is symmetric, to a symmetric float64 matrix of shape (d, d).
+def add_low_rank(
+    matrix: np.ndarray, left: np.ndarray, right: np.ndarray, times: float = 1.0, *, threads: int | None = None
+) -> None:
+    """Add ``times * left.T @ right``, which is symmetric, to a symmetric float64 matrix of shape (d, d).
 
     One triangle is computed and added to both, so the matrix remains symmetric to the last bit.
 
     Parameters
     ----------
     matrix : float64 ndarray of shape (d, d)
-    left, right : float64 ndarrays of shape (d, n)
+    left, right : float64 ndarrays of shape (n, d)
     """
     size = _square(matrix)
     _check("matrix", matrix, np.float64, (size, size), changes=True)
-    _check("left", left, np.float64, (size, None))
+    _check("left", left, np.float64, (None, size))
     _check("right", right, np.float64, left.shape)
     _apart(matrix, left, right)
-    for start in range(0, left.shape[1], _TERMS):
-        some, others = (np.ascontiguousarray(side[:, start : start + _TERMS]) for side in (left, right))
-        terms = some.shape[1]
-        packed = np.empty((2, _padded(size, real=True) * (terms + 1)))
-        count = _threads(threads, size * size * (terms + 2) // 2)
-        _call("ns_update", _level, 1, count, size, terms, some, others, packed[0], packed[1], matrix)
+    for start in range(0, len(left), _TERMS):
+        some, others = left[start : start + _TERMS], right[start : start + _TERMS]
+        packed = np.empty((2, _padded(size, real=True) * (len(some) + 1)))
+        count = _threads(threads, size * size * (len(some) + 2) // 2)
+        sizes = _level, _TO_REAL, count, size, len(some)
+        _call("ns_update", *sizes, some, others, float(times), packed[0], packed[1], matrix)
 
 
 def move(

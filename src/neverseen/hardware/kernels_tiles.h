@@ -28,12 +28,18 @@ typedef E NAME(evec) __attribute__((vector_size(BYTES), aligned(sizeof(E)), may_
 #define EVEC NAME(evec)
 #define LANES (BYTES / (long)sizeof(T))
 /* `other`: how the matrix is read and multiplied. For float64 (real), it holds 64-bit integers. For integers (whole), all
-   numbers have 32 bits, and processors multiply these faster. NUMBER and NUMBERS read one, and a vector. */
+   numbers have 32 bits, and processors multiply these faster. NUMBER and NUMBERS read one, and a vector; EACH reads one for all
+   places of a vector. */
 #if defined(REAL)
 typedef int64_t NAME(ivec) __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
 #define NUMBER(g, other) ((other) ? (T) * (const int64_t *)(const void *)(g) : *(g))
 #define NUMBERS(g, other) ((other) ? __builtin_convertvector(*(const NAME(ivec) *)(const void *)(g), VEC) : *(const VEC *)(g))
+#define INTEGER(g) (*(const int64_t *)(const void *)(g))
+#define EACH(g, other) ((other) ? (VEC)__builtin_convertvector(INTEGER(g) - (NAME(ivec)){0}, VEC) : (VEC)(*(g) - (VEC){0}))
+#define COPIED(other) 0 /* copying has converted them */
 #else
+#define EACH(g, other) ((void)(other), *(g) - (VEC){0})
+#define COPIED(other) (other)
 #define NUMBER(g, other) ((void)(other), *(g))
 #define NUMBERS(g, other) ((void)(other), *(const VEC *)(g))
 #endif
@@ -101,14 +107,13 @@ TARGET static void NAME(times_vector)(struct job *job, long part, int thread) { 
 
 /* -- G B ------------------------------------------------------------------------------------------------------- */
 
-/* tile (ROWS, PANEL) = g b over `depth` terms, for g in rows DEPTH + LANES apart and b (depth, vectors * LANES) in rows `step`
-   apart. */
-TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, long step, int vectors, int other, T *tile) {
+/* tile (ROWS, PANEL) = g b over `depth` terms, for g in rows `apart` and b (depth, vectors * LANES) in rows `step` apart. */
+TARGET INLINE void NAME(block)(long depth, const T *g, long apart, const T *b, long step, int vectors, int other, T *tile) {
     VEC c[ROWS][3] = {{{0}}};
     for (long k = 0; k < depth; k++, b += step)
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
-            VEC factor = g[r * (DEPTH + LANES) + k] - (VEC){0};
+            VEC factor = EACH(g + r * apart + k, other);
 #pragma GCC unroll 3
             for (int v = 0; v < vectors; v++)
                 c[r][v] += TIMES(factor, *(const VEC *)(b + v * LANES), other);
@@ -116,6 +121,16 @@ TARGET INLINE void NAME(block)(long depth, const T *g, const T *b, long step, in
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++)
             *(VEC *)(tile + r * PANEL + v * LANES) = c[r][v];
+}
+
+/* The same for 1, 2 or 3 vectors in a row. */
+TARGET INLINE void NAME(blocks)(long depth, const T *g, long apart, const T *b, long step, int vectors, int other, T *tile) {
+    if (vectors > 2)
+        NAME(block)(depth, g, apart, b, step, 3, other, tile);
+    else if (vectors > 1)
+        NAME(block)(depth, g, apart, b, step, 2, other, tile);
+    else
+        NAME(block)(depth, g, apart, b, step, 1, other, tile);
 }
 
 /* Whether columns of B are read where they are: for few rows, packing takes longer than it saves. */
@@ -141,31 +156,38 @@ TARGET static void NAME(panels)(struct job *job, long part, int thread) {
     }
 }
 
-/* out (d, n) = left (d, inner) times B (inner, n), for `strip` rows. Rows of the left are copied to where they are not a power
-   of two apart: such addresses share few places in a cache. The left is a matrix of T, or int8 codes, whose rows are `across`
-   apart and whose columns are `along` apart. */
+/* out (d, n) = left (d, inner) times B (inner, n), for `strip` rows. The left is a matrix of T, or int8 codes, whose rows are
+   `across` apart and whose columns are `along` apart. Few columns: memory sets the pace, so rows are read where they are, along
+   their whole length. More: parts of rows are used again and again, and copied to where they are not a power of two apart,
+   because such addresses share few places in a cache. */
 TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int8_t *codes, int other) {
-    enum { GROUP = 16 * PANEL }; /* columns at a time: what is packed of them stays in the cache */
+    enum { GROUP = 16 * PANEL, AWAY = DEPTH + LANES }; /* GROUP: columns at a time: what is packed of them stays in the cache */
     long inner = job->columns, n = job->n, start = part * job->strip, stop = LEAST(job->d, start + job->strip);
     long across = job->across, along = job->along;
-    T *out = job->out, rows[ROWS * (DEPTH + LANES)] = {0}, tile[ROWS * PANEL];
+    int there = n <= PANEL && G && along == 1;
+    long deep = there ? 16 * DEPTH : DEPTH;
+    T *out = job->out, rows[ROWS * AWAY] = {0}, tile[ROWS * PANEL];
     for (long j0 = 0; j0 < n; j0 += GROUP)
-        for (long k0 = 0; k0 < inner; k0 += DEPTH) {
-            long depth = LEAST(DEPTH, inner - k0), last = LEAST(n, j0 + GROUP);
-            for (long i = start; i < stop; i += ROWS) {
-                long count = LEAST(ROWS, stop - i);
-                if (G && along == 1) {
+        for (long k0 = 0; k0 < inner; k0 += deep) {
+            long depth = LEAST(deep, inner - k0), last = LEAST(n, j0 + GROUP);
+            for (long i = start, count; i < stop; i += count) {
+                const T *left = there ? G + i * across + k0 : rows;
+                long apart = there ? across : AWAY;
+                count = LEAST(ROWS, stop - i);
+                if (there && count < ROWS)
+                    count = 1, apart = 0; /* one row, and the same for nobody: beyond the last there may be no memory */
+                if (!there && G && along == 1) {
                     for (long r = 0; r < count; r++) {
                         for (long k = 0; k < depth; k++)
-                            rows[r * (DEPTH + LANES) + k] = NUMBER(G + (i + r) * across + k0 + k, other);
+                            rows[r * AWAY + k] = NUMBER(G + (i + r) * across + k0 + k, other);
                         for (long k = k0; i + ROWS + r < stop && k < k0 + depth; k += 64 / sizeof(T))
                             __builtin_prefetch(G + (i + ROWS + r) * across + k); /* of the next rows */
                     }
-                } else {
+                } else if (!there) {
                     for (long k = 0; k < depth; k++)
                         for (long r = 0; r < count; r++) {
                             long place = (i + r) * across + (k0 + k) * along;
-                            rows[r * (DEPTH + LANES) + k] = G ? NUMBER(G + place, other) : (T)codes[place];
+                            rows[r * AWAY + k] = G ? NUMBER(G + place, other) : (T)codes[place];
                         }
                 }
                 for (long j = j0; j < last; j += PANEL) {
@@ -173,12 +195,11 @@ TARGET INLINE void NAME(times)(struct job *job, long part, const T *G, const int
                     const T *panel = (const T *)job->packed_right + j * inner + k0 * step;
                     if (NAME(direct)(job, width))
                         step = n, panel = (const T *)job->right + k0 * n + j;
-                    if (width > 2 * LANES)
-                        NAME(block)(depth, rows, panel, step, 3, other, tile);
-                    else if (width > LANES)
-                        NAME(block)(depth, rows, panel, step, 2, other, tile);
+                    int vectors = (int)((width + LANES - 1) / LANES);
+                    if (there)
+                        NAME(blocks)(depth, left, apart, panel, step, vectors, other, tile);
                     else
-                        NAME(block)(depth, rows, panel, step, 1, other, tile);
+                        NAME(blocks)(depth, left, apart, panel, step, vectors, COPIED(other), tile);
                     for (long r = 0; r < count; r++)
                         for (long q = 0; q < width; q++)
                             out[(i + r) * n + j + q] = tile[r * PANEL + q] + (k0 ? out[(i + r) * n + j + q] : 0);
@@ -280,12 +301,11 @@ TARGET static void NAME(pack)(struct job *job, long part, int thread) {
     E *left = (E *)job->packed_left + j0 * length, *right = (E *)job->packed_right + j0 * length;
     (void)thread;
     memset(left, 0, length * EPANEL * sizeof(E)), memset(right, 0, length * EPANEL * sizeof(E));
-#ifdef REAL /* left, right: (d, n) */
-    const double *L = (const double *)job->left + j0 * n, *R = (const double *)job->right + j0 * n;
+#ifdef REAL /* left, right: (n, d); the left counts `shift` times */
     for (long k = 0; k < n; k++)
         for (long q = 0; q < width; q++) {
-            left[(k + 1) * EPANEL + q] = L[q * n + k];
-            right[(k + 1) * EPANEL + q] = R[q * n + k];
+            left[(k + 1) * EPANEL + q] = ((const double *)job->left)[k * d + j0 + q] * job->shift;
+            right[(k + 1) * EPANEL + q] = ((const double *)job->right)[k * d + j0 + q];
         }
 #else /* left: codes (n, d); right: signs (n,). The codes of GATHER samples are one number, on the left with signs. */
     NAME(gather)((const int8_t *)job->left + j0, width, n, 1, d, job->right, left, NULL);
@@ -323,12 +343,16 @@ TARGET INLINE void NAME(multiply)(long length, const E *a, const E *b, E *tile) 
     memcpy(tile, c, sizeof c);
 }
 
-/* Add the first `high` rows of a tile to the matrix at row i and column j. */
-TARGET INLINE void NAME(add)(T *G, long d, long i, long j, long high, const E *tile) {
+/* Add the first `high` rows of a tile to the matrix at row i and column j; its numbers are T, or int32 if it is `half` as wide. */
+TARGET INLINE void NAME(add)(void *G, int half, long d, long i, long j, long high, const E *tile) {
     long wide = LEAST(EPANEL, d - j);
     for (long r = 0; r < LEAST(high, d - i); r++) {
-        T *to = G + (i + r) * d + j;
-        if (wide == EPANEL)
+        T *to = (T *)G + (i + r) * d + j;
+        int32_t *to_half = (int32_t *)G + (i + r) * d + j;
+        if (half)
+            for (long q = 0; q < wide; q++)
+                to_half[q] += (int32_t)tile[r * EPANEL + q];
+        else if (wide == EPANEL)
             for (long q = 0; q < EPANEL; q++)
                 to[q] += (T)tile[r * EPANEL + q];
         else
@@ -338,21 +362,20 @@ TARGET INLINE void NAME(add)(T *G, long d, long i, long j, long high, const E *t
 }
 
 /* Ask for the part of the matrix that a tile is added to, before it is needed. */
-TARGET INLINE void NAME(ask)(const T *G, long d, long i0, long j0) {
+TARGET INLINE void NAME(ask)(const char *G, long size, long d, long i0, long j0) {
     for (long r = i0; r < LEAST(d, i0 + EPANEL); r++)
-        for (long q = j0; q < LEAST(d, j0 + EPANEL); q += 64 / sizeof(T))
-            __builtin_prefetch(G + r * d + q, 1, 2);
+        for (long q = j0; q < LEAST(d, j0 + EPANEL); q += 64 / size)
+            __builtin_prefetch(G + (r * d + q) * size, 1, 2);
 }
 
 /* out: G (d, d). A part is a panel of rows. For few terms memory sets the pace: whole rows are changed. Below the diagonal the
    factors change places, so that in float64 both triangles have the same bits. For more terms only tiles on and above the
    diagonal are computed, and turned to be added below. */
-TARGET static void NAME(update)(struct job *job, long part, int thread) {
+TARGET INLINE void NAME(updated)(struct job *job, long part, int half) {
     long d = job->d, i0 = part * EPANEL, length = NAME(length)(job->n);
     const E *left = job->packed_left, *right = job->packed_right;
-    T *G = job->out;
+    void *G = job->out;
     E tile[EPANEL * EPANEL], turned[EPANEL * EPANEL];
-    (void)thread;
     if (length <= 2 * ELANES) {
         for (long i = 0; i < EPANEL; i += ROWS)
             for (long j0 = 0; j0 < d; j0 += EPANEL) {
@@ -363,26 +386,38 @@ TARGET static void NAME(update)(struct job *job, long part, int thread) {
                     for (long r = 0; r < ROWS; r++)
                         memcpy(tile + r * EPANEL, turned + r * EPANEL, (i + r) * sizeof(E));
                 }
-                NAME(add)(G, d, i0 + i, j0, ROWS, tile);
+                NAME(add)(G, half, d, i0 + i, j0, ROWS, tile);
             }
         return;
     }
     for (long j0 = i0; j0 < d; j0 += EPANEL) {
-        NAME(ask)(G, d, i0, j0 + EPANEL);
-        NAME(ask)(G, d, j0 + EPANEL, i0);
+        NAME(ask)(G, half ? sizeof(int32_t) : sizeof(T), d, i0, j0 + EPANEL);
+        NAME(ask)(G, half ? sizeof(int32_t) : sizeof(T), d, j0 + EPANEL, i0);
         for (long r = 0; r < EPANEL; r += ROWS)
             NAME(multiply)(length, left + i0 * length + r, right + j0 * length, tile + r * EPANEL);
         for (long r = 0; r < EPANEL; r++) /* in this order the compiler makes better code */
             for (long q = 0; q < EPANEL; q++)
                 turned[q * EPANEL + r] = tile[r * EPANEL + q];
         if (j0 > i0)
-            NAME(add)(G, d, j0, i0, EPANEL, turned);
+            NAME(add)(G, half, d, j0, i0, EPANEL, turned);
         else
             for (long r = 0; r < EPANEL; r++)
                 memcpy(tile + r * EPANEL, turned + r * EPANEL, r * sizeof(E));
-        NAME(add)(G, d, i0, j0, EPANEL, tile);
+        NAME(add)(G, half, d, i0, j0, EPANEL, tile);
     }
 }
+
+TARGET static void NAME(update)(struct job *job, long part, int thread) {
+    (void)thread;
+    NAME(updated)(job, part, 0);
+}
+
+#ifndef REAL
+TARGET static void NAME(update_half)(struct job *job, long part, int thread) {
+    (void)thread;
+    NAME(updated)(job, part, 1);
+}
+#endif
 
 #ifndef REAL
 /* out (d, n), int32: the product of packed codes. A part is `strip` panels of rows: what is packed of them stays in the cache. */
@@ -473,6 +508,9 @@ TARGET static void NAME(move)(struct job *job, long part, int thread) {
 #undef EVEC
 #undef LANES
 #undef NUMBER
+#undef EACH
+#undef INTEGER
+#undef COPIED
 #undef NUMBERS
 #undef TIMES
 #undef ELANES

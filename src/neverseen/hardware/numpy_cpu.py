@@ -116,7 +116,7 @@ class NumpyHardware(HardwareOf[np.ndarray]):
             row = codes[0].astype(np.int16)
             return np.multiply.outer(row, row)  # 127 * 127 < 2**15
         if kernels.available():
-            sums = np.zeros((codes.shape[1], codes.shape[1]), np.int64)
+            sums = np.zeros((codes.shape[1], codes.shape[1]), np.int32)
             kernels.add_codes(sums, np.ascontiguousarray(codes), np.ones(len(codes), np.int8))
             return sums
         total = None
@@ -162,11 +162,13 @@ class NumpyHardware(HardwareOf[np.ndarray]):
             return left @ right
         return kernels.times_block(left, np.ascontiguousarray(right))
 
-    def less_product(self, matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    def less_product(
+        self, matrix: np.ndarray, left: np.ndarray, right: np.ndarray, *, overwrite: bool = False
+    ) -> np.ndarray:
         if not kernels.available():
             return super().less_product(matrix, left, right)
-        result = matrix.copy()
-        kernels.add_low_rank(result, np.ascontiguousarray(-left), np.ascontiguousarray(right.T))
+        result = matrix if overwrite else matrix.copy()
+        kernels.add_low_rank(result, np.ascontiguousarray(left.T), np.ascontiguousarray(right), -1.0)
         return result
 
     def int8_int64_matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:

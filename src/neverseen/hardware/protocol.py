@@ -190,8 +190,8 @@ class HardwareOf(Protocol[A]):
         """Return ``matrix @ block`` in float64, for a symmetric int64 matrix and a float64 block."""
         return self.matmul(self.float64(matrix), block)
 
-    def less_product(self, matrix: A, left: A, right: A) -> A:
-        """Return ``matrix - left @ right`` in float64, symmetric as `matrix` is."""
+    def less_product(self, matrix: A, left: A, right: A, *, overwrite: bool = False) -> A:
+        """Return ``matrix - left @ right`` in float64, symmetric as `matrix` is; it may overwrite that if told so."""
         result: Any = matrix - self.matmul(left, right)
         return cast("A", result)
 

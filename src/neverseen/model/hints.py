@@ -29,6 +29,8 @@ class Hints:
         """
         if self._last is not None and isinstance(self._last[0], Solution):
             self._last = Following.of(self._last[0], self._hardware) or self._last[0], self._last[1]
+        if self._last is not None and isinstance(self._last[0], Following):
+            self._last[0].preconditioner.owner.shares = True
         twin = Hints(self._configuration, self._hardware)
         twin._last, twin._changes = self._last, list(self._changes)
         return twin
@@ -74,7 +76,7 @@ class Hints:
         precondition, grid_bits = self._last[0].preconditioner, self._configuration.grid_bits
         with statistics.still():
             system = statistics.system(self._configuration.gamma, MANY_ROWS)
-            return leading_columns(system, statistics.cross_here(), counts, codes, grid_bits, precondition)
+            return leading_columns(system, statistics.class_rows(), counts, codes, grid_bits, precondition)
 
     def _followed(self, statistics: Statistics, classes: list[str]) -> Following | None:
         """Return the solution after the changes since the last one, if they are small; else None."""
