@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import httpx
 
@@ -18,6 +19,7 @@ from neverseen.client.conversations import Conversation, Pause
 if TYPE_CHECKING:
     from neverseen.proof.certificates import Certificate
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Receipts = bytes | str | Iterable[bytes | str]
 Which = str | Request | LearnResult
@@ -272,6 +274,19 @@ class Client(Connected):
             return end.value  # type: ignore[no-any-return]
 
 
+def _awaited(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """Return a method of `Client` for `AsyncClient`: it holds the same conversation, with the `_run` of that class."""
+
+    @wraps(method)
+    async def call(self: Any, /, *given: P.args, **named: P.kwargs) -> T:
+        found: Any = method(self, *given, **named)
+        return await found  # type: ignore[no-any-return]
+
+    return call
+
+
 class AsyncClient(Connected):
     """`Client` for asyncio: the same methods, to be awaited. It is an asynchronous context manager.
 
@@ -305,130 +320,20 @@ class AsyncClient(Connected):
         """Close the connections."""
         await self._http.aclose()
 
-    async def learn(
-        self,
-        samples: Any,
-        labels: Any,
-        ids: Iterable[str] | None = None,
-        owner: str | None = None,
-        *,
-        idempotency_key: str | None = None,
-    ) -> LearnResult:
-        """See `Client.learn`."""
-        return await self._run(conversations.learn(self._retries, samples, labels, ids, owner, idempotency_key))
-
-    @overload
-    async def forget(
-        self,
-        receipts: Receipts | None = None,
-        samples: Any = None,
-        labels: Any = None,
-        ids: Iterable[str] | None = None,
-        dry_run: Literal[False] = False,
-        *,
-        owner: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> Request: ...
-
-    @overload
-    async def forget(
-        self,
-        receipts: Receipts | None = None,
-        samples: Any = None,
-        labels: Any = None,
-        ids: Iterable[str] | None = None,
-        *,
-        dry_run: Literal[True],
-        owner: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> Effect: ...
-
-    async def forget(
-        self,
-        receipts: Receipts | None = None,
-        samples: Any = None,
-        labels: Any = None,
-        ids: Iterable[str] | None = None,
-        dry_run: bool = False,
-        *,
-        owner: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> Request | Effect:
-        """See `Client.forget`."""
-        held = conversations.Held(receipts, samples, labels, ids, owner)
-        return await self._run(conversations.forget(self._retries, held, idempotency_key, dry_run))
-
-    @overload
-    async def forget_class(
-        self, label: str | int, dry_run: Literal[False] = False, *, idempotency_key: str | None = None
-    ) -> Request: ...
-
-    @overload
-    async def forget_class(
-        self, label: str | int, dry_run: Literal[True], *, idempotency_key: str | None = None
-    ) -> Effect: ...
-
-    async def forget_class(
-        self, label: str | int, dry_run: bool = False, *, idempotency_key: str | None = None
-    ) -> Request | Effect:
-        """See `Client.forget_class`."""
-        return await self._run(conversations.forget_class(self._retries, label, idempotency_key, dry_run))
-
-    async def predict(self, samples: Any) -> Predictions:
-        """See `Client.predict`."""
-        return await self._run(conversations.predict(self._retries, samples))
-
-    async def what_if(
-        self,
-        receipts: Receipts | None = None,
-        samples: Any = None,
-        labels: Any = None,
-        ids: Iterable[str] | None = None,
-        test: Any = None,
-        test_labels: Any = None,
-        owner: str | None = None,
-    ) -> WhatIf:
-        """See `Client.what_if`."""
-        held = conversations.Held(receipts, samples, labels, ids, owner)
-        return await self._run(conversations.what_if(self._retries, held, test, test_labels))
-
-    async def model(self) -> Model:
-        """See `Client.model`."""
-        return await self._run(conversations.model(self._retries))
-
-    async def request(self, request: Which) -> Request:
-        """See `Client.request`."""
-        return await self._run(conversations.request(self._retries, request))
-
-    async def requests(self, limit: int = 100, before: str | None = None) -> list[Request]:
-        """See `Client.requests`."""
-        return await self._run(conversations.requests(self._retries, limit, before))
-
-    async def certificate(self, number: int) -> Certificate:
-        """See `Client.certificate`."""
-        return await self._run(conversations.certificate(self._retries, number))
-
-    async def certificates(self, limit: int = 100, before: int | None = None) -> list[CertificateEntry]:
-        """See `Client.certificates`."""
-        return await self._run(conversations.certificates(self._retries, limit, before))
-
-    async def verify(
-        self, certificate: int | Certificate, receipt: bytes | str | None = None, checks: Iterable[str] = _CHECKS
-    ) -> list[Check]:
-        """See `Client.verify`."""
-        return await self._run(conversations.verify(self._retries, certificate, receipt, checks))
-
-    async def publish(self, *, below_min_batch: bool = False) -> dict[str, Any]:
-        """See `Client.publish`."""
-        return await self._run(conversations.administer(self._retries, "publish", below_min_batch))
-
-    async def seal(self, *, below_min_batch: bool = False) -> dict[str, Any]:
-        """See `Client.seal`."""
-        return await self._run(conversations.administer(self._retries, "seal", below_min_batch))
-
-    async def wait(self, request: Which, state: str = "published", timeout: float = 60.0) -> Request:
-        """See `Client.wait`."""
-        return await self._run(conversations.wait(self._retries, request, state, timeout))
+    learn = _awaited(Client.learn)
+    forget = _awaited(Client.forget)
+    forget_class = _awaited(Client.forget_class)
+    predict = _awaited(Client.predict)
+    what_if = _awaited(Client.what_if)
+    model = _awaited(Client.model)
+    request = _awaited(Client.request)
+    requests = _awaited(Client.requests)
+    certificate = _awaited(Client.certificate)
+    certificates = _awaited(Client.certificates)
+    verify = _awaited(Client.verify)
+    publish = _awaited(Client.publish)
+    seal = _awaited(Client.seal)
+    wait = _awaited(Client.wait)
 
     async def _run(self, talk: Conversation[T]) -> T:
         outcome: conversations.Outcome = None
