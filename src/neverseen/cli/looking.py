@@ -62,8 +62,7 @@ def predict(
         ),
     ] = None,
     novelty: Annotated[
-        bool,
-        typer.Option("--novelty", help="Add the distance to the nearest mean, by lda unless --by says otherwise."),
+        bool, typer.Option("--novelty", help="Add the distance to the nearest mean, by lda unless --by says otherwise.")
     ] = False,
     skip_bad: options.SkipBad = False,
     backbone: options.Backbone = None,

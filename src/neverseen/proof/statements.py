@@ -257,12 +257,8 @@ def require_sound(certificate: Certificate) -> None:
             state == State.empty(certificate.configuration) if state.samples == 0 else state.classes > 0,
             f"{side} has no sample or no class, but is not the empty model",
         )
-    learned, forgotten, before, after = (
-        certificate.learned,
-        certificate.forgotten,
-        certificate.before,
-        certificate.after,
-    )
+    learned, forgotten = certificate.learned, certificate.forgotten
+    before, after = certificate.before, certificate.after
     demand(_is_count(learned) and _is_count(forgotten), "learned and forgotten are not numbers of samples")
     demand(
         after.samples == before.samples + learned - forgotten,
