@@ -49,7 +49,7 @@ IDEMPOTENCY = {
     "example": "order-4711-erasure",
 }
 
-_WORDS = {  # parameters and fields of bodies that say nothing of themselves
+_WORDS = {  # descriptions of parameters and fields that have none of their own
     "certificate": "The certificate's number, or the certificate itself.",
     "certificate_number": "The certificate's number, from 1.",
     "checks": "The checks to make, each listed once.",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neverseen.store import Store
 
 _Stamp = tuple[int, int, int, int]
-_SECONDS = 2.0  # of certificates that are new here, which one request may have read or checked
+_SECONDS = 2.0  # that one request may spend on reading and checking new certificates
 _SUMMARIES = 100_000
 
 
