@@ -678,7 +678,7 @@ def test_as_a_process() -> None:
         r"error: status: nowhere is not a store.* neverseen (init nowhere --backbone \S+) .*\n", failed.stderr
     )
     assert told
-    usage = process("-m", "neverseen.cli", "forget", "nowhere")
+    usage = process("-m", "neverseen", "forget", "nowhere")
     assert (usage.returncode, usage.stdout) == (2, "")
     assert "Usage: neverseen forget" in usage.stderr
     run(*told[1].split())  # it does what was told

@@ -89,6 +89,16 @@ def test_what_is_acknowledged_is_there_again(tmp_path: Path) -> None:
         assert again.status()["samples"] == len(rest)
 
 
+def test_a_store_says_where_it_is_and_whether_it_can_be_changed(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        assert repr(made) == f"<Store {str(tmp_path / 's')!r}, for writing>"
+        made.publish()
+        with opened(tmp_path / "s", write=False) as reader:
+            assert repr(reader) == f"<Store {str(tmp_path / 's')!r}, for reading>"
+            assert repr(reader.version()) == "<Version of 0 classes, 0 features>"
+    assert repr(made) == f"<Store {str(tmp_path / 's')!r}, closed>"
+
+
 def test_the_folder_is_private(tmp_path: Path) -> None:
     with store.create(tmp_path / "s", BACKBONE, classifier()) as made:
         made.learn(ROWS, LABELS)
