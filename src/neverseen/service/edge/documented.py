@@ -72,7 +72,6 @@ _WORDS = {  # descriptions of parameters and fields that have none of their own
 def route(
     method: str,
     path: str,
-    summary: str,
     good: dict[int, type[BaseModel] | dict[str, Any]],
     *errors: str,
     takes: Iterable[dict[str, Any]] = (),
@@ -80,7 +79,7 @@ def route(
     security: list[dict[str, list[str]]] | None = SECURED,
     **settings: Any,
 ) -> Callable[[Handler], Handler]:
-    """Describe the handler of a route, for `router_of`.
+    """Describe the handler of a route, for `router_of`. The first line of its docstring is the summary.
 
     Parameters
     ----------
@@ -96,11 +95,12 @@ def route(
         Of FastAPI.
     """
     extra = {"parameters": list(takes), "requestBody": body, "security": security}
-    settings |= {"summary": summary, "responses": _answers(good, *errors)}
+    settings |= {"methods": [method], "responses": _answers(good, *errors)}
     settings["openapi_extra"] = {name: value for name, value in extra.items() if value}
 
     def described(handler: Handler) -> Handler:
-        handler.route = (path, settings | {"methods": [method]})  # type: ignore[attr-defined]
+        summary = (handler.__doc__ or "").partition("\n")[0].removesuffix(".")
+        handler.route = (path, settings | {"summary": summary})  # type: ignore[attr-defined]
         return handler
 
     return described

@@ -53,14 +53,13 @@ class Certificates:
     @route(
         "GET",
         "/v1/certificates",
-        "Certificates, newest first",
         {200: CertificatesAnswer},
         *(*_PUBLIC, "invalid_request", "busy", "too_large"),
         takes=[LIMIT, _BEFORE],
         security=None,
     )
     async def listed(self, request: Request) -> Response:
-        """List certificates."""
+        """Certificates, newest first."""
         service = self._service
         service.callers.public(request)
         limit = number(request, "limit", 100, 1, 1000) or 100
@@ -71,30 +70,22 @@ class Certificates:
         found, _ = await service.checker.ask(client_of(request), {"list": wanted})
         return await service.answer({"certificates": found["certificates"]})
 
-    @route(
-        "GET",
-        "/v1/certificates/key",
-        "The public key that checks them",
-        {200: PublicKeyAnswer},
-        *_PUBLIC,
-        security=None,
-    )
+    @route("GET", "/v1/certificates/key", {200: PublicKeyAnswer}, *_PUBLIC, security=None)
     async def key(self, request: Request) -> Response:
-        """Return the public key."""
+        """Return the public key that checks certificates."""
         self._service.callers.public(request)
         return answer({"key": self._service.opened().description.public_key})
 
     @route(
         "GET",
         "/v1/certificates/{certificate_number}",
-        "One certificate, byte for byte",
         {200: _WHOLE},
         *(*_PUBLIC, "not_found"),
         takes=[_NUMBER],
         security=None,
     )
     async def one(self, request: Request) -> Response:
-        """Return the bytes of a certificate."""
+        """One certificate, byte for byte."""
         service = self._service
         service.callers.public(request)
         word = str(request.path_params["certificate_number"])
@@ -120,14 +111,13 @@ class Certificates:
     @route(
         "POST",
         "/v1/verify",
-        "Check a certificate; `weights` needs a key with the scope audit",
         {200: VerifyAnswer},
         *(*_PUBLIC, *SENT, "unauthorized", "forbidden", "not_found", "queue_full", "stopping"),
         body=body(VerifyBody, {"certificate": 1, "checks": ["signature", "chain"]}),
         security=[{}, *SECURED],
     )
     async def verify(self, request: Request) -> Response:
-        """Make checks."""
+        """Check a certificate; `weights` needs a key with the scope audit."""
         service, settings = self._service, self._service.settings
         key = service.callers.key_of(request)
         if key is not None:

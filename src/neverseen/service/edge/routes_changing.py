@@ -14,16 +14,7 @@ from starlette.responses import Response
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN
 from neverseen.service.answers import answer, written
 from neverseen.service.core import Service
-from neverseen.service.edge.documented import (
-    BELOW_MIN_BATCH,
-    CHANGED,
-    DRY_RUN,
-    IDEMPOTENCY,
-    KEYED,
-    SENT,
-    body,
-    route,
-)
+from neverseen.service.edge.documented import BELOW_MIN_BATCH, CHANGED, DRY_RUN, IDEMPOTENCY, KEYED, SENT, body, route
 from neverseen.service.edge.documented import form as documented_form
 from neverseen.service.errors import Refusal
 from neverseen.service.reception.access import ApiKey, maker_of
@@ -80,7 +71,6 @@ class Changing:
     @route(
         "POST",
         "/v1/samples",
-        "Learn samples, all or none; returns their receipts",
         {201: LearnAnswer},
         *(*KEYED, *SENT, *CHANGED, *_LEARNED),
         takes=[IDEMPOTENCY],
@@ -88,7 +78,7 @@ class Changing:
         status_code=201,
     )
     async def learn(self, request: Request) -> Response:
-        """Learn samples."""
+        """Learn samples, all or none; returns their receipts."""
         service = self._service
         key = service.callers.require(request, "learn")
         tag = service.tag_of(request, key)
@@ -117,7 +107,6 @@ class Changing:
     @route(
         "POST",
         "/v1/forget",
-        "Forget samples, all or none, by receipts or by samples; the answer means that it is on disk",
         {200: EffectAnswer, 202: RequestAnswer},
         *(*KEYED, *SENT, *CHANGED, *_HELD),
         takes=[IDEMPOTENCY, DRY_RUN],
@@ -125,7 +114,7 @@ class Changing:
         status_code=202,
     )
     async def forget(self, request: Request) -> Response:
-        """Forget by receipts, or by samples."""
+        """Forget samples, all or none, by receipts or by samples; the answer means that it is on disk."""
         service = self._service
         key = service.callers.require(request, "forget")
         tag = service.tag_of(request, key)
@@ -142,13 +131,7 @@ class Changing:
             return await self._do(job, key)
 
     async def _forget_samples(
-        self,
-        request: Request,
-        key: ApiKey,
-        given: Given,
-        tag: bytes | None,
-        digest: bytes,
-        dry_run: bool,
+        self, request: Request, key: ApiKey, given: Given, tag: bytes | None, digest: bytes, dry_run: bool
     ) -> Response:
         service = self._service
         labels, ids, owner = given.labels, sample_ids(given.ids), key.owner_of(given.owner)
@@ -162,7 +145,6 @@ class Changing:
     @route(
         "POST",
         "/v1/forget/class",
-        "Forget every sample of a class, without receipts",
         {200: EffectAnswer, 202: RequestAnswer},
         *(*KEYED, *SENT, *CHANGED, "not_learned", "not_tracked"),
         takes=[IDEMPOTENCY, DRY_RUN],
@@ -170,7 +152,7 @@ class Changing:
         status_code=202,
     )
     async def forget_class(self, request: Request) -> Response:
-        """Forget a class."""
+        """Forget every sample of a class, without receipts."""
         service = self._service
         key = service.callers.require(request, "forget")
         if key.owner is not None:
@@ -211,28 +193,14 @@ class Changing:
 
     # -- operators ---------------------------------------------------------------------------------
 
-    @route(
-        "POST",
-        "/v1/publish",
-        "Publish all changes now",
-        {200: CertificateAnswer},
-        *(*KEYED, *SENT, *_OPERATED),
-        takes=[BELOW_MIN_BATCH],
-    )
+    @route("POST", "/v1/publish", {200: CertificateAnswer}, *(*KEYED, *SENT, *_OPERATED), takes=[BELOW_MIN_BATCH])
     async def publish(self, request: Request) -> Response:
-        """Publish the held samples."""
+        """Publish all changes now."""
         return await self._operate(request, "publish")
 
-    @route(
-        "POST",
-        "/v1/seal",
-        "Publish, and clear the disk of forgotten samples",
-        {200: CertificateAnswer},
-        *(*KEYED, *SENT, *_OPERATED),
-        takes=[BELOW_MIN_BATCH],
-    )
+    @route("POST", "/v1/seal", {200: CertificateAnswer}, *(*KEYED, *SENT, *_OPERATED), takes=[BELOW_MIN_BATCH])
     async def seal(self, request: Request) -> Response:
-        """Publish, and clear forgotten samples from the disk."""
+        """Publish, and clear the disk of forgotten samples."""
         return await self._operate(request, "seal")
 
     async def _operate(self, request: Request, verb: str) -> Response:

@@ -20,29 +20,22 @@ class Health:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    @route("GET", "/healthz", "Whether the process is alive", {200: StateAnswer}, "rate_limited", security=None)
+    @route("GET", "/healthz", {200: StateAnswer}, "rate_limited", security=None)
     async def healthz(self, request: Request) -> Response:
-        """Say that the process is alive."""
+        """Whether the process is alive."""
         return answer({"status": "ok"})
 
-    @route(
-        "GET",
-        "/readyz",
-        "Whether the service is ready",
-        {200: StateAnswer},
-        *("rate_limited", "unavailable"),
-        security=None,
-    )
+    @route("GET", "/readyz", {200: StateAnswer}, *("rate_limited", "unavailable"), security=None)
     async def readyz(self, request: Request) -> Response:
-        """Say whether the service can serve requests and keep its promises; if not, which part fails."""
+        """Whether the service is ready; if not, which part fails."""
         wrong = self._service.wrong()
         if wrong:
             raise Refusal("unavailable", "; ".join(wrong), wait=2)
         return answer({"status": "ready"})
 
-    @route("GET", "/metrics", "Counters for Prometheus", {200: _COUNTERS}, *KEYED, response_class=PlainTextResponse)
+    @route("GET", "/metrics", {200: _COUNTERS}, *KEYED, response_class=PlainTextResponse)
     async def metrics(self, request: Request) -> Response:
-        """Return counters for Prometheus. They count single requests, so they need the scope audit."""
+        """Counters for Prometheus. They count single requests, so they need the scope audit."""
         service = self._service
         service.callers.require(request, "audit")
         service.metrics.queue.set(len(service.writer))

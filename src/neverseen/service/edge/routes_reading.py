@@ -56,13 +56,12 @@ class Reading:
     @route(
         "POST",
         "/v1/predict",
-        "Predict the class of each sample",
         {200: PredictAnswer},
         *(*KEYED, *SENT, "nothing_published", "stopping"),
         body=body(PredictBody, {}, _PREDICT_FORM),
     )
     async def predict(self, request: Request) -> Response:
-        """Predict samples."""
+        """Predict the class of each sample."""
         service = self._service
         key = service.callers.require(request, "predict")
         async with service.reception.received(request, "predict", key) as (_, given):
@@ -74,13 +73,12 @@ class Reading:
     @route(
         "POST",
         "/v1/what-if",
-        "What the model would be without some samples; changes nothing",
         {200: WhatIfAnswer},
         *(*KEYED, *SENT, *_LEFT, "limit_reached", "queue_full", "unavailable", "stopping"),
         body=body(WhatIfBody, {}),
     )
     async def what_if(self, request: Request) -> Response:
-        """Preview a forget.
+        """Preview a forget: return the model without some samples, and change nothing.
 
         One request at a time, and few may wait: changes wait meanwhile. Its predictions are made afterwards.
         """
@@ -102,15 +100,9 @@ class Reading:
                 found = await service.in_thread(difference, views, test, truth)
         return await service.answer(found)
 
-    @route(
-        "GET",
-        "/v1/model",
-        "The published model at a glance",
-        {200: ModelAnswer},
-        *("unauthorized", "rate_limited", "unavailable"),
-    )
+    @route("GET", "/v1/model", {200: ModelAnswer}, *("unauthorized", "rate_limited", "unavailable"))
     async def model(self, request: Request) -> Response:
-        """Describe the model."""
+        """Describe the published model at a glance."""
         service = self._service
         key = service.callers.require(request)
         published, opened, settings = service.writer.published, service.opened(), service.settings
@@ -143,9 +135,9 @@ class Reading:
             ]
         return await service.answer(found)
 
-    @route("GET", "/v1/history", "Publications and latencies, for charts", {200: HistoryAnswer}, *KEYED)
+    @route("GET", "/v1/history", {200: HistoryAnswer}, *KEYED)
     async def history(self, request: Request) -> Response:
-        """Return the points of charts."""
+        """Publications and latencies, for charts."""
         self._service.callers.require(request, "audit")
         service = self._service
         written = await service.in_thread(service.history.written)
@@ -155,13 +147,12 @@ class Reading:
     @route(
         "GET",
         "/v1/requests",
-        "Requests, newest first: a key's own, or with the scope audit everybody's",
         {200: RequestsAnswer},
         *(*KEYED, "invalid_request", "not_found", "unavailable"),
         takes=[LIMIT, _BEFORE],
     )
     async def requests(self, request: Request) -> Response:
-        """List requests."""
+        """List requests, newest first: a key's own, or with the scope audit everybody's."""
         service = self._service
         key = service.callers.require(request, "learn", "forget", "audit")
         limit = number(request, "limit", 100, 1, 1000) or 100
@@ -184,13 +175,12 @@ class Reading:
     @route(
         "GET",
         "/v1/requests/{request_id}",
-        "The state of a request",
         {200: RequestAnswer},
         *(*KEYED, "not_found", "unavailable"),
         takes=[_REQUEST_ID],
     )
     async def request(self, request: Request) -> Response:
-        """Show one request."""
+        """Show the state of a request."""
         service = self._service
         key = service.callers.require(request, "learn", "forget", "audit")
         wanted = str(request.path_params["request_id"])
