@@ -173,13 +173,8 @@ def certificate(
         typer.echo(found.to_json(), nl=False)
         return
     print_facts(
-        {
-            "number": found.number,
-            "time": found.time,
-            "learned": found.learned,
-            "forgotten": found.forgotten,
-            "samples": found.after.samples,
-            "classes": found.after.classes,
+        found.summary()
+        | {
             "configuration": found.configuration,
             "sums before": found.before.statistics,
             "sums": found.after.statistics,

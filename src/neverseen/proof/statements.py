@@ -148,6 +148,11 @@ class Certificate:
         """Weights are multiples of ``2**-grid_bits``."""
         return _BOUNDS[self.error_bound]
 
+    def summary(self) -> dict[str, Any]:
+        """Return number, time and counts, as JSON values."""
+        counts = {name: getattr(self, name) for name in ("number", "time", "learned", "forgotten")}
+        return counts | {"samples": self.after.samples, "classes": self.after.classes}
+
     def to_json(self) -> bytes:
         """Return the bytes of the certificate's file: canonical JSON and a line feed."""
         return canonical_json(self._as_json()).encode() + b"\n"
