@@ -330,13 +330,13 @@ def test_a_reader_in_the_way_of_sealing_is_named(tmp_path: Path, monkeypatch: py
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:20], LABELS[:20])
         made.forget(receipts[:2])
-        other = opened(tmp_path / "s", write=False)
-        rows = other.ledger.samples()
-        next(rows)  # a read transaction that stays open
-        with pytest.raises(LedgerError, match="being read|in use|locked"):
-            made.seal()
-        assert not made.status()["sealed"]
-        rows.close()  # type: ignore[attr-defined]
+        with opened(tmp_path / "s", write=False) as other:
+            rows = other.ledger.samples()
+            next(rows)  # a read transaction that stays open
+            with pytest.raises(LedgerError, match="being read|in use|locked"):
+                made.seal()
+            assert not made.status()["sealed"]
+            rows.close()  # type: ignore[attr-defined]
         made.seal()
         assert made.status()["sealed"]
 
