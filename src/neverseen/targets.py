@@ -21,6 +21,9 @@ from neverseen.errors import ConfigurationError, LabelError
 from neverseen.labels import Label, as_array, from_private_text, in_class_order, normalise, require_classes, text
 from neverseen.registry import Registry
 
+PART = 1024
+"""Labels whose rows are made at a time: each may have columns of its own, and then the rows grow with the square."""
+
 
 class Columns(NamedTuple):
     """The rows of some labels: what a sample with each label adds to the columns."""
@@ -92,9 +95,15 @@ class Targets:
 
     def counted(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the number of samples of each column, given that of each label."""
-        rows = self.columns(list(counts))
-        held = rows.present.T.astype(np.int64) @ np.array(list(counts.values()), np.int64)
-        return {name: count for name, count in zip(rows.names, held.tolist(), strict=True) if count}
+        held: dict[str, int] = {}
+        labels = list(counts)
+        for at in range(0, len(labels), PART):
+            some = labels[at : at + PART]
+            rows = self.columns(some)
+            sums = rows.present.T.astype(np.int64) @ np.array([counts[each] for each in some], np.int64)
+            for name, count in zip(rows.names, sums.tolist(), strict=True):
+                held[name] = held.get(name, 0) + count
+        return {name: held[name] for name in in_class_order(held) if held[name]}
 
     def answers(self, scores: np.ndarray, names: Sequence[str], grid_bits: int) -> Any:
         """Return the prediction for each row of scores, int64 of shape (n, C) in grid steps."""
@@ -246,6 +255,14 @@ class LabelSets(Targets):
         if len({text(each) for each in members}) != len(frozenset(members)):
             raise LabelError(f"Python takes True and 1 for one member of a set: use other labels than {given!r}")
         return frozenset(members)
+
+    def labels(self, given: Any, any_label: bool = False) -> list[Label]:
+        if getattr(given, "ndim", 1) != 1:
+            raise LabelError(
+                "an array of two dimensions may hold labels, or a 0 or 1 for each label there is: give a list of the "
+                "labels of each sample"
+            )
+        return super().labels(given, any_label)
 
     def fits(self, label: Any) -> bool:
         return type(label) is frozenset and None not in label

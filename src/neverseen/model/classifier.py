@@ -242,7 +242,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
-        return decision(self._asked(ExactModel.scores, X)[0], int(self.grid_bits))
+        return decision(self._asked(ExactModel.scores, X)[0], self.configuration())
 
     def predict_proba(self, X: Any, temperature: float | None = None) -> np.ndarray:
         """Return a probability for each sample and class; shape (n, C).

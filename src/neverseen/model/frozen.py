@@ -80,7 +80,7 @@ class FrozenWeights:
 
     def decision_function(self, quantised: np.ndarray) -> np.ndarray:
         """Return scores in float64, like `AnalyticClassifier.decision_function`."""
-        return decision(self.scores(quantised), self.configuration.grid_bits)
+        return decision(self.scores(quantised), self.configuration)
 
     def predict_proba(self, quantised: np.ndarray, temperature: float | None = None) -> np.ndarray:
         """Return probabilities of shape (n, C), like `AnalyticClassifier.predict_proba`."""
@@ -121,11 +121,11 @@ def scored(targets: Targets, answers: Any, labels: Any) -> float:
     return targets.score(answers, truth)
 
 
-def decision(scores: np.ndarray, grid_bits: int) -> np.ndarray:
-    """Return scores as in scikit-learn, in float64: shape (n, C), or (n,) for two classes."""
-    if scores.shape[1] == 2:
+def decision(scores: np.ndarray, configuration: Configuration) -> np.ndarray:
+    """Return scores as in scikit-learn, in float64: shape (n, C), or (n,) for two classes, but not for two numbers."""
+    if scores.shape[1] == 2 and isinstance(configuration.targets, Classes):
         scores = scores[:, 1] - scores[:, 0]
-    return np.ldexp(scores.astype(np.float64), -grid_bits)
+    return np.ldexp(scores.astype(np.float64), -configuration.grid_bits)
 
 
 def probabilities(scores: np.ndarray, configuration: Configuration, temperature: float | None) -> np.ndarray:
