@@ -12,7 +12,9 @@ labels. `register` adds a kind of targets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -330,18 +332,18 @@ class Numbers(Targets):
 
     def label(self, given: Any, any_label: bool = False) -> Label:
         listed = given if isinstance(given, list | tuple | np.ndarray) and np.ndim(given) == 1 else [given]
-        numbers = [normalise(each) for each in listed]
+        numbers: list[Any] = [normalise(each) for each in listed]
         if len(numbers) != self.outputs or any(type(each) not in (int, float) for each in numbers):
             raise LabelError(f"a sample has {self.outputs} numbers to predict; got {given!r}")
-        steps = []
+        steps, limit = [], 2.0 ** (20 - self.bits)
         for each in numbers:
-            limit = 2.0 ** (20 - self.bits)
-            if not -limit <= each <= limit:  # type: ignore[operator]
+            if not -limit <= each <= limit:
                 raise LabelError(
                     f"the number {each!r} is beyond {limit:g}, the limit for {self.bits} bits: use fewer bits, or "
                     "another unit"
                 )
-            steps.append(int(np.rint(np.ldexp(float(each), self.bits))))  # type: ignore[arg-type]
+            exact = math.ldexp(each, self.bits) if abs(each) < 2**53 else Fraction(each) * Fraction(2) ** self.bits
+            steps.append(round(exact))  # once, ties to even
         return tuple(steps)
 
     def fits(self, label: Any) -> bool:

@@ -288,3 +288,18 @@ def test_many_labels_at_once(targets: Targets) -> None:
         assert (
             sums.sums[str(place)] == codes[place].astype(np.int64) * (1 if targets.kind == "label-sets" else 3)
         ).all()
+
+
+def test_weights_that_are_not_heeded() -> None:
+    """Weights of samples are for the share of correct classes; of other labels they were passed over in silence."""
+    model = in_memory(Numbers()).fit(ROWS, list(range(9)))
+    with pytest.raises(InputError, match="sample_weight is for classes"):
+        model.score(ROWS, list(range(9)), sample_weight=[1] * 9)
+
+
+def test_numbers_are_rounded_once() -> None:
+    """An integer beyond 2**53 just above a tie goes up. Through a float it would be the tie, and go down."""
+    assert Numbers(bits=-60).label(2**59 + 1) == (1,)
+    assert Numbers(bits=-60).label(2**59) == (0,)
+    assert Numbers(bits=1).label([0.25]) == (0,)
+    assert Numbers(bits=1).label([0.75]) == (2,)

@@ -263,7 +263,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the fraction of samples whose class is predicted correctly; with other `targets`, `Targets.score`."""
         targets = self.configuration().targets
         if not targets.one_hot:
-            return scored(targets, self.predict(X), y)
+            return scored(targets, self.predict(X), y, sample_weight)
         return share_right(*self._asked(ExactModel.labels, X), y, sample_weight)
 
     def means(self, by: str = "mean", shrinkage: float | None = None) -> ClassMeans:

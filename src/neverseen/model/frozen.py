@@ -91,7 +91,7 @@ class FrozenWeights:
         targets = self.configuration.targets
         if targets.one_hot:
             return share_right(self.places(quantised), self.classes, labels, sample_weight)
-        return scored(targets, self.predict(quantised), labels)
+        return scored(targets, self.predict(quantised), labels, sample_weight)
 
     def places(self, quantised: np.ndarray) -> np.ndarray:
         """Return the position in `classes` of the class of each sample; see `predict`."""
@@ -113,8 +113,10 @@ def by_parts(answer: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, 
     return np.concatenate([answer(quantised[at : at + rows]) for at in range(0, max(1, len(quantised)), rows)])
 
 
-def scored(targets: Targets, answers: Any, labels: Any) -> float:
+def scored(targets: Targets, answers: Any, labels: Any, sample_weight: Any = None) -> float:
     """Return how good predictions of other targets than classes are."""
+    if sample_weight is not None:
+        raise InputError(f"sample_weight is for classes, and the labels are {targets}: leave it out")
     truth = label_list(labels, any_label=True, targets=targets)
     if not truth or len(truth) != len(answers):
         raise InputError(f"there are {len(answers)} predictions and {len(truth)} labels: give each sample its label")
