@@ -9,7 +9,7 @@ import typer
 
 from neverseen.cli import options
 from neverseen.cli.choosing import Asked, Choice, refusals_told
-from neverseen.cli.opening import opened, taken_by
+from neverseen.cli.opening import described, opened, taken_by
 from neverseen.cli.printing import (
     by_class,
     counted,
@@ -74,6 +74,8 @@ def what_if(
         raise typer.BadParameter("--leave-one-out predicts the samples that it leaves out: do not give --test")
     columns = Columns(labels, ids, owners, label, texts)
     chosen = Choice(folder, source, receipts, only_id, only_owner, columns, by_content, skip_bad, kind)
+    if test is not None or leave_one_out:
+        described(folder).configuration.require_classes("--test and --leave-one-out compare classes")
     chosen.require_options(*(() if test is None else ("--labels", "--ids", "--owners", "--texts", "--skip-bad")))
     takes, made = (None, None) if source is None and test is None else taken_by(folder, backbone)
     found, tested = chosen.samples(takes), None

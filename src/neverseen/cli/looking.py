@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from neverseen.cli import options
-from neverseen.cli.opening import opened, require_outside, require_published, taken_by
+from neverseen.cli.opening import described, opened, require_outside, require_published, taken_by
 from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import (
     about,
@@ -73,6 +73,8 @@ def predict(
 
     Example: `neverseen predict shop tuesday.csv`
     """
+    if labelled:
+        described(folder).configuration.require_classes("--labelled compares classes")
     takes, made = taken_by(folder, backbone)
     if by is None:
         with opened(folder, write=False) as model:
@@ -82,7 +84,8 @@ def predict(
     with opened(folder, write=False, raw=True, words=backbone, made=made) as model:
         answers, far, digest = _answers(model, found.samples, by, novelty)
         number = model.published_number if by is None else None
-    found, predicted = usable(found), [normalise(name) for name in answers]
+    found = usable(found)
+    predicted = [normalise(tuple(name) if getattr(name, "ndim", 0) else name) for name in answers]  # rows of numbers
     share = None
     if labelled and found.labels is not None:
         truth = [text(normalise(name)) for name in found.labels]

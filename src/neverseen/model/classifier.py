@@ -242,7 +242,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
-        return decision(self._asked(ExactModel.scores, X)[0], int(self.grid_bits))
+        return decision(self._asked(ExactModel.scores, X)[0], self.configuration())
 
     def predict_proba(self, X: Any, temperature: float | None = None) -> np.ndarray:
         """Return a probability for each sample and class; shape (n, C).
@@ -263,7 +263,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the fraction of samples whose class is predicted correctly; with other `targets`, `Targets.score`."""
         targets = self.configuration().targets
         if not targets.one_hot:
-            return scored(targets, self.predict(X), y)
+            return scored(targets, self.predict(X), y, sample_weight)
         return share_right(*self._asked(ExactModel.labels, X), y, sample_weight)
 
     def means(self, by: str = "mean", shrinkage: float | None = None) -> ClassMeans:

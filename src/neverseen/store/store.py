@@ -350,6 +350,7 @@ class Store:
 
     def held_labels(self, quantised: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Return `predict_held` for quantised features: positions in a list of canonical texts, and that list."""
+        self.description.configuration.require_classes("the place of a class is asked for")
         return self._exact().labels(quantised)
 
     def weigh(self) -> None:
