@@ -16,10 +16,12 @@ from typer.testing import CliRunner
 from neverseen import AnalyticClassifier, Identity, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.cli import app
-from neverseen.errors import StoreDamagedError
+from neverseen.errors import ConfigurationError, StoreDamagedError
 from neverseen.labels import LabelIndex, from_private_text
 from neverseen.model.problem import sums_digest
 from neverseen.proof.certificates import check_chain
+from neverseen.service import Settings
+from neverseen.service.core import Service
 from neverseen.store import Store
 from neverseen.store.journal import samples_record
 from neverseen.targets import LabelSets, Numbers, Targets, WeightedClasses
@@ -168,3 +170,38 @@ def test_labels_that_cannot_be(tmp_path: Path, targets: Targets, labels: list[An
             ledger.commit()
         with pytest.raises(StoreDamagedError):
             store.open(copy)
+
+
+@pytest.mark.parametrize(("targets", "labels"), KINDS, ids=lambda each: getattr(each, "kind", ""))
+def test_a_service_that_would_answer_with_columns(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
+    """A service answers with the class of the greatest score, which is no answer where labels are not classes."""
+    with made(tmp_path / "store", targets) as model:
+        model.learn(ROWS, labels)
+        model.publish()
+    with pytest.raises(ConfigurationError, match="cannot be served"):
+        Service(tmp_path / "store", Settings(), Precomputed(6)).start()
+    store.open(tmp_path / "store").close()  # it is not held by the service
+
+
+@pytest.mark.parametrize(("targets", "labels"), KINDS, ids=lambda each: getattr(each, "kind", ""))
+def test_samples_left_out_one_at_a_time(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
+    """Each prediction is that of the model without the sample, not the name of a column."""
+    with made(tmp_path / "store", targets) as model:
+        receipts = model.learn(ROWS, labels)
+        for row, left in enumerate(model.leave_one_out(receipts[:3])):
+            assert np.array_equal(left.label, model.without(receipts[row]).predict(ROWS[row : row + 1])[0])
+
+
+@pytest.mark.parametrize("words", [["predict", "--labelled"], ["what-if", "--test"], ["what-if", "--leave-one-out"]])
+def test_shares_of_correct_answers(tmp_path: Path, words: list[str]) -> None:
+    """A number is not right or wrong: there is no share of correct predictions."""
+    with made(tmp_path / "store", Numbers()) as model:
+        (tmp_path / "receipts").write_bytes(model.learn(ROWS, [[1.0]] * 9)[0])
+        model.publish()
+    table = tmp_path / "rows.csv"
+    table.write_text("label,a,b,c,d,e,f\n1," + ",".join(map(str, ROWS[0].tolist())) + "\n")
+    command, option = words
+    given = [str(table), option] if command == "predict" else ["--receipts", str(tmp_path / "receipts"), option]
+    found = CliRunner().invoke(app, [command, str(tmp_path / "store"), *given, *[str(table)] * (option == "--test")])
+    assert found.exit_code == 1
+    assert "needs a class for each sample" in found.stderr

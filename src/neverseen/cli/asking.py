@@ -9,7 +9,7 @@ import typer
 
 from neverseen.cli import options
 from neverseen.cli.choosing import Asked, Choice, refusals_told
-from neverseen.cli.opening import opened, taken_by
+from neverseen.cli.opening import opened, require_classes, taken_by
 from neverseen.cli.printing import (
     by_class,
     counted,
@@ -116,6 +116,7 @@ def _compared(views: tuple[Without, Without], rows: Prepared | None, tested: Sam
 
 def _one_by_one(model: Store, asked: Asked) -> list[tuple[Any, Any]]:
     """Return label and prediction of each sample."""
+    require_classes(model, "--leave-one-out")
     from neverseen.backbones.progress import progress_bar
 
     found = []

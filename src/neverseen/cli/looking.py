@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from neverseen.cli import options
-from neverseen.cli.opening import opened, require_outside, require_published, taken_by
+from neverseen.cli.opening import opened, require_classes, require_outside, require_published, taken_by
 from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import (
     about,
@@ -74,9 +74,11 @@ def predict(
     Example: `neverseen predict shop tuesday.csv`
     """
     takes, made = taken_by(folder, backbone)
-    if by is None:
-        with opened(folder, write=False) as model:
+    with opened(folder, write=False) as model:
+        if by is None:
             require_published(model)
+        if labelled:
+            require_classes(model, "--labelled")
     columns = Columns(labels, ids, owners, label, texts, told_apart=False)
     found = read_source(source, columns, labelled=labelled, takes=takes, skip_bad=skip_bad)
     with opened(folder, write=False, raw=True, words=backbone, made=made) as model:

@@ -144,6 +144,14 @@ def require_published(model: Store) -> None:
         raise NotPublishedError(f"nothing is published in {model.folder} yet: run neverseen publish {model.folder}")
 
 
+def require_classes(model: Store, option: str) -> None:
+    """Raise unless the labels of a store are classes, which are right or wrong."""
+    from neverseen.targets import Classes
+
+    if not isinstance(targets := model.description.configuration.targets, Classes):
+        raise ConfigurationError(f"{option} needs a class for each sample, and {targets} has none")
+
+
 def opened(
     folder: Path,
     *,

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neverseen.errors import InputError, NotLearnedError
+from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.holdings import FORGET, Change
 from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
+from neverseen.model.configuration import Configuration
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights
+from neverseen.targets import Classes
 
 __all__ = ["LeftOut", "Without"]
 
@@ -94,6 +96,9 @@ class Comparison(NamedTuple):
 
 def compared(now: Without, without: Without, samples: Any, labels: Sequence[Any]) -> Comparison:
     """Compare the predictions of two views. If a view has no classes, all its predictions are wrong."""
+    targets = now._weights.configuration.targets
+    if not isinstance(targets, Classes):
+        raise ConfigurationError(f"comparing predictions needs a class for each sample, and {targets} has none")
     truth = [text(normalise(label)) for label in labels]
     said = [
         [text(normalise(name)) for name in view.predict(samples)] if truth and len(view) else [None] * len(truth)
@@ -109,7 +114,7 @@ def compared(now: Without, without: Without, samples: Any, labels: Sequence[Any]
 class LeftOut(NamedTuple):
     """The prediction for one sample by the model without that sample."""
 
-    label: Any  # the class with the greatest score
+    label: Any  # the class with the greatest score; with other targets than classes, their prediction
     scores: np.ndarray  # (C,) float64, by the classes of the model; -inf for a class that would be gone
 
 
@@ -165,4 +170,12 @@ def _left_out(apart: ExactModel, change: Change) -> Iterator[LeftOut]:
             (found,), names = apart.scores(quantised)
             scores = np.full(len(place), -np.inf)
             scores[[place[each] for each in names]] = np.ldexp(found.astype(np.float64), -apart.configuration.grid_bits)
-            yield LeftOut(from_text(names[int(found.argmax())]), scores)
+            yield LeftOut(_answer(apart.configuration, found, names), scores)
+
+
+def _answer(configuration: Configuration, scores: np.ndarray, names: Sequence[str]) -> Any:
+    """Return the prediction for the scores of one sample."""
+    targets = configuration.targets
+    if targets.one_hot:
+        return from_text(names[int(scores.argmax())])
+    return targets.answers(scores[None], names, configuration.grid_bits)[0]

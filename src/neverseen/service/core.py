@@ -113,6 +113,11 @@ class Service:
         with ExitStack() as undone:
             undone.callback(self.writer.stop, self.settings.stop_timeout)
             opened = self.writer.open()  # before the log is touched: only one process may write to either
+            if not (targets := opened.description.configuration.targets).one_hot:
+                raise ConfigurationError(
+                    f"{self.folder} cannot be served: the service answers with the class of a sample, and here labels "
+                    f"are {targets}. Use this store from Python"
+                )
             self._keys = opened.required_keys()  # a store that is opened again has these: its file may be older by then
             self.repetitions = Repetitions(place, opened.ledger.has_tags())
             key = audit_key(self._keys)
