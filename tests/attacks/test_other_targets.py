@@ -303,3 +303,14 @@ def test_numbers_are_rounded_once() -> None:
     assert Numbers(bits=-60).label(2**59) == (0,)
     assert Numbers(bits=1).label([0.25]) == (0,)
     assert Numbers(bits=1).label([0.75]) == (2,)
+
+
+@pytest.mark.parametrize(("targets", "labels"), KINDS, ids=lambda each: getattr(each, "kind", ""))
+def test_a_service_that_would_answer_with_columns(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
+    """A service answers with the class of the greatest score, which is no answer where labels are not classes."""
+    with made(tmp_path / "store", targets) as model:
+        model.learn(ROWS, labels)
+        model.publish()
+    with pytest.raises(ConfigurationError, match="the labels must be classes"):
+        Service(tmp_path / "store", Settings(), Precomputed(6)).start()
+    store.open(tmp_path / "store").close()  # it is not held by the service

@@ -100,14 +100,18 @@ class Publisher:
     def publish(self, store: Store, policy: Policy, always: bool = True) -> Certificate:
         """Publish the held samples: one solve for all changes."""
         started = time.monotonic()
+        if store.published_number > self.published.number:  # a publication failed after it was signed
+            self._show(store)
+            self._tell(store, policy)
         before = self.published.number
         if self._immediate:
             store.weigh()
         certificate = store.publish(always=always and policy.unpublished > 0, audit=self._audit())
         seconds = time.monotonic() - started
-        policy.published(seconds)
         if certificate.number > before:
             self._show(store)
+        policy.published(seconds)  # from here on it is not tried again
+        if certificate.number > before:
             self._metrics.published(certificate.number, certificate.after.samples, seconds)
             LOG.debug("version %d is published: %.3f seconds", certificate.number, seconds)
             self._history.add(
