@@ -86,7 +86,7 @@ def what_if(
     with opened(folder, write=True, keys=keys, needs_keys=True, **ways) as model:
         asked, rows = chosen.asked(model, found), None
         if tested is not None:
-            rows = to_predict(model.backbone, tested.samples)
+            rows = to_predict(model.backbone, model.description.configuration.encoder, tested.samples)
             tested = usable(tested)
         skipped = [entry for each in (asked.found, tested) if each is not None for entry in skipped_view(each)]
         with refusals_told(model, asked):

@@ -111,7 +111,8 @@ def _answers(model: Store, samples: Any, by: str | None, novelty: bool) -> tuple
         return model.predict(samples), [], model.version().digest()
     from neverseen.backbones.reading import to_predict
 
-    means, read = model.means(by or "lda"), to_predict(model.backbone, samples)
+    encoder = model.description.configuration.encoder
+    means, read = model.means(by or "lda"), to_predict(model.backbone, encoder, samples)
     far = means.novelty(read).tolist() if novelty else []
     if by is None:
         return model.version().predict(read.quantised), far, model.version().digest()

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neverseen.encoding import quantise
 from neverseen.errors import HardwareError, IllConditionedError, LedgerError, LimitError
 from neverseen.model.versions import Version
 from neverseen.proof.certificates import AuditHead, Certificate
@@ -180,7 +179,7 @@ class Publisher:
         version = self.published.version
         if not version.classes:
             return 0.0
-        best = version.places(quantise(self._probe.features))
+        best = version.places(version.configuration.encoder.quantise(self._probe.features))
         right = sum(version.classes[place] == name for place, name in zip(best, self._probe.labels, strict=True))
         return float(right) / len(self._probe.labels)
 
