@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import figure
+from benchmarks.encoders import less, spread
 from benchmarks.paper.report import write_reports
 from benchmarks.paper.results import Results, read_runs
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 DEMO = RESULTS / "demo-2-cores.json"
-PAGES = ("README.md", "docs/costs.md", "docs/paper.md", "docs/service.md", "docs/service-load.md")
+PAGES = ("README.md", "docs/accuracy.md", "docs/costs.md", "docs/paper.md", "docs/service.md", "docs/service-load.md")
 MARK = re.compile(r"<!-- results: (\w+) -->")
 Rows = Iterator[list[str]]
 
@@ -149,6 +150,18 @@ def _siege() -> Rows:
         yield [*times, f"{row['ratio_p99']:.1f}", f"{memory} MiB"]
 
 
+def _encoders() -> Rows:
+    for row in _read("encoders-digits")["activations"].values():
+        yield [*map(spread, row.values()), less(row["int8"], row["signs"])]
+
+
+def _encoder_scales() -> Rows:
+    found = _read("encoders-digits")["fixed scales"]
+    for name, values in found.items():
+        published = found["F-OAL" if name.startswith("F-OAL") else "GKEAL"]
+        yield [spread(values), less(values, published) if values is not published else ""]
+
+
 def _reconstruction() -> Rows:
     for row in _read("reconstruction-2-cores")["lines"]:
         if (row["attacker"], row["batch"]) != ("injection", 1):  # of one change, none is the attacker's
@@ -197,6 +210,8 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "store": _store,
     "ledger": _ledger,
     "backbones": _backbones,
+    "encoders": _encoders,
+    "encoder_scales": _encoder_scales,
     "siege": _siege,
     "reconstruction": _reconstruction,
     "paper": _paper,

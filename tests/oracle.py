@@ -42,17 +42,20 @@ def float32_row(row: Iterable[float]) -> list[float]:
     return rounded
 
 
-def quantise(row: Iterable[float]) -> Row:
-    """Divide a row by its own root mean square, times 16, rounded and clipped to -127..127 (§1)."""
+def quantise(row: Iterable[float], scale: float | None = None) -> Row:
+    """Divide a row by its own root mean square or a fixed scale, times 16, rounded and clipped to -127..127 (§1)."""
     x = [float(value) for value in row]
+    if scale is not None:
+        products = [value * (16.0 / scale) for value in x]
+        return [round(max(-127.0, min(127.0, product))) for product in products]
     largest = max(abs(value) for value in x)
     if largest == 0:
         return [0] * len(x)
     _, exponent = math.frexp(largest)  # 2^(exponent-1) <= largest < 2^exponent
     z = [math.ldexp(value, -exponent) for value in x]
     root_mean_square = math.sqrt(halving_sum([value * value for value in z]) / len(z))
-    scale = 16.0 / root_mean_square
-    return [max(-127, min(127, round(value * scale))) for value in z]
+    k = 16.0 / root_mean_square
+    return [max(-127, min(127, round(value * k))) for value in z]
 
 
 def halving_sum(terms: Sequence[float]) -> float:
@@ -75,12 +78,47 @@ def identity(q: Row) -> Row:
     return list(q)
 
 
-def random_projection(q: Row, n_codes: int, seed: int) -> Row:
-    """Project on seeded signs, rectify, shift and clip (§2.2)."""
+def random_projection(q: Row, n_codes: int, seed: int, activation: str = "relu") -> Row:
+    """Project on seeded signs; rectify, shift and clip, or take a curve (§2.2)."""
     signs = [sign_row(seed, i, n_codes) for i in range(len(q))]
     shift = projection_shift(len(q))
     projected = [sum(q[i] * signs[i][j] for i in range(len(q))) for j in range(n_codes)]
-    return [min(127, max(p, 0) // 2**shift) for p in projected]
+    if activation == "relu":
+        return [min(127, max(p, 0) // 2**shift) for p in projected]
+    return [activated(p, len(q), activation) for p in projected]
+
+
+def activated(p: int, d0: int, activation: str) -> int:
+    """The code of a projection: the curve between two bounds of the exponential, closer and closer (§2.2)."""
+    if activation == "sign":
+        return 127 * ((p > 0) - (p < 0))
+    x = Fraction(p, math.isqrt(256 * d0))
+    slope = {"tanh": Fraction(2), "sigmoid": Fraction(1), "gelu": Fraction("1.702")}[activation]
+
+    def curve(e: Fraction) -> Fraction:
+        if activation == "tanh":
+            return 127 * (e - 1) / (e + 1)
+        return 127 * e / (1 + e) if activation == "sigmoid" else min(Fraction(127), 32 * x * e / (1 + e))
+
+    terms = 8
+    while True:
+        found = {math.floor(curve(e) + Fraction(1, 2)) for e in exponential(slope * x, terms)}
+        if len(found) == 1:
+            return found.pop()
+        terms *= 2
+
+
+def exponential(x: Fraction, terms: int) -> tuple[Fraction, Fraction]:
+    """A lower and an upper bound of `exp(x)`, the same for 0: by its series, whose rest is small, and `1 / exp(-x)`."""
+    if x < 0:
+        low, high = exponential(-x, terms)
+        return 1 / high, 1 / low
+    size = math.floor(x) + 1
+    y, low, term = x / size, Fraction(0), Fraction(1)  # 0 <= y < 1: exp(x) is exp(y) to the power of size
+    for n in range(terms):
+        low, term = low + term, term * y / (n + 1)
+    high = low + 2 * term  # the ratio of the terms that follow is below 1/2
+    return low**size, high**size
 
 
 def sign_row(seed: int, i: int, n_codes: int) -> Row:
@@ -97,12 +135,12 @@ def projection_shift(d0: int) -> int:
     return shift
 
 
-def gaussian_kernel(q: Row, centres: Iterable[Iterable[float]], bandwidth: float) -> Row:
+def gaussian_kernel(q: Row, centres: Iterable[Iterable[float]], bandwidth: float, scale: float | None = None) -> Row:
     """Count the thresholds that each squared distance to a centre does not pass (§2.3)."""
     thresholds = kernel_thresholds(bandwidth, len(q))
     code = []
     for centre in centres:
-        distance = sum((a - b) ** 2 for a, b in zip(q, quantise(centre), strict=True))
+        distance = sum((a - b) ** 2 for a, b in zip(q, quantise(centre, scale), strict=True))
         code.append(sum(distance <= threshold for threshold in thresholds))
     return code
 
@@ -369,21 +407,32 @@ def int8_bytes(row: Row) -> bytes:
     return b"".join(value.to_bytes(1, "little", signed=True) for value in row)
 
 
-def identity_configuration() -> dict[str, Any]:
+def scaled(encoder: dict[str, Any], scale: float | None) -> dict[str, Any]:
+    """`E` with its fixed scale, if there is one (§7)."""
+    return encoder if scale is None else encoder | {"scale": float(scale).hex()}
+
+
+def identity_configuration(scale: float | None = None) -> dict[str, Any]:
     """`E` of the identity encoder (§7)."""
-    return {"kind": "identity"}
+    return scaled({"kind": "identity"}, scale)
 
 
-def random_projection_configuration(n_codes: int, seed: int) -> dict[str, Any]:
+def random_projection_configuration(
+    n_codes: int, seed: int, activation: str = "relu", scale: float | None = None
+) -> dict[str, Any]:
     """`E` of the random projection (§7)."""
-    return {"kind": "random-projection", "codes": n_codes, "seed": seed}
+    encoder = {"kind": "random-projection", "codes": n_codes, "seed": seed}
+    return scaled(encoder if activation == "relu" else encoder | {"activation": activation}, scale)
 
 
-def gaussian_kernel_configuration(centres: Sequence[Sequence[float]], bandwidth: float) -> dict[str, Any]:
+def gaussian_kernel_configuration(
+    centres: Sequence[Sequence[float]], bandwidth: float, scale: float | None = None
+) -> dict[str, Any]:
     """`E` of the Gaussian kernel (§7)."""
-    digest = hashlib.sha256(b"".join(int8_bytes(quantise(centre)) for centre in centres)).hexdigest()
+    digest = hashlib.sha256(b"".join(int8_bytes(quantise(centre, scale)) for centre in centres)).hexdigest()
     shape = [len(centres), len(centres[0])]
-    return {"kind": "gaussian-kernel", "bandwidth": float(bandwidth).hex(), "centres": digest, "shape": shape}
+    encoder = {"kind": "gaussian-kernel", "bandwidth": float(bandwidth).hex(), "centres": digest, "shape": shape}
+    return scaled(encoder, scale)
 
 
 def configuration(encoder: dict[str, Any], gamma: int, grid_bits: int, backbone: str | None = None) -> dict[str, Any]:

@@ -31,10 +31,17 @@ from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests.networks_for_stores import Letters
 from tests.samples import features
 
-ENCODERS = [Identity(), RandomProjection(40, seed=3), GaussianKernel(features("checked centres", 9, 6), 0.7)]
+ENCODERS = [
+    Identity(),
+    Identity(scale=0.5),
+    RandomProjection(40, seed=3),
+    *(RandomProjection(40, seed=3, activation=each) for each in ("tanh", "sigmoid", "gelu", "sign")),
+    GaussianKernel(features("checked centres", 9, 6), 0.7),
+    GaussianKernel(features("checked centres", 9, 6), 0.7, scale=2.0),
+]
 
 
-@pytest.mark.parametrize("encoder", ENCODERS, ids=lambda encoder: encoder.kind)
+@pytest.mark.parametrize("encoder", ENCODERS, ids=str)
 @pytest.mark.parametrize("place", range(6))
 def test_encoders(encoder: Encoder, place: int) -> None:
     list(yield_checks(encoder))[place]()

@@ -109,6 +109,12 @@ RECORDED = {
     "identity": "e07fa8b8140e320d16d4cf4a6a12652b46c2b8228af051019f49c4a587189654",
     "kernel": "f56b30a65abc422e8114fc5b551a523b2668008bca4b2c97409a003c83756d80",
     "wide": "6322fc16b36b6d8b409afb05196252076d40bd22d1c7a1a2ba767430052fcaba",
+    "tanh": "4e3dd3d17cafc78eb3dfbe01e27b15561adc4df45c194f5b999d82d93544748c",
+    "sigmoid": "8b71e13761b76def10e25b8cc44bc5cbeb5cd49a22b78c89322ea59d788619e1",
+    "gelu": "89a4d5b81da84111a91f46dc932ae7666342d9937596aa90e2596f9bac672705",
+    "sign": "9db8b06af51e400e8be7aa114fd3dd6b7fc310b69e0eded34df7d333e350e773",
+    "scaled": "d17ba7494edd7ab717b02a3902e3dc2b4e4d4be8cba1d75f50ed75e525933829",
+    "scaled kernel": "702ad85453a6675a93285cd62aaf1d9f8d11c66704cd449657742bb43b19ca5e",
 }
 
 
@@ -121,6 +127,12 @@ def test_recorded_digests(kind: str, hardware: Hardware) -> None:
         "identity": Identity(),
         "kernel": GaussianKernel(features("recorded centres", 150, 24), 0.6),
         "wide": RandomProjection(1024, seed=1),
+        "tanh": RandomProjection(200, seed=2026, activation="tanh"),
+        "sigmoid": RandomProjection(200, seed=2026, activation="sigmoid"),
+        "gelu": RandomProjection(200, seed=2026, activation="gelu"),
+        "sign": RandomProjection(200, seed=2026, activation="sign"),
+        "scaled": RandomProjection(200, seed=2026, scale=0.8),
+        "scaled kernel": GaussianKernel(features("recorded centres", 150, 24), 0.6, scale=1.3),
     }[kind]
     model = AnalyticClassifier(encoder, 2**13, track_classes=True, key=Key(bytes(32)), hardware=hardware.name)
     for start in range(0, 900, 300):

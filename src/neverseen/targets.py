@@ -12,7 +12,9 @@ labels. `register` adds a kind of targets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,6 +22,9 @@ import numpy as np
 from neverseen.errors import ConfigurationError, LabelError
 from neverseen.labels import Label, as_array, from_private_text, in_class_order, normalise, require_classes, text
 from neverseen.registry import Registry
+
+PART = 1024
+"""Labels whose rows are made at a time: each may have columns of its own, and then the rows grow with the square."""
 
 
 class Columns(NamedTuple):
@@ -92,9 +97,15 @@ class Targets:
 
     def counted(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the number of samples of each column, given that of each label."""
-        rows = self.columns(list(counts))
-        held = rows.present.T.astype(np.int64) @ np.array(list(counts.values()), np.int64)
-        return {name: count for name, count in zip(rows.names, held.tolist(), strict=True) if count}
+        held: dict[str, int] = {}
+        labels = list(counts)
+        for at in range(0, len(labels), PART):
+            some = labels[at : at + PART]
+            rows = self.columns(some)
+            sums = rows.present.T.astype(np.int64) @ np.array([counts[each] for each in some], np.int64)
+            for name, count in zip(rows.names, sums.tolist(), strict=True):
+                held[name] = held.get(name, 0) + count
+        return {name: held[name] for name in in_class_order(held) if held[name]}
 
     def answers(self, scores: np.ndarray, names: Sequence[str], grid_bits: int) -> Any:
         """Return the prediction for each row of scores, int64 of shape (n, C) in grid steps."""
@@ -247,6 +258,14 @@ class LabelSets(Targets):
             raise LabelError(f"Python takes True and 1 for one member of a set: use other labels than {given!r}")
         return frozenset(members)
 
+    def labels(self, given: Any, any_label: bool = False) -> list[Label]:
+        if getattr(given, "ndim", 1) != 1:
+            raise LabelError(
+                "an array of two dimensions may hold labels, or a 0 or 1 for each label there is: give a list of the "
+                "labels of each sample"
+            )
+        return super().labels(given, any_label)
+
     def fits(self, label: Any) -> bool:
         return type(label) is frozenset and None not in label
 
@@ -313,18 +332,18 @@ class Numbers(Targets):
 
     def label(self, given: Any, any_label: bool = False) -> Label:
         listed = given if isinstance(given, list | tuple | np.ndarray) and np.ndim(given) == 1 else [given]
-        numbers = [normalise(each) for each in listed]
+        numbers: list[Any] = [normalise(each) for each in listed]
         if len(numbers) != self.outputs or any(type(each) not in (int, float) for each in numbers):
             raise LabelError(f"a sample has {self.outputs} numbers to predict; got {given!r}")
-        steps = []
+        steps, limit = [], 2.0 ** (20 - self.bits)
         for each in numbers:
-            limit = 2.0 ** (20 - self.bits)
-            if not -limit <= each <= limit:  # type: ignore[operator]
+            if not -limit <= each <= limit:
                 raise LabelError(
                     f"the number {each!r} is beyond {limit:g}, the limit for {self.bits} bits: use fewer bits, or "
                     "another unit"
                 )
-            steps.append(int(np.rint(np.ldexp(float(each), self.bits))))  # type: ignore[arg-type]
+            exact = math.ldexp(each, self.bits) if abs(each) < 2**53 else Fraction(each) * Fraction(2) ** self.bits
+            steps.append(round(exact))  # once, ties to even
         return tuple(steps)
 
     def fits(self, label: Any) -> bool:

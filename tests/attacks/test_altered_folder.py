@@ -249,6 +249,15 @@ def test_a_description_has_an_odd_field(field: str, folder: Path) -> None:
                 made.statistics()
 
 
+@pytest.mark.parametrize("scale", [None, 1.0, [], "wide", "0x1p0", "nan", "-0x1.0000000000000p+0", "0x1p5000"])
+def test_a_description_has_an_odd_scale(scale: Any, folder: Path) -> None:
+    settings = json.loads((folder / "store.json").read_bytes())["configuration"]
+    settings["encoder"]["scale"] = scale
+    describe(folder, configuration=settings)
+    refused(folder, "store.json is damaged")
+    refused(folder, "store.json is damaged", write=False)
+
+
 def test_a_description_lacks_the_name_of_its_backbone(folder: Path) -> None:
     describe(folder, backbone={})
     refused(folder, "store.json is damaged")

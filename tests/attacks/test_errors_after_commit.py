@@ -42,12 +42,14 @@ from neverseen.model.intake import Intake
 from neverseen.service import KeyFile
 from neverseen.service.errors import Refusal
 from neverseen.service.sharing.turns import Turns
+from neverseen.service.writer.publishing import Publisher
 from neverseen.sources.receipts import read_receipts
 from neverseen.store import Store
 from neverseen.store import sums as module
 from neverseen.store.ledger_holdings import LedgerHoldings
 from tests.samples import clustered
 from tests.services import environment, running, samples
+from tests.waiting import eventually
 
 ROWS, NUMBERS = clustered("after the commit", 6, 4, 2)
 NAMES = [("cat", "dog")[number] for number in NUMBERS]
@@ -430,6 +432,34 @@ def test_a_model_that_was_cut_off_says_what_to_do(folder: Path, monkeypatch: pyt
 
 
 # -- a service ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [Publisher, Store], ids=["before it is shown", "before it is answered"])
+def test_a_version_that_could_not_be_shown_is_shown_later(
+    tmp_path: Path, after: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If there is no memory for a version that was just signed, readers get it a little later, and it counts once."""
+    monkeypatch.setattr("neverseen.service.writer.policy._RETRY", 0.05)
+    with running(tmp_path / "s") as service:
+        receipts = service.learn(range(6))
+        eventually(lambda: service.service.writer.published.number == 1, "nothing was published")
+        name, left = ("_show", [1, 1, 1]) if after is Publisher else ("publish", [1])
+        work = getattr(after, name)
+
+        def failing(*given: Any, **named: Any) -> Any:
+            found = work(*given, **named) if after is Store else None
+            if left:
+                left.pop()
+                raise MemoryError
+            return found if after is Store else work(*given, **named)
+
+        monkeypatch.setattr(after, name, failing)
+        forgotten = service.forget(receipts[:2]).json()["request"]["id"]
+        service.wait(forgotten, seconds=20)
+        published = service.service.writer.published
+        assert not left
+        assert (published.number, published.version.digest()) == (2, service.digest())
+        assert service.client.post("/v1/publish", headers=service.admin).json()["certificate"] == 2
 
 
 @pytest.mark.parametrize("count", [1, 300])

@@ -1,10 +1,14 @@
-"""Whatever labels stand for, what is learned can be published, forgotten and checked, and a certificate covers it."""
+"""Whatever labels stand for, what is learned can be published, forgotten and checked, and a certificate covers it.
+
+No answer about labels that are not classes passes for one about classes.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sqlite3
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,13 +20,17 @@ from typer.testing import CliRunner
 from neverseen import AnalyticClassifier, Identity, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.cli import app
-from neverseen.errors import StoreDamagedError
+from neverseen.engine.statistics import Statistics
+from neverseen.errors import CertificateRejectedError, ConfigurationError, InputError, LabelError, StoreDamagedError
 from neverseen.labels import LabelIndex, from_private_text
 from neverseen.model.problem import sums_digest
+from neverseen.model.versions import Version
 from neverseen.proof.certificates import check_chain
+from neverseen.service import Settings
+from neverseen.service.core import Service
 from neverseen.store import Store
 from neverseen.store.journal import samples_record
-from neverseen.targets import LabelSets, Numbers, Targets, WeightedClasses
+from neverseen.targets import PART, LabelSets, Numbers, Targets, WeightedClasses
 
 FALSE_LABELS = [
     *('"ab"', "5", "null", '{"bytes":"6162"}', '{"frozenset":[null]}', '{"tuple":[]}', '{"tuple":["cat"]}'),
@@ -168,3 +176,141 @@ def test_labels_that_cannot_be(tmp_path: Path, targets: Targets, labels: list[An
             ledger.commit()
         with pytest.raises(StoreDamagedError):
             store.open(copy)
+
+
+def in_memory(targets: Targets) -> AnalyticClassifier:
+    return AnalyticClassifier(RandomProjection(16, seed=0), gamma=2**10, targets=targets)
+
+
+@pytest.mark.parametrize(("targets", "labels"), KINDS, ids=lambda each: getattr(each, "kind", ""))
+def test_leaving_out_one(targets: Targets, labels: list[Any]) -> None:
+    """The answer is the prediction after a forget. It was the name of a column: None, or the place of a number."""
+    model = in_memory(targets).fit(ROWS, labels)
+    for row, found in enumerate(model.leave_one_out(ROWS, labels)):
+        without = model.without(ROWS[row : row + 1], [labels[row]])
+        assert np.array_equal(found.label, without.predict(ROWS[row : row + 1])[0])
+
+
+@pytest.mark.parametrize(("targets", "labels"), [(Numbers(2), [[1.0, 2.0]] * 9), (LabelSets(), [["red"]] * 9)])
+def test_scores_of_two_columns(targets: Targets, labels: list[Any]) -> None:
+    """Two numbers are not two classes: their scores are not subtracted. Nor are those of a sample and its label."""
+    model = in_memory(targets).fit(ROWS, labels)
+    assert model.decision_function(ROWS).shape == (9, 2)
+    assert model.without(ROWS[:1], labels[:1]).decision_function(ROWS).shape == (9, 2)
+
+
+@pytest.mark.parametrize("targets", [LabelSets(), Numbers(1), WeightedClasses()], ids=lambda each: each.kind)
+@pytest.mark.parametrize("labels", [{("a", 1): 0, ("b", 2): 0}, {("a", 1), ("b", 2)}, "ab", np.array(1)], ids=type)
+def test_labels_in_no_order(targets: Targets, labels: Any) -> None:
+    """A set has no order, and of a dictionary only the keys would be read."""
+    with pytest.raises(InputError, match="labels must be a sequence"):
+        in_memory(targets).fit(ROWS[:2], labels)
+
+
+def test_a_matrix_of_indicators() -> None:
+    """A 0 or 1 for each label, as scikit-learn has them, would be learned as the labels 0 and 1."""
+    with pytest.raises(LabelError, match="a 0 or 1 for each label"):
+        in_memory(LabelSets()).fit(ROWS[:2], np.array([[1, 0], [0, 1]]))
+
+
+def test_a_table_of_numbers() -> None:
+    """The rows of a table are learned, not the names of its columns."""
+    table = pytest.importorskip("pandas").DataFrame([[1.0, 2.0], [3.0, 4.0]])
+    found = in_memory(Numbers(2)).fit(ROWS[:2], table).digest()
+    key = in_memory(Numbers(2)).fit(ROWS[:2], [[1.0, 2.0], [3.0, 4.0]])
+    assert found == key.digest()
+
+
+@pytest.mark.parametrize(("targets", "labels"), KINDS[:2], ids=lambda each: getattr(each, "kind", ""))
+def test_asking_for_classes(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
+    """Where a class is asked for, a store of other labels refuses: it answered with the name of a column."""
+    with made(tmp_path / "store", targets) as model:
+        model.learn(ROWS, labels)
+        model.publish()
+        with pytest.raises(ConfigurationError, match="the labels must be classes"):
+            model.held_labels(np.ones((1, 6), np.int8))
+    table = tmp_path / "table.csv"
+    table.write_text("label,a,b,c,d,e,f\n" + "red,1,2,3,4,5,6\n" * 2)
+    for words in (
+        ["predict", table, "--labelled"],
+        ["what-if", table, "--leave-one-out"],
+        ["what-if", table, "--test", table],
+    ):
+        command, *rest = map(str, words)
+        found = CliRunner().invoke(app, [command, str(tmp_path / "store"), *rest])
+        assert found.exit_code == 1
+        assert "the labels must be classes" in found.output
+    assert CliRunner().invoke(app, ["predict", str(tmp_path / "store"), str(table)]).exit_code == 0
+    with pytest.raises(ConfigurationError, match="the labels must be classes"):
+        Service(tmp_path / "store", Settings()).start()
+    store.open(tmp_path / "store").close()
+
+
+@pytest.mark.parametrize("entry", [2**62, 2**20])
+def test_made_up_sums_of_classes(entry: int) -> None:
+    """Balanced weights of sums that no samples have are refused, also where their weighted total wraps to a true one."""
+    settings = AnalyticClassifier(Identity(), gamma=1, track_classes=True, class_weight="balanced")
+    model = settings.fit([*CATS, *CATS, *DOGS], ["cat"] * 4 + ["dog"] * 2).exact
+    assert model is not None
+    sums, grams = model.statistics, model.statistics.class_grams
+    assert grams is not None
+    Version.of(model).check(sums)
+    forged = grams.packed('"cat"').astype(np.int64)
+    forged[0] += entry  # times 2**18, the weight of a cat
+    grams.put('"cat"', forged)
+    model.discard_hints()
+    with pytest.raises(CertificateRejectedError, match="the sums do not come from any samples"):
+        Version.of(model).check(sums)
+
+
+def test_a_gamma_that_cannot_be_balanced() -> None:
+    """It is refused before samples are learned that could never be published."""
+    with pytest.raises(ConfigurationError, match="at most 2\\*\\*24"):
+        AnalyticClassifier(gamma=2**25, track_classes=True, class_weight="balanced").fit(CATS, ["cat", "cat"])
+    AnalyticClassifier(gamma=2**24, track_classes=True, class_weight="balanced").fit(CATS, ["cat", "cat"]).digest()
+
+
+@pytest.mark.parametrize("targets", [LabelSets(), WeightedClasses()], ids=lambda each: each.kind)
+def test_many_labels_at_once(targets: Targets) -> None:
+    """Samples with a label each take memory for their labels, and not for its square."""
+    count = 2 * PART + 9
+    labels = [[place] if targets.kind == "label-sets" else (place, 3) for place in range(count)]
+    codes = np.random.default_rng(0).integers(-127, 128, (count, 2)).astype(np.int8)
+    index = LabelIndex(targets.labels(labels))
+    tracemalloc.start()
+    sums = Statistics.of(codes, index, targets=targets)
+    counted = targets.counted(dict.fromkeys(index.texts, 1))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 * count * PART + 2**24
+    assert counted == sums.counts
+    for place in (0, PART - 1, PART, count - 1):
+        assert (
+            sums.sums[str(place)] == codes[place].astype(np.int64) * (1 if targets.kind == "label-sets" else 3)
+        ).all()
+
+
+def test_weights_that_are_not_heeded() -> None:
+    """Weights of samples are for the share of correct classes; of other labels they were passed over in silence."""
+    model = in_memory(Numbers()).fit(ROWS, list(range(9)))
+    with pytest.raises(InputError, match="sample_weight is for classes"):
+        model.score(ROWS, list(range(9)), sample_weight=[1] * 9)
+
+
+def test_numbers_are_rounded_once() -> None:
+    """An integer beyond 2**53 just above a tie goes up. Through a float it would be the tie, and go down."""
+    assert Numbers(bits=-60).label(2**59 + 1) == (1,)
+    assert Numbers(bits=-60).label(2**59) == (0,)
+    assert Numbers(bits=1).label([0.25]) == (0,)
+    assert Numbers(bits=1).label([0.75]) == (2,)
+
+
+@pytest.mark.parametrize(("targets", "labels"), KINDS, ids=lambda each: getattr(each, "kind", ""))
+def test_a_service_that_would_answer_with_columns(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
+    """A service answers with the class of the greatest score, which is no answer where labels are not classes."""
+    with made(tmp_path / "store", targets) as model:
+        model.learn(ROWS, labels)
+        model.publish()
+    with pytest.raises(ConfigurationError, match="the labels must be classes"):
+        Service(tmp_path / "store", Settings(), Precomputed(6)).start()
+    store.open(tmp_path / "store").close()  # it is not held by the service

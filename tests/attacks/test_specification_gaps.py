@@ -30,13 +30,14 @@ from neverseen.backbones import Precomputed
 from neverseen.client.samples import receipt_bytes
 from neverseen.engine.statistics import Statistics
 from neverseen.hardware import choose
-from neverseen.holdings import LEARN, Change
+from neverseen.holdings import LEARN, Change, MemoryHoldings
 from neverseen.labels import LabelIndex, canonical_json, require_classes
 from neverseen.model.configuration import Configuration
 from neverseen.model.exact import ExactModel
 from neverseen.service.reception.contents import from_base64
 from neverseen.sources.receipts import read_receipts
 from neverseen.store import create
+from neverseen.targets import LabelSets, Numbers, Targets, WeightedClasses
 from tests import oracle
 from tests.chromium import browser
 
@@ -234,3 +235,86 @@ def test_a_receipt_is_read_in_every_spelling_of_base64(alphabet: str, padding: b
         assert read_receipts([place]) == [token]
         assert receipt_bytes(word) == token
         assert from_base64(word, "receipt", 0) == token
+
+
+# -- labels that are not classes ---------------------------------------------------------------------------
+
+MIXED = [[3.0, -4.0, 1.0], [1.0, 1.0, -2.0], [0.5, 2.0, 0.0], [1.0, 1.0, -2.0], [-7.0, 0.25, 1.0]]
+OTHERS: list[tuple[Targets, list[Any], list[Any], list[dict[Any, int]], int]] = [
+    (
+        LabelSets(),
+        [["red", 2], ["red"], [], ["red"], [2, True]],
+        [frozenset({"red", 2}), frozenset({"red"}), frozenset(), frozenset({"red"}), frozenset({2, True})],
+        [{None: 1, "red": 1, 2: 1}, {None: 1, "red": 1}, {None: 1}, {None: 1, "red": 1}, {None: 1, 2: 1, True: 1}],
+        5,
+    ),
+    (
+        Numbers(outputs=2, bits=1),
+        [[0.25, 3], [0.75, -1], [0, 0], [0.75, -1], [-8.0, 1.5]],
+        [(0, 6), (2, -2), (0, 0), (2, -2), (-16, 3)],
+        [{0: 0, 1: 6}, {0: 2, 1: -2}, {0: 0, 1: 0}, {0: 2, 1: -2}, {0: -16, 1: 3}],
+        5,
+    ),
+    (
+        WeightedClasses(),
+        [("cat", 3), ("dog", 1), ("cat", 1000), ("dog", 1), (7, 2)],
+        [("cat", 3), ("dog", 1), ("cat", 1000), ("dog", 1), (7, 2)],
+        [{"cat": 3}, {"dog": 1}, {"cat": 1000}, {"dog": 1}, {7: 2}],
+        5,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("targets", "given", "labels", "rows", "count"), OTHERS, ids=lambda each: getattr(each, "kind", "")
+)
+def test_labels_that_are_not_classes(
+    targets: Targets, given: list[Any], labels: list[Any], rows: list[dict[Any, int]], count: int
+) -> None:
+    """Section 3.1, from the text alone: sums, weights, digests and member digests."""
+    model = AnalyticClassifier(Identity(), 8, key=Key(bytes(32)), targets=targets).fit(MIXED, given)
+    codes = [oracle.quantise(row) for row in MIXED]
+    names = oracle.class_order([name for row in rows for name in row])
+    weights = [next(iter(row.values())) if targets.kind == "weighted-classes" else 1 for row in rows]
+    told = [{oracle.label_text(name): value for name, value in row.items()} for row in rows]
+    y = [[row.get(oracle.label_text(name), 0) for name in names] for row in told]
+    gram = [[sum(w * c[i] * c[j] for w, c in zip(weights, codes, strict=True)) for j in range(3)] for i in range(3)]
+    cross = [[sum(c[i] * row[k] for c, row in zip(codes, y, strict=True)) for k in range(len(names))] for i in range(3)]
+    counts = [sum(oracle.label_text(name) in row for row in told) for name in names]
+    settings = oracle.configuration(oracle.identity_configuration(), 8, 40) | {"targets": targets.configuration()}
+    digest = hashlib.sha256(oracle.canonical_json(settings).encode()).digest()
+    n = oracle.weights(gram, cross, 8, 40)
+    exact = model.exact
+    assert exact is not None
+    assert exact.statistics.digest() == oracle.statistics_digest(oracle.Statistics(gram, cross, counts, names)).hex()
+    assert model.digest() == oracle.model_digest(digest, 3, names, n).hex()
+    assert exact.statistics.total == count
+    members = sorted(
+        oracle.member_digest(digest, bytes(32), label, code) for label, code in zip(labels, codes, strict=True)
+    )
+    assert isinstance(exact.holdings, MemoryHoldings)
+    assert exact.holdings.members_array().tobytes() == b"".join(members)
+    scores = oracle.scores(codes[0], n)
+    found: Any = model.predict(MIXED[:1])[0]
+    if targets.kind == "label-sets":
+        assert found == frozenset(name for name, s in zip(names[1:], scores[1:], strict=True) if 2 * s >= scores[0])
+    elif targets.kind == "numbers":
+        assert found.tolist() == [s / 2**41 for s in scores]
+    else:
+        assert found == names[scores.index(max(scores))]
+
+
+def test_balanced_classes() -> None:
+    """Section 5.1, from the text alone."""
+    model = AnalyticClassifier(Identity(), 8, track_classes=True, class_weight="balanced")
+    model.fit(MIXED, ["cat", "dog", "cat", "dog", "cat"])
+    codes, settings = (
+        [oracle.quantise(row) for row in MIXED],
+        oracle.configuration(oracle.identity_configuration(), 8, 40),
+    )
+    parts = [(codes[::2], 2**20 // 3), (codes[1::2], 2**20 // 2)]
+    gram = [[sum(w * c[i] * c[j] for part, w in parts for c in part) for j in range(3)] for i in range(3)]
+    cross = [[w * sum(c[i] for c in part) for part, w in parts] for i in range(3)]
+    n = oracle.weights(gram, cross, 8 * (3 * (2**20 // 3) + 2**20) // 5, 40)
+    digest = hashlib.sha256(oracle.canonical_json(settings | {"class_weight": "balanced"}).encode()).digest()
+    assert model.digest() == oracle.model_digest(digest, 3, ["cat", "dog"], n).hex()

@@ -20,7 +20,7 @@ from neverseen import LedgerError, store
 from neverseen.errors import StoreDamagedError, StoreLockedError
 from neverseen.model.exact import ExactModel
 from neverseen.proof.certificates import check_chain
-from neverseen.store import Store, recovery, sums
+from neverseen.store import Store, agreement, recovery, snapshots, sums
 from tests.store.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, classifier, new, opened
 
 COUNT = 20
@@ -82,6 +82,60 @@ def test_a_change_while_the_store_is_being_opened(tmp_path: Path, url: str, monk
             with pytest.raises(StoreLockedError, match="another process changed the ledger"):
                 opened(tmp_path / "copy")
         assert first.publish().after.samples == COUNT - 1
+
+
+def test_a_seal_while_the_store_is_being_opened(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a seal, numbers of changes begin anew: another change had the number of the one that was read."""
+    shared(tmp_path, url)
+    with opened(tmp_path / "s") as first:
+        first.seal()
+        receipts = first.learn(ROWS[COUNT : COUNT + 1], LABELS[:1], IDS[COUNT : COUNT + 1])
+    shutil.copytree(tmp_path / "s" / "sums", tmp_path / "copy" / "sums", dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "s" / "certificates", tmp_path / "copy" / "certificates", dirs_exist_ok=True)
+    looked = agreement.require_stated
+
+    def slow(*about: Any) -> None:
+        looked(*about)
+        patch.undo()
+        with opened(tmp_path / "s") as first:
+            first.forget(receipts)
+            first.scrub()
+            first.learn(ROWS[COUNT + 1 : COUNT + 2], LABELS[:1], IDS[COUNT + 1 : COUNT + 2])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "require_stated", slow)
+        with pytest.raises(StoreLockedError, match="another process changed the ledger"):
+            opened(tmp_path / "copy")
+    with opened(tmp_path / "s") as again:
+        again.publish()
+        again.check()
+
+
+def test_a_fold_while_a_reader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal of one snapshot is not added to another, also if the first one comes back."""
+    with new(tmp_path / "s") as made:
+        filled(made)
+        made.scrub()
+        before, read = made.digest(), snapshots.read_snapshot
+        learned: list[bytes] = []
+
+        def slow(*about: Any) -> Any:
+            found = read(*about)
+            if not learned:
+                learned.extend(made.learn(ROWS[COUNT:], LABELS[COUNT:], IDS[COUNT:]))
+                made.scrub()
+                made.learn(ROWS[:1], LABELS[:1], ["another"])
+            return found
+
+        named = sums.snapshot_of
+        names = [named(made._open_parts())] * 2  # as if it were back whenever it is asked for
+        with monkeypatch.context() as patch, opened(tmp_path / "s", write=False) as reader:
+            patch.setattr(sums, "read_snapshot", slow)
+            patch.setattr(sums, "snapshot_of", lambda parts: names.pop() if names else named(parts))
+            with pytest.raises(StoreDamagedError, match="changed while it was being read"):
+                reader.statistics()
+            assert reader.statistics() == made.statistics()
+        assert made.digest() != before
 
 
 def test_close_waits_for_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,6 @@ from neverseen import AnalyticClassifier, GaussianKernel, Identity, RandomProjec
 from neverseen.backbones import Precomputed, efficientnet_lite0, minilm
 from neverseen.cli import app, printing
 from neverseen.cli.opening import opened
-from neverseen.encoding import quantise
 from neverseen.errors import FileRejectedError, InputError
 from neverseen.model.onnx_graph import graph_of
 from neverseen.sources import receipts as receipt_files
@@ -174,6 +173,38 @@ def test_init_has_the_classifiers_defaults() -> None:
 
 
 # -- commands ----------------------------------------------------------------------------------------
+
+
+def test_a_store_with_an_activation_and_a_scale() -> None:
+    """Every command takes features by the scale of the store, also what was prepared before."""
+    encoder = RandomProjection(24, activation="tanh", scale=0.8)
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "s", *INIT, "--activation", "tanh", "--scale", "0.8")
+    assert answer("learn", "s", "all.csv", "--receipts", "all.jsonl", "--skip-bad")["learned"] == len(ROWS)
+    again = answer("learn", "s", "all.csv", "--random-ids", "--receipts", "more.jsonl", "--no-publish")
+    assert again["held_already"] == len(ROWS)
+    assert answer("learn", "s", "all.csv", "--skip-held", "--receipts", "none.jsonl")["learned"] == 0
+    run("forget", "s", "--receipts", "more.jsonl")
+    run("verify", "retrain", "s", "all.csv")
+    run("verify", "weights", "s")
+    rows = ROWS.astype(np.float32)  # as `Precomputed` has them
+    backbone = Precomputed(8).digest()
+    whole = AnalyticClassifier(encoder, 512, backbone=backbone).fit(rows, NAMES)
+    found = answer("predict", "s", "all.csv", "--novelty")
+    assert found["model"] == whole.digest()
+    assert [each["class"] for each in found["predictions"]] == whole.predict(rows).tolist()
+    assert [each["novelty"] for each in found["predictions"]] == whole.means("lda").novelty(rows).tolist()
+    rest = AnalyticClassifier(encoder, 512, backbone=backbone).fit(rows[1:], NAMES[1:])
+    what_if = answer("what-if", "s", "--receipts", "all.jsonl", "--id", "all.csv-0", "--test", "all.csv")
+    assert what_if["without"]["accuracy"] == rest.score(rows, NAMES)
+    run("forget", "s", "all.csv", "--id", "all.csv-0", code=2)
+    run("forget", "s", "--receipts", "all.jsonl", "--id", "all.csv-0")
+    with opened(Path("s"), write=False, raw=True) as model:
+        assert model.digest() == rest.digest()
+        assert model.predict(ROWS).tolist() == rest.predict(rows).tolist()
+        assert model.score(ROWS, NAMES) == rest.score(rows, NAMES)
+    assert "--activation" in run("init", "t", *INIT, "--activation", "swish", code=2)
+    assert "--scale" in run("init", "t", *INIT, "--scale", "nan", code=2)
 
 
 def test_learn_and_forget_in_json(shop: str) -> None:
@@ -473,8 +504,12 @@ def test_what_was_tampered_with_is_rejected(shop: str) -> None:
         AnalyticClassifier(Identity(), 1, grid_bits=50),
         AnalyticClassifier(GaussianKernel(features("centres", 12, 8), 0.7), 64),
         AnalyticClassifier(GaussianKernel(features("centres", 12, 8), 2.0**20), 64),
+        AnalyticClassifier(GaussianKernel(features("centres", 12, 8), 0.7, scale=1.5), 64),
+        AnalyticClassifier(Identity(scale=0.01), 64),
+        *(AnalyticClassifier(RandomProjection(24, activation=each), 512) for each in ("tanh", "sigmoid", "gelu")),
+        AnalyticClassifier(RandomProjection(24, activation="sign", scale=2.5), 512),
     ],
-    ids=["projection", "identity", "kernel", "wide kernel"],
+    ids=["projection", "identity", "kernel", "wide", "scaled kernel", "scaled", "tanh", "sigmoid", "gelu", "sign"],
 )
 def test_the_graph_gives_the_same_scores(classifier: AnalyticClassifier) -> None:
     runtime = pytest.importorskip("onnxruntime")
@@ -491,7 +526,7 @@ def test_the_graph_gives_the_same_scores(classifier: AnalyticClassifier) -> None
     tiny, huge = rows * np.float32(2.0**-140), rows * np.float32(2.0**120)
     for given in (rows, tiny, huge, rows / 3):
         scores, best = session.run(None, {"features": given})
-        expected = version.scores(quantise(given))
+        expected = version.scores(version.configuration.encoder.quantise(given))
         assert scores.dtype == np.int64
         np.testing.assert_array_equal(scores, expected)
         np.testing.assert_array_equal(best, expected.argmax(axis=1))

@@ -242,7 +242,7 @@ def test_without_the_signing_key_nothing_is_changed_that_cannot_be_published() -
     assert answer("forget", "shop", "--receipts", "all.jsonl", "--no-publish")["forgotten"] == len(ROWS)
 
 
-@pytest.mark.parametrize("option", ["--codes 0", "--codes 1048577", "--seed -1", "--gamma 0"])
+@pytest.mark.parametrize("option", ["--codes 0", "--codes 1048577", "--seed -1", "--gamma 0", "--scale 0"])
 def test_settings_out_of_range_are_told_by_their_option(option: str) -> None:
     assert option.split(maxsplit=1)[0] in run("init", "new", "--backbone", "features:8", *option.split(), code=2)
     assert not Path("new").exists()

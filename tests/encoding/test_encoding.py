@@ -8,19 +8,50 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from neverseen import ConfigurationError, GaussianKernel, Identity, InputError, RandomProjection
-from neverseen.encoding import kernel_thresholds, projection_shift, projection_signs, quantise, quantising
+from neverseen import ConfigurationError, Encoder, GaussianKernel, Identity, InputError, RandomProjection
+from neverseen.encoding import (
+    ACTIVATIONS,
+    activation_table,
+    encoder_of,
+    kernel_thresholds,
+    projection_shift,
+    projection_signs,
+    quantise,
+    quantising,
+)
 from neverseen.hardware import Hardware
 from tests import oracle
 from tests.samples import features
 
 ANY_FLOAT = st.floats(allow_nan=False, allow_infinity=False, width=64)
+SCALES = st.floats(2.0**-40, 2.0**40) | st.sampled_from([2.0**-40, 1.0, 2.0**40])
+CURVES = {
+    "tanh": lambda x: 127 * np.tanh(x),
+    "sigmoid": lambda x: 127 / (1 + np.exp(-x)),
+    "gelu": lambda x: np.minimum(127, 32 * x / (1 + np.exp(-1.702 * x))),
+}
 ROWS = st.integers(1, 9).flatmap(lambda width: arrays(np.float64, (3, width), elements=ANY_FLOAT))
 
 
 @given(ROWS)
 def test_quantise_is_the_specified_function(rows: np.ndarray) -> None:
     assert quantise(rows).tolist() == [oracle.quantise(row) for row in rows.tolist()]
+
+
+@given(ROWS, SCALES)
+def test_a_fixed_scale_is_the_specified_function(rows: np.ndarray, scale: float) -> None:
+    assert quantise(rows, scale).tolist() == [oracle.quantise(row, scale) for row in rows.tolist()]
+    assert Identity(scale=scale).encode(rows).tolist() == quantise(rows, scale).tolist()
+
+
+def test_with_a_fixed_scale_lengths_count_and_large_features_are_clipped() -> None:
+    row = np.array([[0.5, -1.0, 2.0, 100.0]])
+    assert quantise(row, 1.0).tolist() == [[8, -16, 32, 127]]
+    assert quantise(2 * row, 1.0).tolist() == [[16, -32, 64, 127]]
+    assert quantise([[1e308, -1e308, 5e-324]], 2.0**-40).tolist() == [[127, -127, 0]]
+    for scale in (0, -1.0, math.nan, "wide", 2.0**41):
+        with pytest.raises(ConfigurationError, match="scale must be a number"):
+            quantise(row, scale)  # type: ignore[arg-type]
 
 
 @given(ROWS, st.integers(-300, 300))
@@ -87,6 +118,48 @@ def test_random_projection_is_the_specified_function(
     assert codes.tolist() == [oracle.random_projection(row, n_codes, seed) for row in quantised.tolist()]
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("n_features", [1, 5, 17])
+def test_activations_are_the_specified_functions(activation: str, n_features: int, hardware: Hardware) -> None:
+    rows = np.concatenate([features("activations", 12, n_features), np.zeros((1, n_features)), np.eye(n_features)])
+    encoder = RandomProjection(19, 7, activation=activation, scale=0.25)
+    codes = hardware.numpy(encoder.expand(encoder.quantise(rows), hardware))
+    assert codes.dtype == np.int8
+    quantised = [oracle.quantise(row, 0.25) for row in rows.tolist()]
+    assert codes.tolist() == [oracle.random_projection(row, 19, 7, activation) for row in quantised]
+    assert encoder.expand(np.empty((0, n_features), np.int8), hardware).shape == (0, 19)
+
+
+@pytest.mark.parametrize("activation", [*CURVES, "sign"])
+@pytest.mark.parametrize("n_features", [1, 3, 40])
+def test_tables_have_the_codes_of_all_projections(activation: str, n_features: int) -> None:
+    table = activation_table(activation, n_features)
+    middle = len(table) // 2
+    for place, code in enumerate(table.tolist()):
+        assert code == oracle.activated(place - middle, n_features, activation)
+    for beyond in (middle + 1, 2 * middle, 127 * n_features + 7 * middle):
+        assert oracle.activated(beyond, n_features, activation) == table[-1]
+        assert oracle.activated(-beyond, n_features, activation) == table[0]
+
+
+@pytest.mark.parametrize("activation", CURVES)
+@pytest.mark.parametrize("n_features", [1280, 133_144])
+def test_tables_against_the_curves_in_floats(activation: str, n_features: int) -> None:
+    table = activation_table(activation, n_features)
+    middle = len(table) // 2
+    values = CURVES[activation](np.arange(-middle, middle + 1) / math.isqrt(256 * n_features))
+    clear = np.abs(values % 1 - 0.5) > 1e-6
+    assert clear.sum() >= len(table) - 1
+    assert np.array_equal(table[clear], np.floor(values + 0.5)[clear])
+    assert table[middle] == {"tanh": 0, "sigmoid": 64, "gelu": 0}[activation]
+
+
+def test_the_projection_of_random_rows_has_the_spread_that_activations_expect() -> None:
+    rows = quantise(features("spread", 50, 200))
+    projected = rows.astype(np.int64) @ projection_signs(1, 200, 300)
+    assert 0.95 < projected.std() / math.isqrt(256 * 200) < 1.05
+
+
 def test_signs_do_not_depend_on_the_size() -> None:
     signs = projection_signs(7, 20, 100)
     assert set(np.unique(signs)) == {-1, 1}
@@ -109,6 +182,24 @@ def test_gaussian_kernel_is_the_specified_function(bandwidth: float, hardware: H
     codes = hardware.numpy(GaussianKernel(centres, bandwidth).expand(quantised, hardware))
     assert codes.tolist() == [oracle.gaussian_kernel(row, centres.tolist(), bandwidth) for row in quantised.tolist()]
     assert codes[-1, 0] == 127  # a centre itself
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 50.0])
+def test_the_kernel_of_a_fixed_scale_is_the_specified_function(scale: float, hardware: Hardware) -> None:
+    centres, rows = features("centres", 6, 5), features("kernel", 20, 5)
+    encoder = GaussianKernel(centres, 0.7, scale=scale)
+    codes = hardware.numpy(encoder.expand(encoder.quantise(rows), hardware))
+    quantised = [oracle.quantise(row, scale) for row in rows.tolist()]
+    assert codes.tolist() == [oracle.gaussian_kernel(row, centres.tolist(), 0.7, scale) for row in quantised]
+
+
+def test_the_kernel_of_a_fixed_scale_is_near_the_kernel_of_the_features() -> None:
+    centres, rows = features("centres", 40, 60), features("kernel", 50, 60)
+    sigma, scale = 8.0, 0.5
+    codes = GaussianKernel(centres, sigma / (scale * math.sqrt(60)), scale=scale).encode(rows)
+    squares = ((rows[:, None, :] - centres[None]) ** 2).sum(axis=2)
+    assert np.abs(codes - 127 * np.exp(-squares / (2 * sigma**2))).max() < 1.5
+    assert codes.std() > 5
 
 
 def test_kernel_table_against_the_exponential() -> None:
@@ -136,9 +227,40 @@ def test_digests_tell_configurations_apart() -> None:
         GaussianKernel(np.eye(3)),
         GaussianKernel(np.eye(3), 0.25),
         GaussianKernel(-np.eye(3)),
+        Identity(scale=1.0),
+        Identity(scale=2.0),
+        GaussianKernel(np.eye(3), scale=1.0),
+        RandomProjection(8, 0, scale=1.0),
+        *(RandomProjection(8, 0, activation=each) for each in ACTIVATIONS[1:]),
+        RandomProjection(8, 0, activation="tanh", scale=1.0),
     ]
     assert len({encoder.digest() for encoder in encoders}) == len(encoders)
     assert RandomProjection(int(np.int64(8)), 0).digest() == RandomProjection(8, 0).digest()
+
+
+def test_settings_that_were_not_there_at_first_change_no_earlier_configuration() -> None:
+    assert Identity().configuration() == {"kind": "identity"}
+    projection = RandomProjection(8, 3, activation="relu", scale=None)
+    assert projection.configuration() == {"kind": "random-projection", "codes": 8, "seed": 3}
+    assert sorted(GaussianKernel(np.eye(2)).configuration()) == ["bandwidth", "centres", "kind", "shape"]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "expected"),
+    [
+        (Identity(scale=3), oracle.identity_configuration(3)),
+        (RandomProjection(8, 3, activation="gelu"), oracle.random_projection_configuration(8, 3, "gelu")),
+        (RandomProjection(8, 3, scale=0.1), oracle.random_projection_configuration(8, 3, scale=0.1)),
+        (GaussianKernel(np.eye(3), 0.5, scale=0.1), oracle.gaussian_kernel_configuration(np.eye(3).tolist(), 0.5, 0.1)),
+    ],
+)
+def test_configurations_are_as_specified_and_make_the_encoder_again(
+    encoder: Encoder, expected: dict[str, object]
+) -> None:
+    assert encoder.configuration() == expected
+    again = encoder_of(encoder.configuration(), encoder.array())
+    assert again.configuration() == expected
+    assert np.array_equal(again.encode(np.eye(3)), encoder.encode(np.eye(3)))
 
 
 @pytest.mark.parametrize(
@@ -153,19 +275,26 @@ def test_digests_tell_configurations_apart() -> None:
         (GaussianKernel([[math.nan]]), "centres: features contain NaN"),
         (GaussianKernel(np.eye(3), 0.0), "bandwidth must be"),
         (GaussianKernel(np.eye(3), math.nan), "bandwidth must be"),
+        (GaussianKernel(np.eye(3), 10**400), "bandwidth must be a number"),
+        (GaussianKernel(np.eye(3), scale=0.0), r"scale must be a number between 2\*\*-40 and 2\*\*40; got 0.0"),
+        (Identity(scale=math.nan), "scale must be a number"),
+        (RandomProjection(8, scale="1 m"), "scale must be a number; got '1 m'"),  # type: ignore[arg-type]
+        (RandomProjection(8, activation="swish"), "activation must be one of relu, tanh, sigmoid, gelu, sign; got"),
+        (RandomProjection(8, activation=None), "activation must be one of"),  # type: ignore[arg-type]
     ],
 )
-def test_unusable_settings_are_refused(encoder: RandomProjection | GaussianKernel, message: str) -> None:
+def test_unusable_settings_are_refused(encoder: Encoder, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         encoder.configuration()
 
 
 def test_settings_as_scikit_learn_reads_them() -> None:
     encoder = RandomProjection(8, seed=3)
-    assert encoder.get_params() == {"n_codes": 8, "seed": 3}
-    assert repr(encoder.set_params(seed=4)) == "RandomProjection(n_codes=8, seed=4)"
-    assert repr(GaussianKernel(np.eye(2))) == "GaussianKernel(centres=<array of shape (2, 2)>, bandwidth=0.5)"
-    with pytest.raises(ConfigurationError, match="no setting 'sed'; it has n_codes, seed"):
+    assert encoder.get_params() == {"n_codes": 8, "seed": 3, "activation": "relu", "scale": None}
+    assert repr(encoder.set_params(seed=4)) == "RandomProjection(n_codes=8, seed=4, activation='relu', scale=None)"
+    shown = "GaussianKernel(centres=<array of shape (2, 2)>, bandwidth=0.5, scale=None)"
+    assert repr(GaussianKernel(np.eye(2))) == shown
+    with pytest.raises(ConfigurationError, match="no setting 'sed'; it has n_codes, seed, activation, scale"):
         encoder.set_params(sed=4)
 
 

@@ -21,6 +21,7 @@ from neverseen.hardware import Hardware, HardwareOf, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests.conftest import hardware_here
 from tests.engine.test_solver import CLASSES, CODES, LABELS, SIZE, sums, weights_of
+from tests.samples import codes as sample_codes
 
 NUMPY = choose("numpy")
 
@@ -99,6 +100,23 @@ def test_a_followed_change_gives_the_bits_of_a_full_solve(
     after = [row for row in before if row not in go] + come
     assert_claims_are_true(followed, after, range(1 if waiting and len(come) == len(go) == 1 else 0))
     assert (followed.slips + followed.residuals / gamma).max() < 2.0**-18
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("gamma", [2**4, 2**16])
+def test_the_largest_codes_of_both_signs_are_followed(
+    gamma: int, waiting: bool, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = np.where(sample_codes("both signs", 400, SIZE) < 0, -127, 127).astype(np.int8)
+    for place in ("tests.engine.test_solver", __name__):
+        monkeypatch.setattr(f"{place}.CODES", largest)
+    held = list(range(300))
+    following = start(held, gamma, hardware)
+    for come, go in [([], [7]), ([301, 302], [5]), ([], list(range(20, 30)))]:
+        followed = follow(following, hardware, held, come, go, waiting)
+        assert followed is not None
+        following, held = followed, [row for row in held if row not in go] + come
+        assert_claims_are_true(following, held, range(1))
 
 
 @pytest.mark.parametrize(("come", "go"), [([], list(range(70))), (list(range(300, 370)), list(range(20)))])

@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
-from neverseen.hardware import compiling, kernels
+from neverseen.hardware import choose, compiling, kernels
 
 ROOT = Path(__file__).parents[2]
 SIZES = [0, 1, 2, 7, 31, 32, 33, 100, 257]
@@ -513,3 +515,56 @@ def test_a_wheel_is_built_with_or_without_a_compiler(
         (said,) = hook.app.said
         assert said.startswith("neverseen is built without its compiled kernels (/nothing/here: ")
         assert not (folder / compiling.LIBRARY).exists()
+
+
+@built
+def test_an_interrupt_leaves_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that nobody dismisses would spin for as long as the process runs."""
+    call = kernels._call
+
+    def interrupted(name: str, *arguments: Any) -> Any:
+        found = call(name, *arguments)
+        if name == "ns_gather":
+            raise KeyboardInterrupt
+        return found
+
+    found: list[int] = []
+
+    def gather() -> None:
+        found.append(call("ns_gather", 2))
+        call("ns_dismiss")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kernels, "_most_threads", lambda: 2)
+        patched.setattr(kernels, "_call", interrupted)
+        with pytest.raises(KeyboardInterrupt), kernels.team():
+            pass
+    other = threading.Thread(target=gather)
+    other.start()
+    other.join()
+    call("ns_dismiss")
+    assert found == [2]
+
+
+@built
+def test_two_threads_that_want_to_be_alone() -> None:
+    """The library gets its threads back: whoever ended last restored the limit of the other, for good."""
+    hardware, entered, done = choose("numpy"), threading.Event(), threading.Event()
+
+    def count() -> list[int]:
+        return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+    def second() -> None:
+        with hardware.alone():
+            entered.set()
+            done.wait(30)
+
+    before = count()  # shows something only where there are several
+    other = threading.Thread(target=second)
+    with hardware.alone():
+        other.start()
+        assert entered.wait(30)
+        assert set(count()) == {1}
+    done.set()
+    other.join()
+    assert count() == before

@@ -43,7 +43,12 @@ ENCODERS: list[Encoder] = [
     RandomProjection(24, seed=3),
     Identity(),
     GaussianKernel(features("centres", 20, WIDTH)),
+    RandomProjection(24, seed=3, activation="gelu"),
+    RandomProjection(24, seed=3, activation="sign", scale=0.7),
 ]
+
+
+NAMED = ["projection", "identity", "kernel", "gelu", "sign"]
 
 
 def new(encoder: Encoder, hardware: str = "numpy", gamma: int = 2**10) -> AnalyticClassifier:
@@ -135,7 +140,7 @@ class History:
 REQUESTS = ["learn", "forget", "forget_class", "merge", "save_and_load", "solve", "refuse"]
 
 
-@pytest.mark.parametrize("encoder", ENCODERS, ids=lambda encoder: type(encoder).__name__)
+@pytest.mark.parametrize("encoder", ENCODERS, ids=NAMED)
 @given(data=st.data())
 @settings(max_examples=60)
 def test_any_history_ends_in_the_model_of_the_remainder(encoder: Encoder, data: st.DataObject) -> None:
@@ -146,16 +151,14 @@ def test_any_history_ends_in_the_model_of_the_remainder(encoder: Encoder, data: 
     history.check()
 
 
-@pytest.mark.parametrize("encoder", ENCODERS, ids=lambda encoder: type(encoder).__name__)
+@pytest.mark.parametrize("encoder", ENCODERS, ids=NAMED)
 def test_the_digest_is_the_oracles(encoder: Encoder) -> None:
     rows = list(range(12))
     model = new(encoder).fit(X[rows], NAMES[rows])
-    quantised = [oracle.quantise(row) for row in X[rows].tolist()]
+    quantised = [oracle.quantise(row, encoder.scale) for row in X[rows].tolist()]
     if isinstance(encoder, RandomProjection):
-        settings_, codes = (
-            oracle.random_projection_configuration(24, 3),
-            [oracle.random_projection(q, 24, 3) for q in quantised],
-        )
+        settings_ = oracle.random_projection_configuration(24, 3, encoder.activation, encoder.scale)
+        codes = [oracle.random_projection(q, 24, 3, encoder.activation) for q in quantised]
     elif isinstance(encoder, GaussianKernel):
         centres = features("centres", 20, WIDTH).tolist()
         settings_ = oracle.gaussian_kernel_configuration(centres, 0.5)
@@ -227,6 +230,33 @@ def test_following_requests_gives_the_bits_of_full_solves(monkeypatch: pytest.Mo
     assert len(full_solves) == 10  # those of the fresh models: every change was followed
     model.discard_hints()
     assert model.digest() == hinted
+
+
+def test_codes_at_both_ends_stay_within_every_bound(hardware: Hardware, tmp_path: Path) -> None:
+    """127 and -127 nearly everywhere: the largest sums that as many samples can have."""
+    rows, labels = clustered("both ends", 260, 21, 4)
+    encoder = RandomProjection(128, seed=1, activation="sign")
+    codes = encoder.encode(rows)
+    assert set(np.unique(codes)) == {-127, 0, 127}
+    full = rows[codes.all(axis=1)][:1]
+
+    def fitted(first: int) -> AnalyticClassifier:
+        return AnalyticClassifier(encoder, key=Key(SECRET), hardware=hardware.name).fit(rows[first:], labels[first:])
+
+    model, first = fitted(0), 0
+    model.digest()
+    for count in (1, 8, 64, 100):
+        model.forget(rows[first : first + count], labels[first : first + count])
+        first += count
+        proved = model.predict(rows[:3])  # before there are new weights
+        assert model.digest() == fitted(first).digest()
+        assert np.array_equal(proved, model.predict(rows[:3]))
+    same = AnalyticClassifier(encoder, gamma=2**13, key=Key(SECRET), hardware=hardware.name)
+    same.fit(np.repeat(full, 3000, axis=0), np.repeat(["one", "another"], 1500))
+    same.save(tmp_path / "same")  # sums at the bounds that a file may have
+    assert AnalyticClassifier.load(tmp_path / "same").digest() == same.digest()
+    for rule in ("mean", "cosine", "lda"):
+        assert same.means(rule).predict(full).tolist() == ["another"]
 
 
 @pytest.mark.parametrize("corrections", [4, 16, 2**8])

@@ -41,6 +41,8 @@ ENCODERS = {
     "projection": RandomProjection(12, seed=9),
     "identity": Identity(),
     "kernel": GaussianKernel(features("saved centres", 7, 4), 0.4),
+    "tanh": RandomProjection(12, seed=9, activation="tanh"),
+    "scaled kernel": GaussianKernel(features("saved centres", 7, 4), 0.4, scale=3.0),
 }
 
 
@@ -378,6 +380,8 @@ def test_rewriting_reproduces_the_file(tmp_path: Path) -> None:
         ("configuration", {"encoder": {"kind": "random-projection", "codes": 12, "seed": 9}, "format": 1, "gamma": 0, "grid_bits": 40}),
         ("configuration", {"encoder": {"kind": "random-projection", "codes": 12, "seed": 9}, "format": 1, "gamma": 512.0, "grid_bits": 40}),
         ("configuration", {"encoder": {"kind": "random-projection", "codes": 12, "seed": 9}, "format": 2, "gamma": 512, "grid_bits": 40}),
+        *(("configuration", {"encoder": {"kind": "random-projection", "codes": 12, "seed": 9} | more, "format": 1, "gamma": 512, "grid_bits": 40})
+          for more in ({"activation": "relu"}, {"activation": "swish"}, {"activation": ["tanh"]}, {"scale": None}, {"scale": 1.0}, {"scale": "0x1p0"}, {"scale": "nan"}, {"scale": "0x1p5000"})),
         ("gram", np.zeros(3, np.int32)), ("gram", np.full(78, -5, np.int64)), ("gram", np.full(78, 2**60)),
         ("gram", np.zeros(78)), ("gram", None), ("sums", np.zeros((3, 12), np.int32)), ("sums", np.full((3, 12), 10**6)),
         ("members", np.zeros((29, 16), np.uint8)), ("members", None), ("class_gram.000000", np.zeros(78, np.int8)),

@@ -17,7 +17,7 @@ from neverseen import (
     NotLearnedError,
     RandomProjection,
 )
-from neverseen.encoding import Encoder, quantise
+from neverseen.encoding import Encoder
 from neverseen.model.configuration import Configuration
 from neverseen.model.versions import Version
 from tests.samples import clustered, features
@@ -32,6 +32,9 @@ ENCODERS: dict[str, Encoder] = {
     "identity": Identity(),
     "projection": RandomProjection(48, seed=3),
     "kernel": GaussianKernel(features("centres of a head", 20, WIDTH), 0.5),
+    "gelu": RandomProjection(48, seed=3, activation="gelu"),
+    "sign": RandomProjection(48, seed=3, activation="sign", scale=0.3),
+    "scaled kernel": GaussianKernel(features("centres of a head", 20, WIDTH), 0.5, scale=1.5),
 }
 
 
@@ -48,7 +51,7 @@ def test_the_scores_are_the_models(kind: str, grid_bits: int) -> None:
     assert head.labels == [0, 1, 2, 3]
     rows = np.concatenate([X, features("others", 300, WIDTH), np.zeros((1, WIDTH)), np.eye(WIDTH)]).astype(np.float32)
     for given in (rows, rows * np.float32(2.0**-140), rows * np.float32(2.0**120), rows / 3, rows[:1], rows[:0]):
-        expected = weights.scores(quantise(given))
+        expected = weights.scores(ENCODERS[kind].quantise(given))
         scores = head.scores(torch.from_numpy(given))
         assert scores.dtype == torch.int64
         np.testing.assert_array_equal(scores.numpy(), expected)
@@ -63,6 +66,7 @@ def test_the_scores_are_the_models(kind: str, grid_bits: int) -> None:
 def test_what_is_done_to_the_network_around_it_changes_nothing(kind: str) -> None:
     weights = version(ENCODERS[kind])
     rows = torch.from_numpy(X.astype(np.float32))
+    quantise = ENCODERS[kind].quantise
     expected = weights.scores(quantise(X.astype(np.float32)))
     network = torch.nn.Sequential(torch.nn.Identity(), TorchHead(weights))
     for change in (network.half, network.float, network.bfloat16, network.eval, network.train):

@@ -14,6 +14,7 @@ from neverseen import AnalyticClassifier, ConfigurationError, NotLearnedError, R
 from neverseen.encoding import quantise
 from neverseen.service import Settings
 from tests.services import BACKBONE, KEYS, LABELS, QUICK, ROWS, Running, classifier, new_store, running
+from tests.waiting import eventually
 
 HELD_BACK = Settings(quiet=0.0, max_delay=0.0, seal_after=1000, min_batch=10_000, effect="immediate")
 
@@ -105,6 +106,21 @@ def test_no_answer_waits_for_a_publication_or_comes_from_before_a_change(tmp_pat
         thread.join(60)
         assert done.is_set()
         assert before[1] == opened.held_labels(asked)[1]
+
+
+@pytest.mark.parametrize("effect", ["published", "immediate"])
+def test_a_service_takes_features_by_the_scale_of_its_store(tmp_path: Path, effect: str) -> None:
+    folder, scaled = tmp_path / "shop", AnalyticClassifier(RandomProjection(24, activation="gelu", scale=0.3), 2**9)
+    store.create(folder, BACKBONE, scaled, keys=KEYS).close()
+    (folder / "service").mkdir(mode=0o700)
+    rows = ROWS.astype(np.float32)
+    np.savez(folder / "service" / "probe.npz", features=rows[60:], labels=np.array(LABELS[60:]))
+    with running(folder, Settings(quiet=0.0, max_delay=0.0, effect=effect)) as service:
+        service.learn(range(60))
+        points = eventually(lambda: service.client.get("/v1/history", headers=service.admin).json()["points"])
+        fresh = scaled.fit(rows[:60], LABELS[:60])
+        assert labels_of(service, ROWS[60:]) == fresh.predict(rows[60:]).tolist()
+    assert points[0]["accuracy"] == fresh.score(rows[60:], LABELS[60:])
 
 
 def test_a_store_predicts_what_it_holds(tmp_path: Path) -> None:

@@ -8,19 +8,23 @@ import pytest
 
 from neverseen import (
     AlreadyForgottenError,
+    AnalyticClassifier,
     ConfigurationError,
+    ForgettingModel,
     IdTakenError,
     InputError,
     Keyring,
     LedgerError,
     NotLearnedError,
+    RandomProjection,
     ReceiptRejectedError,
+    store,
 )
 from neverseen.backbones.reading import Prepared
 from neverseen.ledger import Notes, RequestRow
 from neverseen.store import Store
 from neverseen.store.sums import fold
-from tests.store.test_store import IDS, LABELS, ROWS, never, new, opened
+from tests.store.test_store import BACKBONE, IDS, KEYS, LABELS, ROWS, never, new, opened
 
 
 def everything(made: Store) -> tuple[object, ...]:
@@ -218,6 +222,30 @@ def test_prepared_samples_are_as_good_as_samples(tmp_path: Path) -> None:
         assert made.digest() == never(list(range(3, 9)))
         with pytest.raises(InputError, match="9 samples and 8 labels"):
             made.learn(Prepared.joined(parts), LABELS[:8], IDS[9:17])
+
+
+def test_prepared_samples_of_another_scale_are_refused(tmp_path: Path) -> None:
+    scaled = AnalyticClassifier(RandomProjection(24, scale=0.5), 2**9, hardware="numpy")
+    with new(tmp_path / "s") as made, store.create(tmp_path / "t", BACKBONE, scaled, keys=KEYS) as other:
+        receipts = other.learn(other.prepare(ROWS[:9]), LABELS[:9], IDS[:9])
+        assert other.read_receipt(receipts[0])["id"] == IDS[0]
+        before = everything(other)
+        prepared = made.prepare(ROWS[:2])
+        joined = Prepared.joined([prepared.only([0]), prepared.only([1])])
+        for given in (prepared, joined):
+            for act in (
+                lambda given=given: other.learn(given, LABELS[:2], ["new", "newer"]),
+                lambda given=given: other.forget(given, LABELS[:2]),
+                lambda given=given: other.held_already(given, list(LABELS[:2])),
+            ):
+                with pytest.raises(InputError, match="with scale=None, and this model has scale=0.5: give the samples"):
+                    act()
+        assert everything(other) == before
+        other.forget(other.prepare(ROWS[:1]), LABELS[:1])
+        other.forget(receipts[1])
+        expected = ForgettingModel(BACKBONE, scaled, KEYS)
+        expected.learn(ROWS[2:9], LABELS[2:9])
+        assert other.digest() == expected.digest()
 
 
 def test_a_reader_can_check_the_weights_while_another_writes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from neverseen.backbones.contents import Undecoded, as_list, fingerprint, portions
 from neverseen.backbones.progress import progress_bar
 from neverseen.backbones.protocol import Backbone, FeatureCache, optional
-from neverseen.encoding import quantise
+from neverseen.encoding import Encoder
 from neverseen.errors import InputError
 
 CHUNK = 256
@@ -28,6 +28,7 @@ class Prepared:
     # class and digest of each, where they were made already, and what they were made under: see `neverseen.holdings`
     members: tuple[tuple[str, bytes], ...] = ()
     origin: object = None
+    scale: float | None = None  # of the encoder that quantised them
 
     def __post_init__(self) -> None:
         self.quantised.flags.writeable = False  # what stands for the samples is made of it
@@ -40,13 +41,22 @@ class Prepared:
         features = None if self.features is None else self.features[list(rows)]
         members = tuple(self.members[row] for row in rows) if self.members else ()
         fingerprints = [self.fingerprints[row] for row in rows]
-        return Prepared(self.quantised[list(rows)], fingerprints, features, members, self.origin)
+        return Prepared(self.quantised[list(rows)], fingerprints, features, members, self.origin, self.scale)
 
     @classmethod
     def joined(cls, parts: Sequence[Prepared]) -> Prepared:
         """Return several as one, in order. A cache does not keep them."""
         fingerprints = [each for part in parts for each in part.fingerprints]
-        return cls(np.concatenate([part.quantised for part in parts]), fingerprints)
+        return cls(np.concatenate([part.quantised for part in parts]), fingerprints, scale=parts[0].scale)
+
+    def require_scale(self, encoder: Encoder) -> Prepared:
+        """Return them, or raise `InputError` if they were prepared for a model with another scale."""
+        if self.scale != encoder.scale:
+            raise InputError(
+                f"these samples were prepared with scale={self.scale}, and this model has scale={encoder.scale}: give "
+                "the samples themselves"
+            )
+        return self
 
 
 def as_samples(samples: Any) -> list[Any] | Prepared:
@@ -54,7 +64,7 @@ def as_samples(samples: Any) -> list[Any] | Prepared:
     return samples if isinstance(samples, Prepared) else as_list(samples)
 
 
-def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool) -> Prepared:
+def prepare(backbone: Backbone, encoder: Encoder, samples: list[Any] | Prepared, *, remember: bool) -> Prepared:
     """Return quantised features and fingerprints, refusing samples of the backbone's base set.
 
     Parameters
@@ -64,7 +74,7 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
         Whether a cache should keep the features once the samples are learned. Until then they are in memory.
     """
     if isinstance(samples, Prepared):
-        return samples
+        return samples.require_scale(encoder)
     base = optional(backbone, "base")
     parts, fingerprints = [np.empty((0, backbone.n_features), np.int8)], list[bytes]()
     kept = [np.empty((0, backbone.n_features), np.float32)] if remember and isinstance(backbone, FeatureCache) else None
@@ -80,11 +90,12 @@ def prepare(backbone: Backbone, samples: list[Any] | Prepared, *, remember: bool
             features = features_of(backbone, chunk)
             if len(features) != len(chunk):
                 raise InputError(f"{backbone.name} gave {len(features)} rows for {len(chunk)} samples")
-            parts.append(quantise(features))
+            parts.append(encoder.quantise(features))
             if kept is not None:
                 kept.append(features)
             advance(len(chunk))
-    return Prepared(np.concatenate(parts), fingerprints, None if kept is None else np.concatenate(kept))
+    rows = None if kept is None else np.concatenate(kept)
+    return Prepared(np.concatenate(parts), fingerprints, rows, scale=encoder.scale)
 
 
 def extracted(backbone: Backbone, samples: Any) -> np.ndarray:
@@ -107,10 +118,13 @@ def features_of(backbone: Backbone, samples: Any) -> np.ndarray:
     return features
 
 
-def to_predict(backbone: Backbone, samples: Any) -> Prepared:
+def to_predict(backbone: Backbone, encoder: Encoder, samples: Any) -> Prepared:
     """Return samples with their features, to predict several times. They may be in a base set."""
-    quantised = samples.quantised if isinstance(samples, Prepared) else quantise(features_of(backbone, samples))
-    return Prepared(quantised, [b""] * len(quantised))
+    if isinstance(samples, Prepared):
+        quantised = samples.require_scale(encoder).quantised
+    else:
+        quantised = encoder.quantise(features_of(backbone, samples))
+    return Prepared(quantised, [b""] * len(quantised), scale=encoder.scale)
 
 
 def lose(backbone: Backbone, fingerprints: Sequence[bytes] | None) -> None:

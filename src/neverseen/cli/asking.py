@@ -9,7 +9,7 @@ import typer
 
 from neverseen.cli import options
 from neverseen.cli.choosing import Asked, Choice, refusals_told
-from neverseen.cli.opening import opened, taken_by
+from neverseen.cli.opening import described, opened, taken_by
 from neverseen.cli.printing import by_class, counted, print_json, print_table, skipped_view, usable, written
 from neverseen.labels import normalise, plain, text
 from neverseen.sources.samples import Columns, read_source
@@ -65,6 +65,8 @@ def what_if(
         raise typer.BadParameter("--leave-one-out predicts the samples that it leaves out: do not give --test")
     columns = Columns(labels, ids, owners, label, texts)
     chosen = Choice(folder, source, receipts, only_id, only_owner, columns, by_content, skip_bad, kind)
+    if test is not None or leave_one_out:
+        described(folder).configuration.require_classes("--test and --leave-one-out compare classes")
     chosen.require_options(*(() if test is None else ("--labels", "--ids", "--owners", "--texts", "--skip-bad")))
     takes, made = (None, None) if source is None and test is None else taken_by(folder, backbone)
     found, tested = chosen.samples(takes), None
@@ -75,7 +77,7 @@ def what_if(
     with opened(folder, write=True, keys=keys, needs_keys=True, **ways) as model:
         asked, rows = chosen.asked(model, found), None
         if tested is not None:
-            rows = to_predict(model.backbone, tested.samples)
+            rows = to_predict(model.backbone, model.description.configuration.encoder, tested.samples)
             tested = usable(tested)
         skipped = [entry for each in (asked.found, tested) if each is not None for entry in skipped_view(each)]
         with refusals_told(model, asked):

@@ -269,7 +269,6 @@ def retrain(
     """
     from neverseen.backbones.contents import as_list, portions
     from neverseen.backbones.reading import features_of
-    from neverseen.encoding import quantise
     from neverseen.hardware import choose
     from neverseen.holdings import LEARN, Change
     from neverseen.model.exact import ExactModel
@@ -295,7 +294,7 @@ def retrain(
     for portion in portions(as_list(found.samples), ROWS):
         rows = features_of(network, portion)  # which a cache must not keep
         truth = label_list(list(islice(names, len(rows))), any_label=True, targets=about.targets)
-        fresh.apply(Change(LEARN, quantise(rows), LabelIndex(truth)))
+        fresh.apply(Change(LEARN, about.encoder.quantise(rows), LabelIndex(truth)))
     found = usable(found)
     state = state_of(fresh.statistics, fresh, about.digest().hex())
     check_state(certificate, state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -50,6 +50,18 @@ def init(
         int, typer.Option(help="Size of the random projection: larger is more accurate and slower.", min=1, max=2**20)
     ] = 2048,
     seed: Annotated[int, typer.Option(help="Seed of the random projection.", min=0, max=2**64 - 1)] = 0,
+    activation: Annotated[
+        Literal["relu", "tanh", "sigmoid", "gelu", "sign"], typer.Option(help="What becomes of the random projection.")
+    ] = "relu",
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            help="A number to divide all features by, so that the length of a row of features counts.",
+            min=2.0**-40,
+            max=2.0**40,
+            show_default="each row's own root mean square",
+        ),
+    ] = None,
     gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.", min=1, max=2**40)] = 2**16,
     track_classes: Annotated[
         bool, typer.Option("--track-classes", help="Keep separate sums for each class. forget-class needs them.")
@@ -83,7 +95,8 @@ def init(
     if not folder.is_dir() or any(folder.iterdir()):
         require_place(folder)
     made = operators_backbone(backbone)
-    settings = AnalyticClassifier(RandomProjection(codes, seed), gamma, track_classes=track_classes)
+    encoder = RandomProjection(codes, seed, activation=activation, scale=scale)
+    settings = AnalyticClassifier(encoder, gamma, track_classes=track_classes)
     known, created = None, None
     if keys is not None:
         require_outside(folder, keys, "--keys", "Without --keys, init keeps the keys there")
@@ -162,7 +175,14 @@ def learn(
             if not (skip_bad or skip_held):
                 found = usable(found)
             if not skip_held:
-                taken = Prepared(change.quantised, list(change.fingerprints), None, change.members, change.origin)
+                taken = Prepared(
+                    change.quantised,
+                    list(change.fingerprints),
+                    None,
+                    change.members,
+                    change.origin,
+                    model.description.configuration.encoder.scale,
+                )
                 again = model.held_already(taken, found.labels or [], found.owners)
             file.write(change.receipts, change.facts())  # before the change: with the receipts it can be undone
             model.commit(change)

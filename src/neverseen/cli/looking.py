@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from neverseen.cli import options
-from neverseen.cli.opening import opened, require_outside, require_published, taken_by
+from neverseen.cli.opening import described, opened, require_outside, require_published, taken_by
 from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import (
     about,
@@ -72,6 +72,8 @@ def predict(
 
     Example: `neverseen predict shop tuesday.csv`
     """
+    if labelled:
+        described(folder).configuration.require_classes("--labelled compares classes")
     takes, made = taken_by(folder, backbone)
     if by is None:
         with opened(folder, write=False) as model:
@@ -81,7 +83,8 @@ def predict(
     with opened(folder, write=False, raw=True, words=backbone, made=made) as model:
         answers, far, digest = _answers(model, found.samples, by, novelty)
         number = model.published_number if by is None else None
-    found, predicted = usable(found), [normalise(name) for name in answers]
+    found = usable(found)
+    predicted = [normalise(tuple(name) if getattr(name, "ndim", 0) else name) for name in answers]  # rows of numbers
     share = None
     if labelled and found.labels is not None:
         truth = [text(normalise(name)) for name in found.labels]
@@ -107,7 +110,8 @@ def _answers(model: Store, samples: Any, by: str | None, novelty: bool) -> tuple
         return model.predict(samples), [], model.version().digest()
     from neverseen.backbones.reading import to_predict
 
-    means, read = model.means(by or "lda"), to_predict(model.backbone, samples)
+    encoder = model.description.configuration.encoder
+    means, read = model.means(by or "lda"), to_predict(model.backbone, encoder, samples)
     far = means.novelty(read).tolist() if novelty else []
     if by is None:
         return model.version().predict(read.quantised), far, model.version().digest()

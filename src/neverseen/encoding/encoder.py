@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from neverseen.encoding.quantising import quantise
+from neverseen.encoding.quantising import fixed_scale, quantise
 from neverseen.errors import ConfigurationError
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import canonical_json
@@ -37,9 +37,13 @@ class Encoder:
     ----------
     kind : str
         The encoder's name in files, and in the `configuration`.
+    scale : float, optional
+        What `quantise` divides features by. If it is a setting of your encoder, `with_scale` adds it to the
+        configuration, and `scale_in` reads it there.
     """
 
     kind: ClassVar[str] = ""
+    scale: float | None = None
     _settings: tuple[str, ...] = ()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -71,6 +75,17 @@ class Encoder:
         """Return the encoder with this `configuration` and this `array`. Do not trust either of them."""
         raise NotImplementedError
 
+    def with_scale(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return a configuration with the scale, if there is one. Raises `ConfigurationError` if it is invalid."""
+        if self.scale is None:
+            return settings
+        return settings | {"scale": fixed_scale(self.scale).hex()}
+
+    @staticmethod
+    def scale_in(settings: dict[str, Any]) -> float | None:
+        """Return the scale in a configuration, or None."""
+        return float.fromhex(settings["scale"]) if "scale" in settings else None
+
     def array(self) -> np.ndarray | None:
         """Return a setting that is too large for the configuration, as an integer array; or None.
 
@@ -86,6 +101,10 @@ class Encoder:
         """Return the size of a code, given the number of features."""
         raise NotImplementedError
 
+    def quantise(self, samples: Any) -> np.ndarray:
+        """Return float features of shape (n, d0) as int8; see `neverseen.encoding.quantise`."""
+        return quantise(samples, self.scale)
+
     def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
         """Return the int8 codes of quantised features of shape (n, d0), computed on this hardware."""
         raise NotImplementedError
@@ -99,7 +118,7 @@ class Encoder:
     def encode(self, samples: Any) -> np.ndarray:
         """Return the int8 codes, of shape (n, d), of float features of shape (n, d0)."""
         hardware = choose("numpy")
-        return hardware.numpy(self.expand(quantise(samples), hardware))
+        return hardware.numpy(self.expand(self.quantise(samples), hardware))
 
 
 kinds: Registry[type[Encoder]] = Registry("encoder", "encoders", {})
@@ -129,10 +148,3 @@ def require_storable(encoder: Encoder) -> None:
 def encoder_of(settings: dict[str, Any], array: np.ndarray | None) -> Encoder:
     """Return the encoder that has this `configuration`, and this array if it needs one."""
     return kinds[settings["kind"]].from_configuration(settings, array)
-
-
-def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """Return a setting as an int; raise `ConfigurationError` if it is not a whole number in this range."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        raise ConfigurationError(f"{name} must be a whole number between {least} and {most}; got {value!r}")
-    return int(value)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from decimal import Decimal, localcontext
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from neverseen.encoding.encoder import Encoder, Graph, register, whole_number
-from neverseen.encoding.quantising import quantise
+from neverseen.encoding.encoder import Encoder, Graph, register
+from neverseen.encoding.settings import real_number, whole_number
+from neverseen.encoding.tables import ACTIVATIONS, activation_table, kernel_thresholds
 from neverseen.engine.arithmetic import CodeMatrix
 from neverseen.errors import ConfigurationError, InputError
 from neverseen.hardware import Array, Hardware
@@ -24,6 +24,11 @@ _SIGNS = 2**31  # at most in a projection, so that a small file cannot ask for a
 class Identity(Encoder):
     """The quantised features themselves are the code.
 
+    Parameters
+    ----------
+    scale : float, 2**-40 <= scale <= 2**40, optional
+        Divides features by this instead of by the root mean square of their row, so that the length of a row counts.
+
     Examples
     --------
     >>> Identity().encode([[1.0, 1.0, -2.0]]).tolist()
@@ -31,13 +36,17 @@ class Identity(Encoder):
     """
 
     kind = "identity"
+    _settings = ("scale",)
+
+    def __init__(self, *, scale: float | None = None) -> None:
+        self.scale = scale
 
     def configuration(self) -> dict[str, Any]:
-        return {"kind": self.kind}
+        return self.with_scale({"kind": self.kind})
 
     @classmethod
     def from_configuration(cls, settings: dict[str, Any], array: np.ndarray | None) -> Identity:
-        return cls()
+        return cls(scale=cls.scale_in(settings))
 
     def code_size(self, n_features: int) -> int:
         return n_features
@@ -51,7 +60,7 @@ class Identity(Encoder):
 
 @register
 class RandomProjection(Encoder):
-    """A seeded random projection with signs +1 and -1, rectified and scaled to 0..127.
+    """A seeded random projection with signs +1 and -1, then an activation.
 
     Parameters
     ----------
@@ -59,27 +68,45 @@ class RandomProjection(Encoder):
         Size of the code. A larger code is more accurate; memory grows with its square. At most 2**20, and 2**31 divided
         by the number of features.
     seed : int, 0 <= seed < 2**64
+    activation : {"relu", "tanh", "sigmoid", "gelu", "sign"}
+        With x the projection in standard deviations of a row of root mean square 1: ``relu`` is about 18 x, from 0 to
+        127; ``tanh`` is 127 tanh x; ``sigmoid`` is 127 / (1 + exp(-x)); ``gelu``, the sigmoid form of GELU, is 32 x /
+        (1 + exp(-1.702 x)), at most 127; ``sign`` is -127, 0 or 127.
+    scale : float, 2**-40 <= scale <= 2**40, optional
+        Divides features by this instead of by the root mean square of their row, so that the length of a row counts.
 
     Examples
     --------
     >>> RandomProjection(8, seed=0).encode([[1.0, 2.0, -1.0]]).tolist()
     [[0, 11, 0, 0, 11, 0, 11, 11]]
+    >>> RandomProjection(8, seed=0, activation="tanh").encode([[1.0, 2.0, -1.0]]).tolist()
+    [[5, 88, -5, -118, 88, -118, 88, 88]]
     """
 
     kind = "random-projection"
-    _settings = ("n_codes", "seed")
+    _settings = ("n_codes", "seed", "activation", "scale")
 
-    def __init__(self, n_codes: int = 2048, seed: int = 0) -> None:
+    def __init__(
+        self, n_codes: int = 2048, seed: int = 0, *, activation: str = "relu", scale: float | None = None
+    ) -> None:
         self.n_codes = n_codes
         self.seed = seed
+        self.activation = activation
+        self.scale = scale
 
     def configuration(self) -> dict[str, Any]:
-        size = whole_number("n_codes", self.n_codes, 1, 2**20)
-        return {"kind": self.kind, "codes": size, "seed": whole_number("seed", self.seed, 0, 2**64 - 1)}
+        size, seed = whole_number("n_codes", self.n_codes, 1, 2**20), whole_number("seed", self.seed, 0, 2**64 - 1)
+        settings: dict[str, Any] = {"kind": self.kind, "codes": size, "seed": seed}
+        if self.activation not in ACTIVATIONS:
+            raise ConfigurationError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {self.activation!r}")
+        if self.activation != "relu":
+            settings["activation"] = self.activation
+        return self.with_scale(settings)
 
     @classmethod
     def from_configuration(cls, settings: dict[str, Any], array: np.ndarray | None) -> RandomProjection:
-        return cls(settings["codes"], settings["seed"])
+        activation, scale = settings.get("activation", "relu"), cls.scale_in(settings)
+        return cls(settings["codes"], settings["seed"], activation=activation, scale=scale)
 
     def code_size(self, n_features: int) -> int:
         size = int(self.n_codes)
@@ -92,22 +119,32 @@ class RandomProjection(Encoder):
     def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
         width = quantised.shape[1]
         matrix = _projection(int(self.seed), width, int(self.n_codes), hardware)
-        shift = projection_shift(width)
         parts = []
         for start in range(0, max(1, len(quantised)), _ROWS):
             projected = matrix.after(hardware.array(quantised[start : start + _ROWS]))  # (rows, d), |p| <= 127 d0
-            parts.append(
-                hardware.int8((projected >> shift).clip(0, 127))
-            )  # the shift of a negative number stays negative
+            parts.append(self._activated(projected, width, hardware))
         return parts[0] if len(parts) == 1 else hardware.concatenate(parts, 0)
+
+    def _activated(self, projected: Array, width: int, hardware: Hardware) -> Array:
+        if self.activation == "relu":  # the shift of a negative number stays negative
+            return hardware.int8((projected >> projection_shift(width)).clip(0, 127))
+        table = activation_table(self.activation, width)
+        middle = len(table) // 2
+        return hardware.array(table)[projected.clip(-middle, middle) + middle]
 
     def add_to(self, graph: Graph, quantised: str, n_features: int) -> str:
         signs = projection_signs(int(self.seed), n_features, int(self.n_codes))
         matrix = graph.cast(graph.constant(signs, np.int8), "DOUBLE")
         projected = graph.add("MatMul", quantised, matrix)  # (n, d), integers of at most 127 d0
-        step = graph.constant(2.0 ** -projection_shift(n_features))
-        shifted = graph.add("Floor", graph.add("Mul", projected, step))  # a shift to the right
-        return graph.add("Clip", shifted, graph.constant(0.0), graph.constant(127.0))
+        if self.activation == "relu":
+            step = graph.constant(2.0 ** -projection_shift(n_features))
+            shifted = graph.add("Floor", graph.add("Mul", projected, step))  # a shift to the right
+            return graph.add("Clip", shifted, graph.constant(0.0), graph.constant(127.0))
+        table = activation_table(self.activation, n_features)
+        middle = float(len(table) // 2)
+        nearest = graph.add("Clip", projected, graph.constant(-middle), graph.constant(middle))
+        places = graph.cast(graph.add("Add", nearest, graph.constant(middle)), "int64")
+        return graph.add("Gather", graph.constant(table), places)
 
 
 def projection_shift(n_features: int) -> int:
@@ -151,6 +188,10 @@ class GaussianKernel(Encoder):
     bandwidth : float
         In units of the features' root mean square: with rows u, v of root mean square 1 and d0 features, the kernel
         is ``exp(-||u - v||**2 / (2 * bandwidth**2 * d0))``.
+    scale : float, 2**-40 <= scale <= 2**40, optional
+        Divides features, and centres, by this instead of by the root mean square of their row: the kernel is the above
+        with u and v divided by it. So ``bandwidth = sigma / (scale * sqrt(d0))`` gives ``exp(-||x - c||**2 / (2 *
+        sigma**2))``, as GKEAL has it.
 
     Examples
     --------
@@ -159,20 +200,22 @@ class GaussianKernel(Encoder):
     """
 
     kind = "gaussian-kernel"
-    _settings = ("centres", "bandwidth")
+    _settings = ("centres", "bandwidth", "scale")
 
-    def __init__(self, centres: Any, bandwidth: float = 0.5) -> None:
+    def __init__(self, centres: Any, bandwidth: float = 0.5, *, scale: float | None = None) -> None:
         self.centres = centres
         self.bandwidth = bandwidth
+        self.scale = scale
 
     def __repr__(self) -> str:
-        return f"GaussianKernel(centres=<array of shape {np.shape(self.centres)}>, bandwidth={self.bandwidth!r})"
+        shape = np.shape(self.centres)
+        return f"GaussianKernel(centres=<array of shape {shape}>, bandwidth={self.bandwidth!r}, scale={self.scale!r})"
 
     def array(self) -> np.ndarray:
         """Return the centres as int8 of shape (n_codes, n_features)."""
         try:
             given = np.asarray(self.centres)
-            centres = np.maximum(given, -127) if given.dtype == np.int8 and given.ndim == 2 else quantise(given)
+            centres = np.maximum(given, -127) if given.dtype == np.int8 and given.ndim == 2 else self.quantise(given)
         except InputError as error:
             raise ConfigurationError(f"centres: {error}") from error
         if len(centres) == 0:
@@ -180,25 +223,19 @@ class GaussianKernel(Encoder):
         return centres
 
     def configuration(self) -> dict[str, Any]:
+        scaled = self.with_scale({"kind": self.kind})  # raises if the scale, which the centres need, is unusable
         centres = self.array()
-        try:
-            bandwidth = float(self.bandwidth)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"bandwidth must be a number; got {self.bandwidth!r}") from error
-        if not 2.0**-20 <= bandwidth <= 2.0**20:  # also refuses NaN
-            raise ConfigurationError(f"bandwidth must be a number between 2**-20 and 2**20; got {self.bandwidth!r}")
-        return {
-            "kind": self.kind,
+        return scaled | {
             "centres": hashlib.sha256(centres.tobytes()).hexdigest(),
             "shape": list(centres.shape),
-            "bandwidth": bandwidth.hex(),
+            "bandwidth": real_number("bandwidth", self.bandwidth, 2.0**-20, 2.0**20).hex(),
         }
 
     @classmethod
     def from_configuration(cls, settings: dict[str, Any], array: np.ndarray | None) -> GaussianKernel:
         if array is None:
             raise ConfigurationError("the centres of the encoder are missing")
-        return cls(array, float.fromhex(settings["bandwidth"]))
+        return cls(array, float.fromhex(settings["bandwidth"]), scale=cls.scale_in(settings))
 
     def code_size(self, n_features: int) -> int:
         return len(self.centres)
@@ -232,27 +269,3 @@ class GaussianKernel(Encoder):
             reached = graph.add("LessOrEqual", distances, graph.constant(min(int(threshold), 2**53)))
             codes = graph.add("Add", codes, graph.add("Mul", graph.cast(reached, "DOUBLE"), graph.constant(int(count))))
         return codes
-
-
-@lru_cache(maxsize=16)
-def kernel_thresholds(bandwidth: float, n_features: int) -> np.ndarray:
-    """Return ``t_v = floor(512 h**2 d0 ln(254 / (2v - 1)))`` for v = 1..127: the code is at least v up to distance t_v.
-
-    `decimal` rounds its logarithm correctly at any precision, so the table is the same everywhere. The value is
-    transcendental, so a high enough precision always decides its floor.
-    """
-    thresholds = np.empty(127, np.int64)
-    for v in range(1, 128):
-        digits = 50
-        while True:
-            with localcontext() as context:
-                context.prec = digits
-                h = Decimal(bandwidth)  # exact
-                value = 512 * h * h * n_features * (Decimal(254) / Decimal(2 * v - 1)).ln()
-                slack = value * Decimal(10) ** (8 - digits)  # six roundings at most
-                if int(value - slack) == int(value + slack):
-                    break
-            digits *= 2
-        thresholds[v - 1] = min(int(value), 2**62)
-    thresholds.flags.writeable = False
-    return thresholds

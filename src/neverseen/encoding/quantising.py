@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from neverseen.encoding.settings import real_number
 from neverseen.errors import InputError
 
 _TARGET_RMS = 16.0
@@ -36,41 +37,54 @@ def as_features(samples: Any) -> np.ndarray:
     return features
 
 
-def quantise(samples: Any) -> np.ndarray:
-    """Return each row divided by its own root mean square, times 16, rounded to int8.
+def quantise(samples: Any, scale: float | None = None) -> np.ndarray:
+    """Return each row divided by its own root mean square, or by a fixed scale, times 16, rounded to int8.
 
     Parameters
     ----------
     samples : array-like of shape (n, d0)
         Finite real numbers.
+    scale : float, 2**-40 <= scale <= 2**40, optional
+        Divides all rows alike, so their lengths count. Features beyond 7.9 times the scale become 127 or -127.
 
     Returns
     -------
     int8 ndarray of shape (n, d0), entries in -127..127
-        A row of zeros stays zeros. Multiplying a row by a power of two changes nothing.
+        A row of zeros stays zeros. Without a scale, multiplying a row by a power of two changes nothing.
 
     Notes
     -----
     The bits are the same on every machine: scaling by a power of two, products, sums in a fixed tree,
     division and square root are each one correctly rounded IEEE operation. Scaling to a largest magnitude in
-    [1/2, 1) rules out overflow. Numbers that underflow are too small to affect a sum of at least 1/4.
+    [1/2, 1) rules out overflow. Numbers that underflow are too small to affect a sum of at least 1/4. With a scale,
+    there is one product for each feature; one that overflows is clipped, and one that underflows is 0.
 
     Examples
     --------
     >>> quantise([[3.0, -4.0], [0.0, 0.0]]).tolist()
     [[14, -18], [0, 0]]
+    >>> quantise([[3.0, -4.0], [0.3, -40.0]], scale=2.0).tolist()
+    [[24, -32], [2, -127]]
     """
+    factor = None if scale is None else _TARGET_RMS / fixed_scale(scale)
     features = as_features(samples)
     codes = np.empty(features.shape, np.int8)
     rows = max(1, _CACHED // features.shape[1])
     for start in range(0, len(features), rows):
-        codes[start : start + rows] = _quantise_rows(features[start : start + rows])
+        codes[start : start + rows] = _quantise_rows(features[start : start + rows], factor)
     return codes
 
 
-def _quantise_rows(features: np.ndarray) -> np.ndarray:
+def fixed_scale(value: Any) -> float:
+    """Return a scale as a float; raise `ConfigurationError` if it cannot be one."""
+    return real_number("scale", value, 2.0**-40, 2.0**40)
+
+
+def _quantise_rows(features: np.ndarray, factor: float | None) -> np.ndarray:
     width = features.shape[1]
-    with np.errstate(under="ignore"):
+    with np.errstate(under="ignore", over="ignore"):
+        if factor is not None:
+            return _rounded(features * factor)
         _, exponents = np.frexp(np.abs(features).max(axis=1, keepdims=True))
         scaled = np.ldexp(features, -exponents)  # (n, d0), largest magnitude in [1/2, 1)
         squares = np.zeros((len(features), 1 << (width - 1).bit_length()))
@@ -79,6 +93,9 @@ def _quantise_rows(features: np.ndarray) -> np.ndarray:
             half = squares.shape[1] // 2
             squares = squares[:, :half] + squares[:, half:]
         root = np.sqrt(squares / width)  # (n, 1)
-        factor = np.divide(_TARGET_RMS, root, out=np.zeros_like(root), where=root > 0)
-        codes: np.ndarray = np.clip(np.rint(scaled * factor), -127, 127).astype(np.int8)
-        return codes
+        return _rounded(scaled * np.divide(_TARGET_RMS, root, out=np.zeros_like(root), where=root > 0))
+
+
+def _rounded(numbers: np.ndarray) -> np.ndarray:
+    codes: np.ndarray = np.clip(np.rint(numbers), -127, 127).astype(np.int8)
+    return codes

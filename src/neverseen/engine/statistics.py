@@ -26,7 +26,7 @@ from neverseen.engine.waiting import Batch, Waiting
 from neverseen.errors import ConfigurationError, HardwareError, InputError, LimitError, NotLearnedError, NotTrackedError
 from neverseen.hardware import Array, Hardware, choose
 from neverseen.labels import LabelIndex, in_class_order
-from neverseen.targets import Classes, Targets
+from neverseen.targets import PART, Classes, Targets
 
 _FEW_ROWS = 512
 """Smaller batches wait, to be added together: a pass over the matrix takes as long for one sample as for many."""
@@ -141,19 +141,21 @@ class Statistics:
     def _of_rows(cls, codes: Array, index: LabelIndex, hardware: Hardware, targets: Targets) -> Statistics:
         """Return the statistics of a batch whose labels are not classes."""
         batch = cls(codes.shape[1], hardware, targets=targets)
-        used = np.unique(index.positions)
-        rows = targets.columns([index.texts[each] for each in used])
-        if not rows.names:
-            return batch
-        place = np.searchsorted(used, index.positions)
-        weights = rows.weights[place]
-        y = rows.values[place] * weights[:, None]  # (n, C), up to `largest` in magnitude
-        if np.abs(y).max(initial=0) > targets.largest or weights.min() < 1 or weights.max() > targets.largest:
-            raise InputError(f"a target is beyond {targets.largest}, the limit of {targets}")
-        batch.counts = dict(zip(rows.names, rows.present[place].sum(axis=0).tolist(), strict=True))
-        # |B_ij| <= 127 n largest, which is far below 2**63: a product modulo 2**64 is exact.
-        cross = wide_matmul(hardware.contiguous(codes.T), hardware.array(y), hardware)  # (d, C)
-        batch._sums.change(rows.names, hardware.contiguous(cross.T), 1)
+        used, place = np.unique(index.positions, return_inverse=True)
+        weights = np.ones(len(codes), np.int64)
+        for first in range(0, len(used), PART):
+            rows = targets.columns([index.texts[each] for each in used[first : first + PART]])
+            mine = np.flatnonzero((first <= place) & (place < first + PART))
+            at, some = place[mine] - first, codes if len(mine) == len(codes) else codes[mine]
+            weights[mine] = rows.weights[at]
+            y = rows.values[at] * rows.weights[at][:, None]  # (n, C), up to `largest` in magnitude
+            if max(np.abs(y).max(initial=0), rows.weights.max()) > targets.largest or rows.weights.min() < 1:
+                raise InputError(f"a target is beyond {targets.largest}, the limit of {targets}")
+            for name, count in zip(rows.names, rows.present[at].sum(axis=0).tolist(), strict=True):
+                batch.counts[name] = batch.counts.get(name, 0) + count
+            # |B_ij| <= 127 n largest, which is far below 2**63: a product modulo 2**64 is exact.
+            cross = wide_matmul(hardware.contiguous(some.T), hardware.array(y), hardware)  # (d, C)
+            batch._sums.change(rows.names, hardware.contiguous(cross.T), 1)
         if (weights == 1).all() and len(codes) < _FEW_ROWS:
             batch._waiting = Waiting().plus([Batch(codes, 1, hardware.row_sums(codes))])
             return batch
@@ -220,9 +222,7 @@ class Statistics:
             if self._system is None or self._system.gamma != gamma or aside > most_aside:
                 self._gram = self.hardware.int64(self.settle())
                 self._system = IntegerSystem(self._gram, gamma, self.hardware, measure=True)
-            elif not self._system.has_room_for(
-                aside
-            ):  # whether sums are refused must not depend on the waiting samples
+            elif not self._system.has_room_for(aside):  # waiting samples must not decide whether sums are refused
                 self.settle()
                 return self.system(gamma, most_aside)
             return ChangedSystem(self._system, *self._waiting.joined(self.hardware), self.settle)

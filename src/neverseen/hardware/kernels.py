@@ -88,15 +88,13 @@ def team() -> Iterator[None]:
 
     They wait by spinning, so do not keep them for longer than a request. If another thread has a team, there is none.
     """
-    gathered = (
-        _library is not None and not getattr(_here, "gathered", False) and _call("ns_gather", _most_threads()) > 1
-    )
+    outermost = _library is not None and not getattr(_here, "gathered", False)
     try:
-        if gathered:
-            _here.gathered = True
+        if outermost:
+            _here.gathered = _call("ns_gather", _most_threads()) > 1
         yield
-    finally:
-        if gathered:
+    finally:  # also after an interrupt right behind the call: a team that nobody dismisses spins for ever
+        if outermost:
             _here.gathered = False
             _call("ns_dismiss")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,7 +30,7 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         if not kernels.available():
             yield
             return
-        with _blas().limit(limits=1, user_api="blas"), kernels.team():
+        with _one_blas_thread(), kernels.team():
             yield
 
     # -- arrays ------------------------------------------------------------------------------------
@@ -216,6 +217,22 @@ class NumpyHardware(HardwareOf[np.ndarray]):
 
     def inverse(self, matrix: np.ndarray) -> np.ndarray:
         return np.linalg.inv(matrix)
+
+
+_alone = threading.Lock()
+
+
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """Limit the library to one thread, unless another thread does so already: the second would restore its limit."""
+    if not _alone.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _blas().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _alone.release()
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import sqlalchemy as sa
 
-from neverseen.errors import LedgerError
+from neverseen.errors import LedgerError, StoreDamagedError
 from neverseen.ledger.database import Transaction, open_database
 from neverseen.ledger.migration import STEPS, create_tables, migrate_tables
 from neverseen.ledger.rows import (
@@ -225,9 +225,14 @@ class Ledger:
         with self._reading() as transaction:
             check_rows(transaction)
 
-    def journal(self, after: int = 0) -> Iterator[JournalRow]:
-        """Yield the changes after a sequence number, in order, with one in memory at a time."""
+    def journal(self, after: int = 0, snapshot: str | None = None) -> Iterator[JournalRow]:
+        """Yield the changes after a sequence number, in order, with one in memory at a time.
+
+        Raises `StoreDamagedError` if they are the changes of another snapshot than the one given.
+        """
         with self._reading() as transaction:
+            if snapshot not in (None, read_note(transaction, "snapshot")):
+                raise StoreDamagedError(f"the ledger {self._database.name} changed while it was being read: try again")
             while True:
                 question = sa.select(journal).where(journal.c.sequence > after).order_by(journal.c.sequence).limit(1)
                 found = transaction.rows(question)
@@ -236,6 +241,12 @@ class Ledger:
                 ((sequence, kind, payload),) = found
                 after = as_number(sequence)
                 yield JournalRow(after, as_text(kind), as_bytes(payload))
+
+    def journal_heads(self, size: int) -> bytes:
+        """Return so many first bytes of each change, in order, joined."""
+        heads = sa.select(sa.func.substr(journal.c.payload, 1, size)).order_by(journal.c.sequence)
+        with self._reading() as transaction:
+            return b"".join(as_bytes(head) for (head,) in transaction.rows(heads))
 
     def meta(self, key: str) -> str | None:
         """Return the note with this key, or None."""

@@ -6,6 +6,7 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_consistent_length
 
-from neverseen.encoding import Encoder, RandomProjection, quantise
+from neverseen.encoding import Encoder, RandomProjection
 from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.hardware import choose
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
@@ -127,7 +128,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._changing(), unchanged_on_error(self):
             features, index = self._samples(X, y, reset=True)
             model = self.new_model(features.shape[1])
-            model.apply(Change(LEARN, quantise(features), index))
+            model.apply(Change(LEARN, model.configuration.encoder.quantise(features), index))
             self.hold(model)
         return self
 
@@ -148,7 +149,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 if unknown:
                     raise InputError(f"y contains labels that are not in classes: {', '.join(sorted(unknown)[:5])}")
             model = self.exact or self.new_model(features.shape[1])
-            model.apply(Change(LEARN, quantise(features), index))
+            model.apply(Change(LEARN, model.configuration.encoder.quantise(features), index))
             self.hold(model)
         return self
 
@@ -235,14 +236,14 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class with the greatest score for each sample; with other `targets`, their predictions."""
-        answers: np.ndarray = self._require().predict(quantise(self._read(X)))
+        answers: np.ndarray = (model := self._require()).predict(self._read(model.configuration.encoder, X))
         if answers is None:  # another thread had the last sample forgotten
             raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
         return answers
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: shape (n, C), or (n,) for two classes. Exact integers on the grid, scaled to float64."""
-        return decision(self._asked(ExactModel.scores, X)[0], int(self.grid_bits))
+        return decision(self._asked(ExactModel.scores, X)[0], self.configuration())
 
     def predict_proba(self, X: Any, temperature: float | None = None) -> np.ndarray:
         """Return a probability for each sample and class; shape (n, C).
@@ -263,7 +264,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the fraction of samples whose class is predicted correctly; with other `targets`, `Targets.score`."""
         targets = self.configuration().targets
         if not targets.one_hot:
-            return scored(targets, self.predict(X), y)
+            return scored(targets, self.predict(X), y, sample_weight)
         return share_right(*self._asked(ExactModel.labels, X), y, sample_weight)
 
     def means(self, by: str = "mean", shrinkage: float | None = None) -> ClassMeans:
@@ -428,21 +429,21 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 words = "the model holds no samples: nothing was learned, or everything is already forgotten"
                 raise NotLearnedError(words)
             features, index = self._samples(X, y, reset=False, least=0, any_label=True)
-            return model, Change(FORGET, quantise(features), index)
+            return model, Change(FORGET, model.configuration.encoder.quantise(features), index)
 
-    def _read(self, X: Any) -> np.ndarray:
-        return read(self, X, reset=False)
+    def _read(self, encoder: Encoder, X: Any) -> np.ndarray:
+        return encoder.quantise(read(self, X, reset=False))
 
     def _reader(self) -> Callable[[Any], np.ndarray]:
         """Return what reads samples as this takes them now, whatever it learns or forgets later."""
         seen = copy.copy(self)
         seen.__dict__.pop("_model", None)
-        return lambda rows: quantise(seen._read(rows))
+        return partial(seen._read, self.configuration().encoder)
 
     def _asked(
         self, question: Callable[[ExactModel, np.ndarray], tuple[np.ndarray, list[str]]], X: Any
     ) -> tuple[np.ndarray, list[str]]:
-        answers, names = question(self._require(), quantise(self._read(X)))
+        answers, names = question(model := self._require(), self._read(model.configuration.encoder, X))
         if not names:  # another thread had the last sample forgotten
             raise NotFittedError(f"this {type(self).__name__} holds no samples any more")
         return answers, names

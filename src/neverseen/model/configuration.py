@@ -45,6 +45,11 @@ class Configuration:
         if self.class_weight is not None and not self.targets.one_hot:
             raise ConfigurationError(f"class_weight needs a class for each sample, and {self.targets} has none")
 
+        if self.class_weight is not None and self.gamma > 2**24:  # or no sum of few samples would leave room to solve
+            raise ConfigurationError(
+                f"gamma must be at most 2**24 with class_weight='balanced', which multiplies it; got {self.gamma}"
+            )
+
     def as_json(self) -> dict[str, Any]:
         """Return the configuration as JSON values."""
         settings = {
@@ -62,6 +67,11 @@ class Configuration:
             raise ConfigurationError(f"track_classes needs a class for each sample, and {self.targets} has none")
         if self.class_weight is not None and not tracked:
             raise ConfigurationError("class_weight='balanced' needs the sums of each class: set track_classes=True")
+
+    def require_classes(self, what: str) -> None:
+        """Raise `ConfigurationError`, which says `what` needs it, unless each label is a class and nothing more."""
+        if type(self.targets) is not Classes:
+            raise ConfigurationError(f"{what}: the labels must be classes, and here they are {self.targets}")
 
     @property
     def followed(self) -> bool:

@@ -83,7 +83,7 @@ class FrozenWeights:
 
     def decision_function(self, quantised: np.ndarray) -> np.ndarray:
         """Return scores in float64, like `AnalyticClassifier.decision_function`."""
-        return decision(self.scores(quantised), self.configuration.grid_bits)
+        return decision(self.scores(quantised), self.configuration)
 
     def predict_proba(self, quantised: np.ndarray, temperature: float | None = None) -> np.ndarray:
         """Return probabilities of shape (n, C), like `AnalyticClassifier.predict_proba`."""
@@ -94,7 +94,7 @@ class FrozenWeights:
         targets = self.configuration.targets
         if targets.one_hot:
             return share_right(self.places(quantised), self.classes, labels, sample_weight)
-        return scored(targets, self.predict(quantised), labels)
+        return scored(targets, self.predict(quantised), labels, sample_weight)
 
     def places(self, quantised: np.ndarray) -> np.ndarray:
         """Return the position in `classes` of the class of each sample; see `predict`."""
@@ -116,19 +116,21 @@ def by_parts(answer: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, 
     return np.concatenate([answer(quantised[at : at + rows]) for at in range(0, max(1, len(quantised)), rows)])
 
 
-def scored(targets: Targets, answers: Any, labels: Any) -> float:
+def scored(targets: Targets, answers: Any, labels: Any, sample_weight: Any = None) -> float:
     """Return how good predictions of other targets than classes are."""
+    if sample_weight is not None:
+        raise InputError(f"sample_weight is for classes, and the labels are {targets}: leave it out")
     truth = label_list(labels, any_label=True, targets=targets)
     if not truth or len(truth) != len(answers):
         raise InputError(f"there are {len(answers)} predictions and {len(truth)} labels: give each sample its label")
     return targets.score(answers, truth)
 
 
-def decision(scores: np.ndarray, grid_bits: int) -> np.ndarray:
-    """Return scores as in scikit-learn, in float64: shape (n, C), or (n,) for two classes."""
-    if scores.shape[1] == 2:
+def decision(scores: np.ndarray, configuration: Configuration) -> np.ndarray:
+    """Return scores as in scikit-learn, in float64: shape (n, C), or (n,) for two classes, but not for two numbers."""
+    if scores.shape[1] == 2 and isinstance(configuration.targets, Classes):
         scores = scores[:, 1] - scores[:, 0]
-    return np.ldexp(scores.astype(np.float64), -grid_bits)
+    return np.ldexp(scores.astype(np.float64), -configuration.grid_bits)
 
 
 def probabilities(scores: np.ndarray, configuration: Configuration, temperature: float | None) -> np.ndarray:

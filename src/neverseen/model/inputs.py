@@ -16,7 +16,10 @@ def label_list(y: Any, any_label: bool = False, targets: Targets | None = None) 
     if y is None:
         raise InputError("there are no labels (y is None): give each sample its label")
     if targets is not None and type(targets) is not Classes:
-        return targets.labels(list(y), any_label)
+        rows = np.asarray(y) if hasattr(y, "__array__") else y  # a table would yield the names of its columns
+        if isinstance(y, str | bytes | dict | set | frozenset) or getattr(rows, "ndim", 1) == 0:
+            raise InputError(f"labels must be a sequence, one label for each sample; got {type(y).__name__}")
+        return targets.labels(rows, any_label)
     if isinstance(y, list | tuple) and not any(isinstance(label, list | np.ndarray) for label in y):
         labels = list(y)
     else:

@@ -102,6 +102,7 @@ class Intake:
         self.backbone = backbone
         self.keys = keys
         self._configuration, self._targets = configuration.digest(), configuration.targets
+        self._encoder = configuration.encoder
         self._owned = owned
 
     def require_keys(self) -> Keyring:
@@ -118,7 +119,7 @@ class Intake:
 
     def prepare(self, samples: Any, labels: Any = None, *, remember: bool) -> Prepared:
         """Return samples with their features and, if labels are given, with their member digests."""
-        prepared = prepare(self.backbone, as_samples(samples), remember=remember)
+        prepared = prepare(self.backbone, self._encoder, as_samples(samples), remember=remember)
         if labels is None:
             return prepared
         members = self._members(prepared, _indexed(labels, len(prepared), self._targets, any_label=True))
@@ -135,7 +136,7 @@ class Intake:
 
     def read(self, samples: Any) -> np.ndarray:
         """Return the quantised features of samples to predict."""
-        return to_predict(self.backbone, samples).quantised
+        return to_predict(self.backbone, self._encoder, samples).quantised
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Intake:
         owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
         numbers = self.numbers(id_texts, owner_texts)
         seen_at = model.check_new(numbers)  # likewise; `commit` looks again only if the model changed meanwhile
-        prepared = prepare(self.backbone, listed, remember=True)
+        prepared = prepare(self.backbone, self._encoder, listed, remember=True)
         members = self._members(prepared, index)
         names = [name for name, _ in members]
         salts = [self.new_salt() for _ in range(count)]
@@ -226,7 +227,7 @@ class Intake:
         index = _indexed(labels, count, self._targets, any_label=True)
         id_texts = [""] * count if ids is None else _texts("ids", ids, count)
         owner_texts = None if owners is None else _texts("owners", owners, count)
-        prepared = prepare(self.backbone, samples, remember=False)
+        prepared = prepare(self.backbone, self._encoder, samples, remember=False)
         members = self._members(prepared, index)
         contents = tuple(self.contents(prepared.fingerprints, [name for name, _ in members]))
         tickets = None

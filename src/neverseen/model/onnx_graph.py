@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from neverseen.encoding import fixed_scale
 from neverseen.encoding.encoder import Graph
 from neverseen.engine.arithmetic import require_scores_fit
 from neverseen.errors import NotLearnedError
@@ -69,17 +70,25 @@ def graph_of(version: Version) -> bytes:
 
 def add_scores(graph: Graph, frozen: FrozenWeights) -> str:
     """Add everything from ``features`` to scores, int64 in grid steps, and return their name."""
-    codes = frozen.configuration.encoder.add_to(graph, _quantised(graph, frozen.n_features), frozen.n_features)
+    encoder, width = frozen.configuration.encoder, frozen.n_features
+    codes = encoder.add_to(graph, _quantised(graph, width, encoder.scale), width)
     return _scored(graph, codes, frozen.weights)
 
 
-def _quantised(graph: Graph, width: int) -> str:
+def _quantised(graph: Graph, width: int, scale: float | None) -> str:
     """Add `neverseen.encoding.quantise`; the result is float64 with integers in -127..127.
 
     `quantise` first scales rows by a power of two, so that nothing overflows or underflows. Squares of float32 do
     neither in float64, and then the scaling changes no rounding. So it is left out here.
     """
     features = graph.cast("features", "float64")
+    factor = _own_factor(graph, features, width) if scale is None else graph.constant(16.0 / fixed_scale(scale))
+    rounded = graph.add("Round", graph.add("Mul", features, factor))  # halves to even, as numpy.rint
+    return graph.add("Clip", rounded, graph.constant(-127.0), graph.constant(127.0))
+
+
+def _own_factor(graph: Graph, features: str, width: int) -> str:
+    """Add what features are multiplied by: 16 over the root mean square of their row."""
     squares = graph.add("Mul", features, features)
     size = 1 << (width - 1).bit_length()
     if size > width:
@@ -93,9 +102,7 @@ def _quantised(graph: Graph, width: int) -> str:
         right = graph.add("Slice", squares, middle, end, axis)
         squares, size = graph.add("Add", left, right), half
     root = graph.add("Sqrt", graph.add("Div", squares, graph.constant(float(width))))
-    factor = graph.add("Div", graph.constant(16.0), graph.add("Max", root, graph.constant(_LEAST)))
-    rounded = graph.add("Round", graph.add("Mul", features, factor))  # halves to even, as numpy.rint
-    return graph.add("Clip", rounded, graph.constant(-127.0), graph.constant(127.0))
+    return graph.add("Div", graph.constant(16.0), graph.add("Max", root, graph.constant(_LEAST)))
 
 
 def _scored(graph: Graph, codes: str, weights: np.ndarray) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neverseen.engine.definiteness import why_impossible
 from neverseen.engine.packing import unpack_triangle
 from neverseen.engine.statistics import Statistics
 from neverseen.errors import NotTrackedError
@@ -53,6 +54,21 @@ def sums_digest(statistics: Statistics, configuration: Configuration) -> str:
     for name in statistics.classes:
         hasher.update(_triangle(statistics, name).tobytes())
     return hasher.hexdigest()
+
+
+def why_not_made_up(statistics: Statistics) -> str | None:
+    """Return why the sums of the classes, if tracked, cannot be those of samples that make up the sums of all.
+
+    None if no reason is found: each class meets `why_impossible`, and the Gram matrices add up, exactly.
+    """
+    if statistics.class_grams is None:
+        return None
+    left, why = statistics.packed().astype(np.int64), None
+    for name, row in zip(statistics.classes, statistics.cross().T, strict=True):
+        packed = statistics.class_grams.packed(name)
+        why = why or why_impossible(packed, row[np.newaxis], [statistics.counts[name]])
+        left -= packed
+    return why or ("the Gram matrices of the classes do not add up to that of all" if left.any() else None)
 
 
 def _triangle(statistics: Statistics, name: str) -> np.ndarray:

@@ -26,6 +26,7 @@ _OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {  # of ONNX
     "Clip": torch.clamp,
     "Div": torch.div,
     "Floor": torch.floor,
+    "Gather": lambda table, places: table[places],
     "LessOrEqual": torch.le,
     "MatMul": torch.matmul,
     "Max": torch.maximum,

@@ -32,7 +32,7 @@ from neverseen.labels import in_class_order
 from neverseen.model.configuration import Configuration
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights
-from neverseen.model.problem import problem, sums_digest
+from neverseen.model.problem import problem, sums_digest, why_not_made_up
 from neverseen.proof.certificates import State
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
 
@@ -99,6 +99,9 @@ class Version(FrozenWeights):
             raise CertificateRejectedError("the version and the sums are of different classes")
         if not self.classes:
             return
+        balanced = self.configuration.class_weight is not None
+        if balanced and (why := why_not_made_up(statistics)) is not None:  # the weights follow from the sums of classes
+            raise CertificateRejectedError(f"the sums do not come from any samples: {why}")
         check_weights(
             *problem(statistics, self.configuration),
             self.configuration.grid_bits,

@@ -15,6 +15,7 @@ from neverseen.holdings import FORGET, Change
 from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights
+from neverseen.targets import Classes
 
 __all__ = ["LeftOut", "Without"]
 
@@ -112,7 +113,7 @@ def compared(now: Without, without: Without, samples: Any, labels: Sequence[Any]
 class LeftOut(NamedTuple):
     """The prediction for one sample by the model without that sample."""
 
-    label: Any  # the class with the greatest score
+    label: Any  # the class with the greatest score; with other `neverseen.targets`, their prediction
     scores: np.ndarray  # (C,) float64, by the classes of the model; -inf for a class that would be gone
 
 
@@ -159,13 +160,17 @@ def _apart(model: ExactModel, change: Change, check: Check) -> ExactModel:
 
 
 def _left_out(apart: ExactModel, change: Change) -> Iterator[LeftOut]:
+    about = apart.configuration
     apart.discard_hints()
     apart.solution()  # with nothing followed since, so that every sample can be followed from here
     place = {name: position for position, name in enumerate(apart.classes)}
     for row, name in enumerate(change.classes):
         quantised = change.quantised[row : row + 1]
         with apart.without(quantised, LabelIndex([from_text(name)])):
-            (found,), names = apart.scores(quantised)
+            found, names = apart.scores(quantised)
             scores = np.full(len(place), -np.inf)
-            scores[[place[each] for each in names]] = np.ldexp(found.astype(np.float64), -apart.configuration.grid_bits)
-            yield LeftOut(from_text(names[int(found.argmax())]), scores)
+            scores[[place[each] for each in names]] = np.ldexp(found[0].astype(np.float64), -about.grid_bits)
+            if isinstance(about.targets, Classes):
+                yield LeftOut(from_text(names[int(found.argmax())]), scores)
+            else:
+                yield LeftOut(about.targets.answers(found, names, about.grid_bits)[0], scores)

@@ -113,6 +113,7 @@ class Service:
         with ExitStack() as undone:
             undone.callback(self.writer.stop, self.settings.stop_timeout)
             opened = self.writer.open()  # before the log is touched: only one process may write to either
+            opened.description.configuration.require_classes("a service learns and predicts classes")
             self._keys = opened.required_keys()  # a store that is opened again has these: its file may be older by then
             self.repetitions = Repetitions(place, opened.ledger.has_tags())
             key = audit_key(self._keys)

@@ -15,8 +15,8 @@ import numpy as np
 from neverseen.backbones import Backbone
 from neverseen.backbones.reading import features_of
 from neverseen.backbones.recipes import kind_of
-from neverseen.encoding import quantise
 from neverseen.errors import NeverseenError
+from neverseen.model.versions import Version
 from neverseen.service.answers import labels_of
 from neverseen.service.errors import Refusal, refusal_of
 from neverseen.service.operations.history import History
@@ -246,14 +246,16 @@ class Predictor:
         version = published.version
         if not version.classes:
             raise Refusal("nothing_published", "no version is published yet: learn something first")
-        quantised = quantise(features_of(self._backbone, samples))
-        scores = version.scores(quantised)  # (n, C)
+        scores = version.scores(self._quantised(version, samples))  # (n, C)
         labels = labels_of(tuple(version.classes))
         return predictions(scores, labels, version.configuration.grid_bits, self._settings)
 
+    def _quantised(self, version: Version, samples: list[Any]) -> np.ndarray:
+        return version.configuration.encoder.quantise(features_of(self._backbone, samples))
+
     def _predicted_now(self, samples: list[Any]) -> list[dict[str, Any]]:
         """Return labels by the present model. Its classes, and so the size of an answer, are known only here."""
-        places, names = self._held(quantise(features_of(self._backbone, samples)))
+        places, names = self._held(self._quantised(self._published().version, samples))
         if not names:
             raise Refusal("nothing_published", "the model holds no samples: learn something first")
         chosen = {place: names[place] for place in set(places.tolist())}

@@ -9,7 +9,7 @@ import numpy as np
 from neverseen.engine.definiteness import why_impossible
 from neverseen.engine.statistics import Statistics
 from neverseen.errors import StoreDamagedError
-from neverseen.model.problem import sums_digest
+from neverseen.model.problem import sums_digest, why_not_made_up
 from neverseen.proof.certificates import Certificate, check_chain
 from neverseen.store.parts import SUMS, Parts
 
@@ -123,15 +123,8 @@ def _require_listed(parts: Parts, certificates: list[Certificate]) -> None:
 
 def _require_made_up(parts: Parts, sums: Statistics) -> None:
     """Raise `StoreDamagedError` unless the sums of the classes, if tracked, add up to the whole."""
-    if sums.class_grams is None:
-        return
-    left = sums.packed().astype(np.int64)
-    wrong = False
-    for name, row in zip(sums.classes, sums.cross().T, strict=True):
-        packed = sums.class_grams.packed(name)
-        wrong |= why_impossible(packed, row[np.newaxis], [sums.counts[name]]) is not None
-        left -= packed
-    if wrong or left.any():
+    why = why_not_made_up(sums)
+    if why is not None:
         raise StoreDamagedError(
             f"the sums of classes in {parts.folder / SUMS} are not those of any samples, or do not make up the sums of "
             "all: restore them from a copy"

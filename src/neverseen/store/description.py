@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neverseen.encoding import require_storable
-from neverseen.errors import ConfigurationError, FileRejectedError, StoreDamagedError, UnknownKindError
+from neverseen.errors import StoreDamagedError, UnknownKindError
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, parse_json
 from neverseen.model.configuration import Configuration
@@ -74,7 +74,7 @@ class Description:
             )
         except UnknownKindError as error:
             raise UnknownKindError(f"the store {folder} cannot be opened here: {error}") from error
-        except (ValueError, KeyError, TypeError, RecursionError, FileRejectedError, ConfigurationError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise StoreDamagedError(f"{path} is damaged: restore it from a copy") from error
 
 

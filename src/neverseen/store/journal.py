@@ -19,7 +19,8 @@ from neverseen.ledger import JournalRow
 
 KINDS = {LEARN: "learn", FORGET: "forget", FORGET_CLASS: "forget-class"}
 """The name of each kind of change in the journal."""
-_CHECK = 16
+HEAD_SIZE = 16
+"""First bytes of a record: the digest of the rest."""
 _LARGEST = 127  # of quantised features, either sign
 _GATHER = 8192  # samples read from records and not yet added up
 
@@ -103,12 +104,12 @@ def _impossible(sequence: int) -> StoreDamagedError:
 
 
 def _sealed(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_CHECK, person=b"neverseen:record").digest() + body
+    return hashlib.blake2b(body, digest_size=HEAD_SIZE, person=b"neverseen:record").digest() + body
 
 
 def _opened(record: bytes, sequence: int) -> bytes:
-    body = record[_CHECK:]
-    if _sealed(body)[:_CHECK] != record[:_CHECK]:
+    body = record[HEAD_SIZE:]
+    if _sealed(body)[:HEAD_SIZE] != record[:HEAD_SIZE]:
         raise StoreDamagedError(
             f"record {sequence} of the journal is damaged: it is not what was written. Restore the ledger from a copy"
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 
 from neverseen.holdings import FORGET_CLASS, LEARN, Decision, Found, Member
 from neverseen.ledger import JournalRow, Ledger, SampleRow
 from neverseen.proof.keys import Key
-from neverseen.store.journal import KINDS, class_record, samples_record
+from neverseen.store.journal import HEAD_SIZE, KINDS, class_record, samples_record
 
 OLDEST = "oldest"
 """Key of a note in the ledger: the time of the oldest change in the journal, Unix time in seconds."""
@@ -22,6 +23,8 @@ class LedgerHoldings:
         Sequence number of the last change in the journal, and the bytes of the changes not folded yet.
     oldest : int
         Time of the oldest of these changes. 0 if it is unknown: older versions did not note it.
+    heads : hash
+        Of the heads of all changes that were read from the journal or written to it.
     """
 
     def __init__(self, key: Key | None, ledger: Ledger, clock: Callable[[], float]) -> None:
@@ -29,6 +32,7 @@ class LedgerHoldings:
         self.last_record = 0
         self.journal_bytes = 0
         self.oldest = 0
+        self.heads = hashlib.sha256()
         self._ledger = ledger
         self._clock = clock
 
@@ -86,3 +90,4 @@ class LedgerHoldings:
         """Count a change that is in the journal."""
         self.last_record = record.sequence
         self.journal_bytes += len(record.payload)
+        self.heads.update(record.payload[:HEAD_SIZE])

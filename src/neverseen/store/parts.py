@@ -42,7 +42,7 @@ class Parts(NamedTuple):
         return self.description.configuration.digest().hex()
 
     def standing(self) -> tuple[str | None, ...]:
-        """Return a value that differs after each change of the ledger."""
+        """Return a value that differs after each change of the ledger, until a seal makes its numbers begin anew."""
         return tuple(map(self.ledger.meta, ("sequence", "snapshot", "published", "writer")))
 
     def require_own(self, keys: Keyring | None) -> Keyring | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neverseen.errors import KeyMissingError, StoreDamagedError, StoreLockedError
+from neverseen.errors import KeyMissingError, StoreDamagedError
 from neverseen.holdings import owned_number
 from neverseen.model.exact import ExactModel
 from neverseen.model.versions import Version
@@ -13,7 +13,7 @@ from neverseen.store.agreement import require_held, require_stated
 from neverseen.store.certification import note_published, state_of
 from neverseen.store.parts import KEYS, Parts
 from neverseen.store.publications import CERTIFICATES, NEWEST, note_of
-from neverseen.store.sums import read_model, snapshot_of
+from neverseen.store.sums import changed_meanwhile, read_model, require_read, snapshot_of
 
 
 def certificate_ahead(parts: Parts) -> Certificate | None:
@@ -75,10 +75,8 @@ def recover(
         _migrate(parts, keys)
     with ledger.writing(claim=True) as writing:
         if parts.standing() != standing:
-            raise StoreLockedError(
-                f"another process changed the ledger of {parts.folder} meanwhile. Make sure that only one process "
-                "writes the store, and open it again"
-            )
+            raise changed_meanwhile(parts)
+        require_read(parts, model)
         # Overwrites what a process that died had not committed, so the old state cannot resurface, and no
         # other's files are needed.
         writing.set_meta("snapshot", snapshot)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from neverseen.backbones import Backbone
-from neverseen.backbones.reading import Prepared, features_of
-from neverseen.encoding import quantise
+from neverseen.backbones.reading import Prepared
 from neverseen.engine.statistics import Statistics
 from neverseen.errors import ConfigurationError, HardwareError, NotLearnedError, NotPublishedError, StoreDamagedError
 from neverseen.hardware import Hardware
@@ -334,7 +333,7 @@ class Store:
 
     def predict(self, samples: Any) -> np.ndarray:
         """Return the class of each sample, predicted by the published version."""
-        return self.version().predict(quantise(features_of(self.backbone, samples)))
+        return self.version().predict(self._intake.read(samples))
 
     def predict_held(self, samples: Any) -> np.ndarray:
         """Return the class of each sample, predicted by the present model, published or not.
@@ -342,13 +341,14 @@ class Store:
         What was forgotten has no part in the answer, from the moment that `forget` returns. A few samples after a
         change take no new weights: their classes are proved to be those of the new weights.
         """
-        answers = self._exact().predict(quantise(features_of(self.backbone, samples)))
+        answers = self._exact().predict(self._intake.read(samples))
         if answers is None:
             raise NotLearnedError("the store holds no samples, so it has no classes to choose from")
         return np.asarray(answers)
 
     def held_labels(self, quantised: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Return `predict_held` for quantised features: positions in a list of canonical texts, and that list."""
+        self.description.configuration.require_classes("the place of a class is asked for")
         return self._exact().labels(quantised)
 
     def weigh(self) -> None:
@@ -359,7 +359,7 @@ class Store:
 
     def score(self, samples: Any, labels: Any) -> float:
         """Return the fraction of samples whose class the published version predicts correctly."""
-        return self.version().score(quantise(features_of(self.backbone, samples)), labels)
+        return self.version().score(self._intake.read(samples), labels)
 
     def means(self, by: str = "mean", shrinkage: float | None = None) -> ClassMeans:
         """Return the means of all samples held now, published or not; see `AnalyticClassifier.means`."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 from neverseen.engine.definiteness import why_impossible
-from neverseen.errors import ConfigurationError, InputError, LimitError, NotLearnedError, StoreDamagedError, warn_of
+from neverseen.errors import (
+    ConfigurationError,
+    InputError,
+    LimitError,
+    NotLearnedError,
+    StoreDamagedError,
+    StoreLockedError,
+    warn_of,
+)
 from neverseen.holdings import LEARN
 from neverseen.ledger import JournalRow
 from neverseen.model.exact import ExactModel
 from neverseen.proof.keys import Key
 from neverseen.store.description import NAME
-from neverseen.store.journal import gathered
+from neverseen.store.journal import HEAD_SIZE, gathered
 from neverseen.store.ledger_holdings import OLDEST, LedgerHoldings
 from neverseen.store.parts import SUMS, Parts
 from neverseen.store.snapshots import read_snapshot, release_classes, write_snapshot
@@ -45,7 +54,7 @@ def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
     model = ExactModel(description.configuration, description.n_features, holdings, parts.hardware, statistics)
 
     def noted() -> Iterator[JournalRow]:
-        for record in parts.ledger.journal():
+        for record in parts.ledger.journal(snapshot=snapshot):
             holdings.noted(record)
             yield record
 
@@ -64,18 +73,32 @@ def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
     return model
 
 
+def require_read(parts: Parts, model: ExactModel) -> None:
+    """Raise `StoreLockedError` unless the journal is the one that a model was read from.
+
+    Its numbers do not tell: they begin anew after a seal.
+    """
+    if hashlib.sha256(parts.ledger.journal_heads(HEAD_SIZE)).digest() != _holdings(model).heads.digest():
+        raise changed_meanwhile(parts)
+
+
+def changed_meanwhile(parts: Parts) -> StoreLockedError:
+    """Return the error for a ledger that another process changed while its store was being opened."""
+    return StoreLockedError(
+        f"another process changed the ledger of {parts.folder} meanwhile. Make sure that only one process writes the "
+        "store, and open it again"
+    )
+
+
 def stored_model(parts: Parts) -> ExactModel:
     """Return the model on disk, without its key, even while another process changes it."""
     for _ in range(10):  # the writer may fold, and remove this snapshot, meanwhile
         snapshot = snapshot_of(parts)
         try:
-            stored = read_model(parts, snapshot, None)
+            return read_model(parts, snapshot, None)
         except StoreDamagedError:
             if snapshot == snapshot_of(parts):
                 raise
-            continue
-        if snapshot == snapshot_of(parts):
-            return stored
     raise StoreDamagedError(f"the sums in {parts.folder / SUMS} changed while they were being read: try again")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.labels import in_class_order
-from neverseen.service.answers import answer, labels_of
+from neverseen.service.answers import answer, labels_of, written
 from neverseen.service.core import Service, waiting_view
 from neverseen.service.edge.documented import KEYED, LIMIT, SENT, body, route
 from neverseen.service.edge.documented import form as documented_form
@@ -52,6 +53,7 @@ class Reading:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._asking = Turns(1, service.settings.verify_waiting - 1)
+        self._listing = Turns(2, service.settings.max_connections)
 
     @route(
         "POST",
@@ -127,12 +129,14 @@ class Reading:
                 "unpublished": service.writer.policy.unpublished,
                 "sealed": service.writer.is_sealed(),
             }
-            counts = await service.from_ledger(opened.ledger.counts)
-            names = in_class_order(counts)
-            labels = labels_of(tuple(names))
-            found["class_counts"] = [
-                {"label": label, "samples": counts[name]} for label, name in zip(labels, names, strict=True)
-            ]
+
+            def counted() -> dict[str, Any]:
+                counts = opened.ledger.counts()
+                names = in_class_order(counts)
+                pairs = zip(labels_of(tuple(names)), names, strict=True)
+                return found | {"class_counts": [{"label": label, "samples": counts[name]} for label, name in pairs]}
+
+            return await self._listed(request, counted)
         return await service.answer(found)
 
     @route("GET", "/v1/history", {200: HistoryAnswer}, *KEYED)
@@ -167,10 +171,25 @@ class Reading:
                 raise Refusal("not_found", "there is no such request")
         waiting = [] if before else service.writer.waiting(client)
         found = [waiting_view(job) for job in waiting[:limit]]
-        queued = {entry["id"] for entry in found}
-        rows = await service.from_ledger(ledger.requests, limit, before[0] if before else None, client)
-        found += [service.view(row, key) for row in rows if row.id not in queued]
-        return await service.answer({"requests": found[:limit]})
+
+        def listed() -> dict[str, Any]:
+            queued = {entry["id"] for entry in found}
+            rows = ledger.requests(limit, before[0] if before else None, client)
+            more = [service.view(row, key) for row in rows if row.id not in queued]
+            return {"requests": [*found, *more][:limit]}
+
+        return await self._listed(request, listed)
+
+    async def _listed(self, request: Request, made: Callable[[], dict[str, Any]]) -> Response:
+        """Answer with a list from the ledger.
+
+        A thousand entries take long to read and to write, and Python runs one thread at a time. So one list is made at
+        a time.
+        """
+        async with self._listing.turn(client_of(request)):
+            content = await self._service.from_ledger(lambda: written(made()))
+        self._service.count_answer(len(content))
+        return answer(content)
 
     @route(
         "GET",

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neverseen.encoding import quantise
 from neverseen.errors import HardwareError, IllConditionedError, LedgerError, LimitError
 from neverseen.model.versions import Version
 from neverseen.proof.certificates import AuditHead, Certificate
@@ -100,14 +99,18 @@ class Publisher:
     def publish(self, store: Store, policy: Policy, always: bool = True) -> Certificate:
         """Publish the held samples: one solve for all changes."""
         started = time.monotonic()
+        if store.published_number > self.published.number:  # a publication failed after it was signed
+            self._show(store)
+            self._tell(store, policy)
         before = self.published.number
         if self._immediate:
             store.weigh()
         certificate = store.publish(always=always and policy.unpublished > 0, audit=self._audit())
         seconds = time.monotonic() - started
-        policy.published(seconds)
         if certificate.number > before:
             self._show(store)
+        policy.published(seconds)  # from here on it is not tried again
+        if certificate.number > before:
             self._metrics.published(certificate.number, certificate.after.samples, seconds)
             LOG.debug("version %d is published: %.3f seconds", certificate.number, seconds)
             self._history.add(
@@ -176,7 +179,7 @@ class Publisher:
         version = self.published.version
         if not version.classes:
             return 0.0
-        best = version.places(quantise(self._probe.features))
+        best = version.places(version.configuration.encoder.quantise(self._probe.features))
         right = sum(version.classes[place] == name for place, name in zip(best, self._probe.labels, strict=True))
         return float(right) / len(self._probe.labels)
 
