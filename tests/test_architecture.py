@@ -29,9 +29,9 @@ DOCUMENTS = [
 
 
 def rooms(of: Path = SOURCE) -> set[str]:
-    return {path.stem for path in of.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()} - {
-        "__init__"
-    }
+    """Rooms of a package. What begins with an underscore is none: the package itself, and what runs it."""
+    found = (path for path in of.iterdir() if not path.name.startswith("_"))
+    return {path.stem for path in found if path.suffix == ".py" or (path / "__init__.py").exists()}
 
 
 def section(title: str, page: str = PAGE) -> str:

@@ -62,7 +62,11 @@ def test_the_help_of_commands_imports_nothing_heavy() -> None:
 
 def test_looking_at_a_store_imports_nothing_heavy(tmp_path: Path) -> None:
     store.create(tmp_path / "s", Precomputed(3)).close()
-    heavy = ("scipy", "sklearn", "pandas", "torch", "onnxruntime", "PIL", "fastapi", "sqlalchemy.dialects.postgresql")
+    heavy = (
+        *("PIL", "fastapi", "httpx", "onnx", "onnxruntime", "pandas", "psycopg", "pyarrow", "rich", "scipy", "sklearn"),
+        *("sqlalchemy.dialects.postgresql", "tokenizers", "torch", "transformers", "uvicorn"),
+        *("neverseen.client", "neverseen.model.classifier", "neverseen.model.forgetting", "neverseen.service"),
+    )
     script = (
         "import sys\n"
         "from neverseen.cli import main\n"

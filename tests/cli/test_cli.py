@@ -697,7 +697,7 @@ def process(*words: str) -> subprocess.CompletedProcess[str]:
 def test_help_imports_nothing_slow(words: str) -> None:
     script = (
         "import sys; from neverseen.cli import app; app(sys.argv[1:], 'neverseen', standalone_mode=False); "
-        "print([name for name in ('sklearn', 'scipy', 'torch', 'sqlalchemy') if name in sys.modules])"
+        "print([name for name in ('sklearn', 'scipy', 'torch', 'sqlalchemy', 'numpy', 'cryptography') if name in sys.modules])"
     )
     helped = process("-c", script, *words.split(), "--help")
     assert (helped.returncode, helped.stderr) == (0, "")
@@ -713,7 +713,7 @@ def test_as_a_process() -> None:
         r"error: status: nowhere is not a store.* neverseen (init nowhere --backbone \S+) .*\n", failed.stderr
     )
     assert told
-    usage = process("-m", "neverseen.cli", "forget", "nowhere")
+    usage = process("-m", "neverseen", "forget", "nowhere")
     assert (usage.returncode, usage.stdout) == (2, "")
     assert "Usage: neverseen forget" in usage.stderr
     run(*told[1].split())  # it does what was told

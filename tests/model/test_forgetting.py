@@ -83,6 +83,14 @@ def refused(model: ForgettingModel, receipts: Any, reason: str, tmp_path: Path, 
 # -- learning and forgetting -----------------------------------------------------------------------
 
 
+def test_what_is_shown_of_a_model_counts_its_samples() -> None:
+    model, receipts = taught()
+    backbone, classes = repr(model.backbone.name), len(model.classes_)
+    assert repr(model) == f"<ForgettingModel on {backbone}, 60 samples of {classes} classes>"
+    assert repr(model.without(receipts[:7])) == f"<Without: 53 samples of {classes} classes are left>"
+    assert repr(new()) == f"<ForgettingModel on {backbone}, 0 samples of 0 classes>"
+
+
 def test_forgetting_by_receipt_is_never_having_learned(tmp_path: Path) -> None:
     model, receipts = taught()
     assert all(type(receipt) is bytes for receipt in receipts)

@@ -89,6 +89,16 @@ def test_what_is_acknowledged_is_there_again(tmp_path: Path) -> None:
         assert again.status()["samples"] == len(rest)
 
 
+def test_a_store_says_where_it_is_and_whether_it_can_be_changed(tmp_path: Path) -> None:
+    with new(tmp_path / "s") as made:
+        assert repr(made) == f"<Store {str(tmp_path / 's')!r}, for writing>"
+        made.publish()
+        with opened(tmp_path / "s", write=False) as reader:
+            assert repr(reader) == f"<Store {str(tmp_path / 's')!r}, for reading>"
+            assert repr(reader.version()) == "<Version of 0 classes, 0 features>"
+    assert repr(made) == f"<Store {str(tmp_path / 's')!r}, closed>"
+
+
 def test_the_folder_is_private(tmp_path: Path) -> None:
     with store.create(tmp_path / "s", BACKBONE, classifier()) as made:
         made.learn(ROWS, LABELS)
@@ -320,13 +330,13 @@ def test_a_reader_in_the_way_of_sealing_is_named(tmp_path: Path, monkeypatch: py
     with new(tmp_path / "s") as made:
         receipts = made.learn(ROWS[:20], LABELS[:20])
         made.forget(receipts[:2])
-        other = opened(tmp_path / "s", write=False)
-        rows = other.ledger.samples()
-        next(rows)  # a read transaction that stays open
-        with pytest.raises(LedgerError, match="being read|in use|locked"):
-            made.seal()
-        assert not made.status()["sealed"]
-        rows.close()  # type: ignore[attr-defined]
+        with opened(tmp_path / "s", write=False) as other:
+            rows = other.ledger.samples()
+            next(rows)  # a read transaction that stays open
+            with pytest.raises(LedgerError, match="being read|in use|locked"):
+                made.seal()
+            assert not made.status()["sealed"]
+            rows.close()  # type: ignore[attr-defined]
         made.seal()
         assert made.status()["sealed"]
 

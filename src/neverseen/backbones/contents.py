@@ -205,7 +205,7 @@ def _as_rgb(array: np.ndarray) -> np.ndarray:
 
 
 def _is_pil(sample: Any) -> bool:
-    module = sys.modules.get("PIL.Image")  # who has such an image has imported this
+    module = sys.modules.get("PIL.Image")  # whoever has such an image has imported it
     return module is not None and isinstance(sample, module.Image)
 
 

@@ -52,12 +52,7 @@ class Network(ABC):
     stands_for: str | None = None
 
     def __init__(
-        self,
-        preprocess: Preprocess,
-        name: str,
-        batch_size: int,
-        preprocess_id: str | None,
-        progress: bool | None,
+        self, preprocess: Preprocess, name: str, batch_size: int, preprocess_id: str | None, progress: bool | None
     ) -> None:
         if not callable(preprocess):
             raise ConfigurationError(

@@ -250,7 +250,7 @@ def _session(runtime: Any, path: Path, model: bytes, threads: int | None, device
     options = runtime.SessionOptions()
     options.intra_op_num_threads = _threads(threads)
     options.use_deterministic_compute = True
-    options.log_severity_level = 3  # what goes wrong is raised
+    options.log_severity_level = 3  # errors are raised instead
     try:
         session = runtime.InferenceSession(model, options, providers=wanted)
     except Exception as error:  # the library has its own classes

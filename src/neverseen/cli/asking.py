@@ -10,15 +10,7 @@ import typer
 from neverseen.cli import options
 from neverseen.cli.choosing import Asked, Choice, refusals_told
 from neverseen.cli.opening import described, opened, taken_by
-from neverseen.cli.printing import (
-    by_class,
-    counted,
-    print_json,
-    print_table,
-    skipped_view,
-    usable,
-    written,
-)
+from neverseen.cli.printing import by_class, counted, print_json, print_table, skipped_view, usable, written
 from neverseen.labels import normalise, plain, text
 from neverseen.sources.samples import Columns, read_source
 from neverseen.sources.tables import Samples
@@ -48,8 +40,7 @@ def what_if(
         ),
     ] = None,
     leave_one_out: Annotated[
-        bool,
-        typer.Option("--leave-one-out", help="Leave out one sample at a time, and predict that sample."),
+        bool, typer.Option("--leave-one-out", help="Leave out one sample at a time, and predict that sample.")
     ] = False,
     labels: options.Labels = None,
     label: options.Label = None,

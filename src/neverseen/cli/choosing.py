@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from neverseen.cli.printing import counted, usable
-from neverseen.errors import (
-    AmbiguousError,
-    FeaturesMovedError,
-    InputError,
-    NotLearnedError,
-    ReceiptRejectedError,
-)
+from neverseen.errors import AmbiguousError, FeaturesMovedError, InputError, NotLearnedError, ReceiptRejectedError
 from neverseen.labels import from_text, in_class_order, plain, text
 from neverseen.sources.receipts import placed_receipts
 from neverseen.sources.samples import Columns, read_source

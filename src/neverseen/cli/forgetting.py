@@ -24,11 +24,7 @@ from neverseen.cli.printing import (
     skipped_view,
 )
 from neverseen.cli.publishing import ended
-from neverseen.errors import (
-    ConfigurationError,
-    InputError,
-    NotLearnedError,
-)
+from neverseen.errors import ConfigurationError, InputError, NotLearnedError
 from neverseen.labels import from_text, normalise, plain, text
 from neverseen.sources.samples import Columns
 

@@ -200,7 +200,7 @@ def learn(
             if isinstance(error, IdTakenError):
                 raise _taken(error, folder, source, found) from error
             raise
-        # Without a change there is nothing to publish: what others have gathered waits for who publishes it.
+        # Without a change, publish nothing: changes that others have gathered are theirs to publish.
         certificate = ended(model, learned, publish) if change.receipts else None
     if as_json:
         print_json(

@@ -62,8 +62,7 @@ def predict(
         ),
     ] = None,
     novelty: Annotated[
-        bool,
-        typer.Option("--novelty", help="Add the distance to the nearest mean, by lda unless --by says otherwise."),
+        bool, typer.Option("--novelty", help="Add the distance to the nearest mean, by lda unless --by says otherwise.")
     ] = False,
     skip_bad: options.SkipBad = False,
     backbone: options.Backbone = None,
@@ -178,13 +177,8 @@ def certificate(
         typer.echo(found.to_json(), nl=False)
         return
     print_facts(
-        {
-            "number": found.number,
-            "time": found.time,
-            "learned": found.learned,
-            "forgotten": found.forgotten,
-            "samples": found.after.samples,
-            "classes": found.after.classes,
+        found.summary()
+        | {
             "configuration": found.configuration,
             "sums before": found.before.statistics,
             "sums": found.after.statistics,

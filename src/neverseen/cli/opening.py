@@ -176,6 +176,6 @@ def opened(
     backbone = made
     if made is None and (raw or words is not None):  # a cache that is given must lose what is forgotten by receipt too
         backbone = backbone_for(folder, words)
-    hardware = "auto" if write or raw else "numpy"  # a reader is done before PyTorch would be imported
+    hardware = "auto" if write or raw else "numpy"  # importing PyTorch takes longer than reading
     with keys_asked_for():
         return store.open(folder, backbone=backbone, keys=known, write=write, hardware=hardware)

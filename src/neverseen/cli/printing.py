@@ -82,16 +82,7 @@ def about(certificate: Certificate | None) -> dict[str, Any] | None:
     """Return a summary of a certificate, as JSON values."""
     if certificate is None:
         return None
-    return {
-        "classes": certificate.after.classes,
-        "digest": certificate.digest(),
-        "forgotten": certificate.forgotten,
-        "learned": certificate.learned,
-        "model": certificate.after.model,
-        "number": certificate.number,
-        "samples": certificate.after.samples,
-        "time": certificate.time,
-    }
+    return certificate.summary() | {"digest": certificate.digest(), "model": certificate.after.model}
 
 
 def published_words(certificate: Certificate | None, before: int = 0) -> str:

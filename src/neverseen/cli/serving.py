@@ -154,16 +154,8 @@ def list_keys(folder: options.Folder, as_json: options.Json = False) -> None:
 
     Example: `neverseen keys list shop`
     """
-    found: list[dict[str, Any]] = [
-        {
-            "created": key.created,
-            "name": key.name,
-            "owner": key.owner,
-            "revoked": key.revoked,
-            "scopes": list(key.scopes),
-        }
-        for key in _file(folder, make=False).all()
-    ]
+    keys = [vars(key) | {"scopes": list(key.scopes)} for key in _file(folder, make=False).all()]
+    found = [{name: value for name, value in key.items() if name != "sha256"} for key in keys]
     if as_json:
         print_json(found)
         return

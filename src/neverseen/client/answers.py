@@ -190,6 +190,11 @@ def read_request(said: dict[str, Any]) -> Request:
     )
 
 
+def read_requests(said: dict[str, Any]) -> list[Request]:
+    """Return the list of requests."""
+    return [read_request(row) for row in said["requests"]]
+
+
 def read_learned(said: dict[str, Any]) -> LearnResult:
     """Return the receipts and the request of a learn."""
     return LearnResult([receipt_bytes(word) for word in said["receipts"]], read_request(said["request"]))

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import httpx
 
-from neverseen.client import conversations
+from neverseen.client import answers, conversations
 from neverseen.client.answers import CertificateEntry, Check, Effect, LearnResult, Model, Predictions, Request, WhatIf
 from neverseen.client.connection import Connected, request_of, trust
-from neverseen.client.conversations import Conversation, Pause
+from neverseen.client.conversations import Conversation, Pause, Send, page
+from neverseen.client.samples import plain_label, receipt_list, sample_list
+from neverseen.errors import InputError
 
 if TYPE_CHECKING:
     from neverseen.proof.certificates import Certificate
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Receipts = bytes | str | Iterable[bytes | str]
 Which = str | Request | LearnResult
@@ -105,7 +110,10 @@ class Client(Connected):
             no answer came, `ServiceError.idempotency_key` has it. If the call was cancelled or interrupted, the
             `CancelledError` or `KeyboardInterrupt` has it as an attribute of the same name.
         """
-        return self._run(conversations.learn(self._retries, samples, labels, ids, owner, idempotency_key))
+        body = {"samples": sample_list(samples, labels, ids)} | ({} if owner is None else {"owner": owner})
+        return self._run(
+            conversations.change(self._retries, "/v1/samples", body, idempotency_key, answers.read_learned)
+        )
 
     @overload
     def forget(
@@ -163,8 +171,8 @@ class Client(Connected):
         idempotency_key : str, optional
             See `learn`.
         """
-        held = conversations.Held(receipts, samples, labels, ids, owner)
-        return self._run(conversations.forget(self._retries, held, idempotency_key, dry_run))
+        body = conversations.held("forget", receipts, samples, labels, ids, owner)
+        return self._run(conversations.forget(self._retries, "/v1/forget", body, idempotency_key, dry_run))
 
     @overload
     def forget_class(
@@ -180,11 +188,12 @@ class Client(Connected):
         self, label: str | int, dry_run: bool = False, *, idempotency_key: str | None = None
     ) -> Request | Effect:
         """Forget every sample of a class; see `forget`."""
-        return self._run(conversations.forget_class(self._retries, label, idempotency_key, dry_run))
+        body = {"label": plain_label(label)}
+        return self._run(conversations.forget(self._retries, "/v1/forget/class", body, idempotency_key, dry_run))
 
     def predict(self, samples: Any) -> Predictions:
         """Return the published model's predictions for samples."""
-        return self._run(conversations.predict(self._retries, samples))
+        return self._ask(answers.read_predictions, "POST", "/v1/predict", {"samples": sample_list(samples)})
 
     def what_if(
         self,
@@ -200,12 +209,15 @@ class Client(Connected):
 
         Give receipts or samples as for `forget`. Both models also predict the samples in `test`, with `test_labels`.
         """
-        held = conversations.Held(receipts, samples, labels, ids, owner)
-        return self._run(conversations.what_if(self._retries, held, test, test_labels))
+        if (test is None) != (test_labels is None):
+            raise InputError("give test and test_labels together: the samples to predict, and their labels")
+        body = conversations.held("what_if", receipts, samples, labels, ids, owner)
+        body |= {} if test is None else {"test": sample_list(test, test_labels)}
+        return self._ask(answers.read_what_if, "POST", "/v1/what-if", body)
 
     def model(self) -> Model:
         """Return a summary of the published model."""
-        return self._run(conversations.model(self._retries))
+        return self._ask(answers.read_model, "GET", "/v1/model")
 
     def request(self, request: Which) -> Request:
         """Return a request with its present state."""
@@ -213,7 +225,7 @@ class Client(Connected):
 
     def requests(self, limit: int = 100, before: str | None = None) -> list[Request]:
         """Return requests, newest first; `before` is the id of the last request on the previous page."""
-        return self._run(conversations.requests(self._retries, limit, before))
+        return self._ask(answers.read_requests, "GET", "/v1/requests", query=page(limit, before))
 
     def certificate(self, number: int) -> Certificate:
         """Return a certificate. Its form is checked; `check` checks its signature."""
@@ -221,7 +233,7 @@ class Client(Connected):
 
     def certificates(self, limit: int = 100, before: int | None = None) -> list[CertificateEntry]:
         """Return the list of certificates, newest first; `before` is the last number on the previous page."""
-        return self._run(conversations.certificates(self._retries, limit, before))
+        return self._ask(answers.read_entries, "GET", "/v1/certificates", query=page(limit, before))
 
     def verify(
         self, certificate: int | Certificate, receipt: bytes | str | None = None, checks: Iterable[str] = _CHECKS
@@ -234,25 +246,32 @@ class Client(Connected):
             Any of ``"signature"``, ``"chain"``, ``"mine"`` (whether this certificate lists the receipt, which you must
             give; the sample may have been learned again later) and ``"weights"`` (needs the scope audit).
         """
-        return self._run(conversations.verify(self._retries, certificate, receipt, checks))
+        which = certificate if isinstance(certificate, int) else json.loads(certificate.to_json())
+        body: dict[str, Any] = {"certificate": which, "checks": list(checks)}
+        if receipt is not None:
+            (body["receipt"],) = receipt_list(receipt)
+        return self._ask(answers.read_checks, "POST", "/v1/verify", body)
 
     def publish(self, *, below_min_batch: bool = False) -> dict[str, Any]:
         """Publish the held samples as a new version; needs the scope admin.
 
         Fewer changes than the policy's `min_batch` are refused, unless `below_min_batch` is true.
         """
-        return self._run(conversations.administer(self._retries, "publish", below_min_batch))
+        return self._ask(dict, "POST", "/v1/publish", query=_administered(below_min_batch), repeatable=False)
 
     def seal(self, *, below_min_batch: bool = False) -> dict[str, Any]:
         """Publish, and clear forgotten samples off the service's disk; needs the scope admin.
 
         Fewer changes than the policy's `min_batch` are refused, unless `below_min_batch` is true.
         """
-        return self._run(conversations.administer(self._retries, "seal", below_min_batch))
+        return self._ask(dict, "POST", "/v1/seal", query=_administered(below_min_batch), repeatable=False)
 
     def wait(self, request: Which, state: str = "published", timeout: float = 60.0) -> Request:
         """Return a request once it has reached a state; raise `WaitedTooLongError` after `timeout` seconds."""
         return self._run(conversations.wait(self._retries, request, state, timeout))
+
+    def _ask(self, reader: Callable[[dict[str, Any]], T], *send: Any, **more: Any) -> T:
+        return self._run(conversations.ask(self._retries, Send(*send, **more), reader))
 
     def _run(self, talk: Conversation[T]) -> T:
         outcome: conversations.Outcome = None
@@ -270,6 +289,23 @@ class Client(Connected):
                     talk.throw(error)  # it comes back, that of a change with its idempotency key
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+
+def _administered(below_min_batch: bool) -> dict[str, str]:
+    return {"below_min_batch": "true"} if below_min_batch else {}
+
+
+def _awaited(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """Return a method of `Client` for `AsyncClient`: it holds the same conversation, with the `_run` of that class."""
+
+    @wraps(method)
+    async def call(self: Any, /, *given: P.args, **named: P.kwargs) -> T:
+        found: Any = method(self, *given, **named)
+        return await found  # type: ignore[no-any-return]
+
+    return call
 
 
 class AsyncClient(Connected):
@@ -305,130 +341,23 @@ class AsyncClient(Connected):
         """Close the connections."""
         await self._http.aclose()
 
-    async def learn(
-        self,
-        samples: Any,
-        labels: Any,
-        ids: Iterable[str] | None = None,
-        owner: str | None = None,
-        *,
-        idempotency_key: str | None = None,
-    ) -> LearnResult:
-        """See `Client.learn`."""
-        return await self._run(conversations.learn(self._retries, samples, labels, ids, owner, idempotency_key))
+    learn = _awaited(Client.learn)
+    forget = _awaited(Client.forget)
+    forget_class = _awaited(Client.forget_class)
+    predict = _awaited(Client.predict)
+    what_if = _awaited(Client.what_if)
+    model = _awaited(Client.model)
+    request = _awaited(Client.request)
+    requests = _awaited(Client.requests)
+    certificate = _awaited(Client.certificate)
+    certificates = _awaited(Client.certificates)
+    verify = _awaited(Client.verify)
+    publish = _awaited(Client.publish)
+    seal = _awaited(Client.seal)
+    wait = _awaited(Client.wait)
 
-    @overload
-    async def forget(
-        self,
-        receipts: Receipts | None = None,
-        samples: Any = None,
-        labels: Any = None,
-        ids: Iterable[str] | None = None,
-        dry_run: Literal[False] = False,
-        *,
-        owner: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> Request: ...
-
-    @overload
-    async def forget(
-        self,
-        receipts: Receipts | None = None,
-        samples: Any = None,
-        labels: Any = None,
-        ids: Iterable[str] | None = None,
-        *,
-        dry_run: Literal[True],
-        owner: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> Effect: ...
-
-    async def forget(
-        self,
-        receipts: Receipts | None = None,
-        samples: Any = None,
-        labels: Any = None,
-        ids: Iterable[str] | None = None,
-        dry_run: bool = False,
-        *,
-        owner: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> Request | Effect:
-        """See `Client.forget`."""
-        held = conversations.Held(receipts, samples, labels, ids, owner)
-        return await self._run(conversations.forget(self._retries, held, idempotency_key, dry_run))
-
-    @overload
-    async def forget_class(
-        self, label: str | int, dry_run: Literal[False] = False, *, idempotency_key: str | None = None
-    ) -> Request: ...
-
-    @overload
-    async def forget_class(
-        self, label: str | int, dry_run: Literal[True], *, idempotency_key: str | None = None
-    ) -> Effect: ...
-
-    async def forget_class(
-        self, label: str | int, dry_run: bool = False, *, idempotency_key: str | None = None
-    ) -> Request | Effect:
-        """See `Client.forget_class`."""
-        return await self._run(conversations.forget_class(self._retries, label, idempotency_key, dry_run))
-
-    async def predict(self, samples: Any) -> Predictions:
-        """See `Client.predict`."""
-        return await self._run(conversations.predict(self._retries, samples))
-
-    async def what_if(
-        self,
-        receipts: Receipts | None = None,
-        samples: Any = None,
-        labels: Any = None,
-        ids: Iterable[str] | None = None,
-        test: Any = None,
-        test_labels: Any = None,
-        owner: str | None = None,
-    ) -> WhatIf:
-        """See `Client.what_if`."""
-        held = conversations.Held(receipts, samples, labels, ids, owner)
-        return await self._run(conversations.what_if(self._retries, held, test, test_labels))
-
-    async def model(self) -> Model:
-        """See `Client.model`."""
-        return await self._run(conversations.model(self._retries))
-
-    async def request(self, request: Which) -> Request:
-        """See `Client.request`."""
-        return await self._run(conversations.request(self._retries, request))
-
-    async def requests(self, limit: int = 100, before: str | None = None) -> list[Request]:
-        """See `Client.requests`."""
-        return await self._run(conversations.requests(self._retries, limit, before))
-
-    async def certificate(self, number: int) -> Certificate:
-        """See `Client.certificate`."""
-        return await self._run(conversations.certificate(self._retries, number))
-
-    async def certificates(self, limit: int = 100, before: int | None = None) -> list[CertificateEntry]:
-        """See `Client.certificates`."""
-        return await self._run(conversations.certificates(self._retries, limit, before))
-
-    async def verify(
-        self, certificate: int | Certificate, receipt: bytes | str | None = None, checks: Iterable[str] = _CHECKS
-    ) -> list[Check]:
-        """See `Client.verify`."""
-        return await self._run(conversations.verify(self._retries, certificate, receipt, checks))
-
-    async def publish(self, *, below_min_batch: bool = False) -> dict[str, Any]:
-        """See `Client.publish`."""
-        return await self._run(conversations.administer(self._retries, "publish", below_min_batch))
-
-    async def seal(self, *, below_min_batch: bool = False) -> dict[str, Any]:
-        """See `Client.seal`."""
-        return await self._run(conversations.administer(self._retries, "seal", below_min_batch))
-
-    async def wait(self, request: Which, state: str = "published", timeout: float = 60.0) -> Request:
-        """See `Client.wait`."""
-        return await self._run(conversations.wait(self._retries, request, state, timeout))
+    async def _ask(self, reader: Callable[[dict[str, Any]], T], *send: Any, **more: Any) -> T:
+        return await self._run(conversations.ask(self._retries, Send(*send, **more), reader))
 
     async def _run(self, talk: Conversation[T]) -> T:
         outcome: conversations.Outcome = None

@@ -1,7 +1,7 @@
 """Requests to the service and the reading of its answers, without any I/O.
 
-Each method of a client is a generator. It yields its next step, `Send` or `Pause`, receives the outcome, and returns
-the result. `neverseen.client.clients` carries out the steps, once with threads and once with asyncio. So there is one
+Each conversation is a generator. It yields its next step, `Send` or `Pause`, receives the outcome, and returns the
+result. `neverseen.client.clients` carries out the steps, once with threads and once with asyncio. So there is one
 logic of retries, errors and polling, and two short loops.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
@@ -29,7 +29,7 @@ from neverseen.client.failures import (
     in_doubt,
     unexpected,
 )
-from neverseen.client.samples import plain_label, receipt_list, sample_list
+from neverseen.client.samples import receipt_list, sample_list
 from neverseen.errors import InputError
 
 if TYPE_CHECKING:
@@ -102,82 +102,59 @@ class _NoTimeLeft(Exception):  # noqa: N818
     """Another try would come too late; caused by the error of the last."""
 
 
-def learn(
-    retries: Retries, samples: Any, labels: Any, ids: Iterable[str] | None, owner: str | None, key: str | None
-) -> Conversation[answers.LearnResult]:
-    """Learn samples."""
-    body: dict[str, Any] = {"samples": sample_list(samples, labels, ids)}
-    if owner is not None:
-        body["owner"] = owner
-    return (yield from _change("/v1/samples", body, key, retries, answers.read_learned))
+def ask(retries: Retries, send: Send, reader: Callable[[dict[str, Any]], T]) -> Conversation[T]:
+    """Ask for something; `reader` turns the JSON of the answer into a value."""
+    return _read(reader, (yield from _exchange(send, retries)))
 
 
-class Held(NamedTuple):
-    """Samples that the service holds, as they are given to `forget` and `what_if`."""
-
-    receipts: Any
-    samples: Any
-    labels: Any
-    ids: Iterable[str] | None
-    owner: str | None
-
-    def body(self, verb: str) -> dict[str, Any]:
-        """Return the body of a request about them."""
-        if (self.receipts is None) == (self.samples is None):
-            raise InputError(f"give either receipts or samples: {verb} takes one of the two")
-        owner = {} if self.owner is None else {"owner": self.owner}
-        if self.receipts is not None:
-            if self.labels is not None or self.ids is not None:
-                raise InputError("receipts hold their labels and ids: leave labels and ids out")
-            return {"receipts": receipt_list(self.receipts)} | owner
-        if self.labels is None:
-            raise InputError("give the labels of the samples too: a sample was learned with its label")
-        return {"samples": sample_list(self.samples, self.labels, self.ids)} | owner
+def change(
+    retries: Retries, path: str, body: dict[str, Any], key: str | None, reader: Callable[[dict[str, Any]], T]
+) -> Conversation[T]:
+    """Send a change under one idempotency key, with retries. If it may have happened, the error carries the key."""
+    key = secrets.token_hex(16) if key is None else key
+    try:
+        said = yield from _exchange(Send("POST", path, body, headers={_KEY: key}), retries)
+        try:
+            return _read(reader, said)
+        except ServiceError as error:
+            raise in_doubt(error, key) from error.__cause__
+    except ServiceError:
+        raise
+    except BaseException as error:  # cancelled or interrupted, perhaps while the answer was read
+        error.idempotency_key = key  # type: ignore[attr-defined]
+        raise
 
 
-def forget(retries: Retries, held: Held, key: str | None, dry: bool) -> Conversation[answers.Request | answers.Effect]:
-    """Forget by receipts or by samples."""
-    return (yield from _forget("/v1/forget", held.body("forget"), key, dry, retries))
-
-
-def what_if(retries: Retries, held: Held, test: Any, test_labels: Any) -> Conversation[answers.WhatIf]:
-    """Preview a forget."""
-    if (test is None) != (test_labels is None):
-        raise InputError("give test and test_labels together: the samples to predict, and their labels")
-    body = held.body("what_if")
-    if test is not None:
-        body["test"] = sample_list(test, test_labels)
-    return _read(answers.read_what_if, (yield from _exchange(Send("POST", "/v1/what-if", body), retries)))
-
-
-def forget_class(
-    retries: Retries, label: Any, key: str | None, dry: bool
+def forget(
+    retries: Retries, path: str, body: dict[str, Any], key: str | None, dry: bool
 ) -> Conversation[answers.Request | answers.Effect]:
-    """Forget a class."""
-    return (yield from _forget("/v1/forget/class", {"label": plain_label(label)}, key, dry, retries))
+    """Forget what a body names, or rehearse that."""
+    if dry:
+        headers = {} if key is None else {_KEY: key}
+        return (yield from ask(retries, Send("POST", path, body, {"dry_run": "true"}, headers), answers.read_effect))
+    return (yield from change(retries, path, body, key, lambda found: answers.read_request(found["request"])))
 
 
-def predict(retries: Retries, samples: Any) -> Conversation[answers.Predictions]:
-    """Predict classes."""
-    said = yield from _exchange(Send("POST", "/v1/predict", {"samples": sample_list(samples)}), retries)
-    return _read(answers.read_predictions, said)
-
-
-def model(retries: Retries) -> Conversation[answers.Model]:
-    """Look at the model."""
-    return _read(answers.read_model, (yield from _exchange(Send("GET", "/v1/model"), retries)))
+def held(
+    verb: str, receipts: Any, samples: Any, labels: Any, ids: Iterable[str] | None, owner: str | None
+) -> dict[str, Any]:
+    """Return the body of a request about samples that the service holds."""
+    if (receipts is None) == (samples is None):
+        raise InputError(f"give either receipts or samples: {verb} takes one of the two")
+    about = {} if owner is None else {"owner": owner}
+    if receipts is not None:
+        if labels is not None or ids is not None:
+            raise InputError("receipts hold their labels and ids: leave labels and ids out")
+        return {"receipts": receipt_list(receipts)} | about
+    if labels is None:
+        raise InputError("give the labels of the samples too: a sample was learned with its label")
+    return {"samples": sample_list(samples, labels, ids)} | about
 
 
 def request(retries: Retries, which: str | answers.Request | answers.LearnResult) -> Conversation[answers.Request]:
     """Look at a request."""
-    said = yield from _exchange(Send("GET", f"/v1/requests/{_segment(_request_id(which))}"), retries)
-    return _read(lambda found: answers.read_request(found.get("request", found)), said)
-
-
-def requests(retries: Retries, limit: int, before: str | None) -> Conversation[list[answers.Request]]:
-    """List requests, newest first."""
-    said = yield from _exchange(Send("GET", "/v1/requests", query=_page(limit, before)), retries)
-    return _read(lambda found: [answers.read_request(row) for row in found["requests"]], said)
+    send = Send("GET", f"/v1/requests/{_segment(_request_id(which))}")
+    return (yield from ask(retries, send, lambda found: answers.read_request(found.get("request", found))))
 
 
 def certificate(retries: Retries, number: int) -> Conversation[Certificate]:
@@ -186,31 +163,6 @@ def certificate(retries: Retries, number: int) -> Conversation[Certificate]:
 
     said = yield from _exchange(Send("GET", f"/v1/certificates/{int(number)}"), retries)
     return Certificate.from_json(said.content, f"certificate {int(number)} of the service")
-
-
-def certificates(retries: Retries, limit: int, before: int | None) -> Conversation[list[answers.CertificateEntry]]:
-    """List certificates, newest first."""
-    send = Send("GET", "/v1/certificates", query=_page(limit, before))
-    return _read(answers.read_entries, (yield from _exchange(send, retries)))
-
-
-def verify(
-    retries: Retries, which: int | Certificate, receipt: bytes | str | None, checks: Iterable[str]
-) -> Conversation[list[answers.Check]]:
-    """Have the service check a certificate."""
-    body: dict[str, Any] = {"certificate": which if isinstance(which, int) else json.loads(which.to_json())}
-    body["checks"] = list(checks)
-    if receipt is not None:
-        (body["receipt"],) = receipt_list(receipt)
-    return _read(answers.read_checks, (yield from _exchange(Send("POST", "/v1/verify", body), retries)))
-
-
-def administer(
-    retries: Retries, verb: Literal["publish", "seal"], below_min_batch: bool
-) -> Conversation[dict[str, Any]]:
-    """Publish or seal now."""
-    query = {"below_min_batch": "true"} if below_min_batch else {}
-    return _read(dict, (yield from _exchange(Send("POST", f"/v1/{verb}", query=query, repeatable=False), retries)))
 
 
 def wait(
@@ -238,34 +190,6 @@ def wait(
             raise WaitedTooLongError(f"request {found.id} is {found.state} and not {state} {told}")
         yield Pause(min(interval, left))
         interval = min(1.0, 1.5 * interval)
-
-
-def _change(
-    path: str, body: dict[str, Any], key: str | None, retries: Retries, reader: Callable[[dict[str, Any]], T]
-) -> Conversation[T]:
-    """Send a change under one idempotency key, with retries. If it may have happened, the error carries the key."""
-    key = secrets.token_hex(16) if key is None else key
-    try:
-        said = yield from _exchange(Send("POST", path, body, headers={_KEY: key}), retries)
-        try:
-            return _read(reader, said)
-        except ServiceError as error:
-            raise in_doubt(error, key) from error.__cause__
-    except ServiceError:
-        raise
-    except BaseException as error:  # cancelled or interrupted, perhaps while the answer was read
-        error.idempotency_key = key  # type: ignore[attr-defined]
-        raise
-
-
-def _forget(
-    path: str, body: dict[str, Any], key: str | None, dry: bool, retries: Retries
-) -> Conversation[answers.Request | answers.Effect]:
-    if dry:
-        headers = {} if key is None else {_KEY: key}
-        said = yield from _exchange(Send("POST", path, body, {"dry_run": "true"}, headers), retries)
-        return _read(answers.read_effect, said)
-    return (yield from _change(path, body, key, retries, lambda found: answers.read_request(found["request"])))
 
 
 _AGAIN = frozenset({408, 429, 502, 503, 504})
@@ -360,7 +284,8 @@ def _read(reader: Callable[[dict[str, Any]], T], response: httpx.Response) -> T:
         ) from error
 
 
-def _page(limit: int, before: str | int | None) -> dict[str, str]:
+def page(limit: int, before: str | int | None) -> dict[str, str]:
+    """Return the query for one page of a list."""
     return {"limit": str(limit)} | ({} if before is None else {"before": str(before)})
 
 

@@ -15,7 +15,7 @@ from neverseen.ledger.database import Database, Transaction
 from neverseen.ledger.schema import require_postgresql
 from neverseen.ledger.tables import SCHEMAS, meta, samples, tables
 
-_LOCKED = "55P03"  # a lock was not to be had in time
+_LOCKED = "55P03"  # no lock was free in time
 _NAMES = re.compile(r'"(?:[^"]|"")*"|[^,\s"]+')
 """Of the schemas in a search path."""
 
@@ -29,7 +29,7 @@ class PostgreSQL(Database):
     def __init__(self, url: str, create: bool, patience: float) -> None:
         try:
             parsed = sa.make_url(url)
-        except Exception:  # what is wrong may be shown, and be a part of the password
+        except Exception:  # its message may quote a part of the password
             raise ConfigurationError(
                 "the URL of the ledger cannot be read: write postgresql+psycopg://user:password@host:port/database, "
                 "with %XX for special letters of the password"

@@ -62,8 +62,8 @@ def _require(
     if kind == "event trigger":
         remedy = "It acts on all tables of its database: drop or disable it, or give the ledger a database of its own"
     elif kind == _QUOTES:
-        # What one of the two leaves, the other removes: the rows, and then their bytes in the server's own table. That
-        # one all others of the database use, so it is not for us to lock it.
+        # ALTER removes the rows, VACUUM their bytes in the server's own table. Everybody in the database uses that
+        # table, so we do not lock it ourselves.
         quoted = [part for part in extra if part[0] == _QUOTES]
         alter = [f'ALTER TABLE {of} ALTER COLUMN "{column}" TYPE {type_}' for _, column, of, type_ in quoted]
         remedy = "They quote values. As the owner of the database: " + "; ".join([*alter, _REWRITE])

@@ -25,7 +25,7 @@ _PAGE_SIZE = 2048  # a sample touches a page of each index; small ones are less 
 _CACHE_SIZE = 2**30  # at most: the indexes of ten million samples fit
 _LOG_SIZE = 2**28  # of the write-ahead log, when it is carried over into the database
 _SYNCHRONOUS_FULL = 2
-_MOMENT = 1.0  # second to wait for those who read, before anything was done
+_MOMENT = 1.0  # second to wait for readers before anything is done
 _READER_SETTINGS = ("temp_store", "cache_size")  # of a file that may not be written
 
 
@@ -164,7 +164,7 @@ class SQLite(Database):
             transaction.run(sa.text(f"DROP TABLE {old}"))
             for index in sorted(samples.indexes, key=lambda index: str(index.name)):
                 transaction.run(CreateIndex(index))
-        with self.clear_errors(), self._engine.connect() as connection:  # not in a transaction: none was begun
+        with self.clear_errors(), self._engine.connect() as connection:  # outside a transaction
             connection.exec_driver_sql("VACUUM")
             # Somebody may have added what keeps values since the connection was made: then nothing is clear.
             require_sqlite(lambda question: connection.exec_driver_sql(question).all(), self.name, SCHEMAS[:1])

@@ -16,7 +16,6 @@ from neverseen.backbones.protocol import require_backbone
 from neverseen.backbones.reading import Prepared, features_of
 from neverseen.errors import ConfigurationError, IdTakenError, InputError
 from neverseen.holdings import Change
-from neverseen.labels import normalise, text
 from neverseen.model.classifier import AnalyticClassifier
 from neverseen.model.exact import ExactModel
 from neverseen.model.intake import Intake, Verdict
@@ -256,10 +255,8 @@ class ForgettingModel:
             The owner that each receipt must have; None for any. Another owner's receipt is refused like an unreadable
             one, and is not looked up. So the time this takes says nothing about its sample.
         """
-        whose = [None] * len(tokens) if owners is None else owners
-        limits = [None if owner is None else text(normalise(owner)) for owner in whose]
         with self._lock:
-            return self._intake.verdicts(self._exact(), tokens, limits)
+            return self._intake.verdicts(self._exact(), tokens, owners)
 
     def read_receipt(self, receipt: bytes) -> dict[str, Any]:
         """Return the id, label and owner in a receipt of this model, used or not; change nothing."""
@@ -293,6 +290,9 @@ class ForgettingModel:
     def classes_(self) -> np.ndarray:
         """Classes held, sorted; empty while the model holds no sample."""
         return getattr(self.classifier, "classes_", np.empty(0, dtype=object))
+
+    def __repr__(self) -> str:
+        return f"<ForgettingModel on {self.backbone.name!r}, {len(self)} samples of {len(self.classes_)} classes>"
 
     def __len__(self) -> int:
         """Return the number of samples held."""

@@ -51,6 +51,9 @@ class FrozenWeights:
         self.hardware = choose("numpy") if hardware is None else hardware
         self._scoring: GridWeights | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.classes)} classes, {self.n_features} features>"
+
     def digest(self) -> str:
         """Return the digest of the model, in hex."""
         return model_digest(self.configuration.digest(), self.n_features, self.classes, self.weights)

@@ -283,7 +283,7 @@ class Intake:
         made = zip(given, tickets, members, strict=True)
         return [Shown(receipt, opened, ticket, member, origin) for (receipt, opened), ticket, member in made]
 
-    def verdicts(self, model: ExactModel, receipts: Sequence[bytes], owners: Sequence[str | None]) -> list[Verdict]:
+    def verdicts(self, model: ExactModel, receipts: Sequence[bytes], owners: Sequence[Any] | None) -> list[Verdict]:
         """Return the answer about each receipt by itself, and about listing it again.
 
         A receipt of another owner is refused like an unreadable one, and nothing is looked up for it. So the time does
@@ -292,10 +292,11 @@ class Intake:
         keys = self.require_keys()
         found: list[Verdict | None] = [None] * len(receipts)
         readable: dict[int, tuple[bytes, Receipt]] = {}
-        for row, (receipt, owner) in enumerate(zip(receipts, owners, strict=True)):
+        whose = [None] * len(receipts) if owners is None else owners
+        for row, (receipt, owner) in enumerate(zip(receipts, whose, strict=True)):
             try:
                 opened = unseal(receipt, row, keys.receipts, self._configuration)
-                if owner not in (None, opened.owner):
+                if owner is not None and text(normalise(owner)) != opened.owner:
                     raise ReceiptRejectedError("is another owner's", row, "owner")
                 readable[row] = receipt, opened
             except ReceiptRejectedError as error:

@@ -65,6 +65,9 @@ class Without:
     def __bool__(self) -> bool:
         return True  # also if there are none
 
+    def __repr__(self) -> str:
+        return f"<Without: {len(self)} samples of {len(self.classes_)} classes are left>"
+
     def predict(self, samples: Any) -> np.ndarray:
         """Return the class with the greatest score for each sample; raise `NotLearnedError` if there are no classes."""
         return self._weights.predict(self._read(samples))

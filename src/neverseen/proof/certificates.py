@@ -24,15 +24,7 @@ from itertools import pairwise
 from neverseen.errors import CertificateRejectedError, LimitError
 from neverseen.proof.receipts import commitment
 from neverseen.proof.signing import SigningKey, ed25519_keys
-from neverseen.proof.statements import (
-    FORMATS,
-    SIZE_LIMIT,
-    AuditHead,
-    Certificate,
-    State,
-    rejected,
-    require_sound,
-)
+from neverseen.proof.statements import FORMATS, SIZE_LIMIT, AuditHead, Certificate, State, rejected, require_sound
 
 __all__ = [
     "AuditHead",

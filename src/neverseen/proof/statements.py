@@ -148,6 +148,11 @@ class Certificate:
         """Weights are multiples of ``2**-grid_bits``."""
         return _BOUNDS[self.error_bound]
 
+    def summary(self) -> dict[str, Any]:
+        """Return number, time and counts, as JSON values."""
+        counts = {name: getattr(self, name) for name in ("number", "time", "learned", "forgotten")}
+        return counts | {"samples": self.after.samples, "classes": self.after.classes}
+
     def to_json(self) -> bytes:
         """Return the bytes of the certificate's file: canonical JSON and a line feed."""
         return canonical_json(self._as_json()).encode() + b"\n"
@@ -257,12 +262,8 @@ def require_sound(certificate: Certificate) -> None:
             state == State.empty(certificate.configuration) if state.samples == 0 else state.classes > 0,
             f"{side} has no sample or no class, but is not the empty model",
         )
-    learned, forgotten, before, after = (
-        certificate.learned,
-        certificate.forgotten,
-        certificate.before,
-        certificate.after,
-    )
+    learned, forgotten = certificate.learned, certificate.forgotten
+    before, after = certificate.before, certificate.after
     demand(_is_count(learned) and _is_count(forgotten), "learned and forgotten are not numbers of samples")
     demand(
         after.samples == before.samples + learned - forgotten,

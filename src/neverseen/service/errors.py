@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any
 
 from starlette.responses import Response
@@ -60,6 +61,7 @@ CODES: dict[str, tuple[int, str]] = {
 """Each code, with its status and meaning."""
 
 
+@dataclass(eq=False, repr=False)
 class Refusal(Exception):  # noqa: N818
     """The refusal of a request: the answer to its sender.
 
@@ -79,20 +81,17 @@ class Refusal(Exception):  # noqa: N818
         Id of the earlier request with the same idempotency key.
     """
 
-    def __init__(
-        self,
-        code: str,
-        message: str,
-        *,
-        row: int | None = None,
-        certificate: int | None = None,
-        reason: str | None = None,
-        wait: float | None = None,
-        request: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.code, self.message, self.row = code, message, row
-        self.certificate, self.reason, self.wait, self.request = certificate, reason, wait, request
+    code: str
+    message: str
+    _: KW_ONLY
+    row: int | None = None
+    certificate: int | None = None
+    reason: str | None = None
+    wait: float | None = None
+    request: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
 
     @property
     def status(self) -> int:
@@ -101,8 +100,7 @@ class Refusal(Exception):  # noqa: N818
 
     def as_arguments(self) -> dict[str, Any]:
         """Return its arguments, as JSON values."""
-        names = ("code", "message", "row", "certificate", "reason", "wait", "request")
-        return {name: getattr(self, name) for name in names}
+        return asdict(self)
 
     def of_part(self, samples: int) -> Refusal:
         """Return the refusal of a part of a request, with rows counted from the start of the part."""
@@ -111,10 +109,7 @@ class Refusal(Exception):  # noqa: N818
 
     def response(self, close: bool = False) -> Response:
         """Return the answer; with `close`, the connection is not used again."""
-        about: dict[str, Any] = {"code": self.code, "message": self.message}
-        for name in ("row", "certificate", "reason", "request"):
-            if getattr(self, name) is not None:
-                about[name] = getattr(self, name)
+        about = {name: value for name, value in asdict(self).items() if name != "wait" and value is not None}
         headers = {} if self.wait is None else {"Retry-After": str(max(1, math.ceil(self.wait)))}
         if self.code == "unauthorized":
             headers["WWW-Authenticate"] = "Bearer"

@@ -87,11 +87,12 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the store. If another thread is making a change, wait for it first.
+    def __repr__(self) -> str:
+        state = "closed" if self._parts is None else "for reading" if self._model is None else "for writing"
+        return f"<Store {str(self.folder)!r}, {state}>"
 
-        Acknowledged changes are already on disk.
-        """
+    def close(self) -> None:
+        """Close the store, after any change that another thread is making. Acknowledged changes are on disk already."""
         with ExitStack() as stack:
             if self._model is not None and self._process == os.getpid():  # no thread of a forked process makes changes
                 with suppress(HardwareError):  # a change of it was cut off: it makes no other
@@ -257,9 +258,7 @@ class Store:
 
         `owners` has the required owner of each receipt; None for any. Other owners' receipts are not looked up.
         """
-        whose = [None] * len(receipts) if owners is None else owners
-        limits = [None if owner is None else text(normalise(owner)) for owner in whose]
-        return lookups.answered(self.ledger, self._intake.verdicts(self._exact(), receipts, limits))
+        return lookups.answered(self.ledger, self._intake.verdicts(self._exact(), receipts, owners))
 
     def receipts_again(
         self, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any = None

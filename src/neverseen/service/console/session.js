@@ -26,7 +26,7 @@ export function may(...wanted) {
 
 let last = null;
 
-/** Return whose visit this is: a digest of the key that is signed in, or of the last one that was. */
+/** Return who is visiting: a digest of the API key in use or, after signing out, of the last one. */
 export function visitor() {
   if (key()) last = hex(plainSha256(ascii(key())));
   return last;

@@ -17,10 +17,12 @@ from neverseen.backbones import Backbone
 from neverseen.proof.keys import Keyring
 from neverseen.service.answers import answer
 from neverseen.service.core import Service
-from neverseen.service.edge import console_files, routes_certificates, routes_changing, routes_health, routes_reading
-from neverseen.service.edge.documented import document
+from neverseen.service.edge import console_files
+from neverseen.service.edge.documented import document, queries_of, router_of
 from neverseen.service.edge.frame import Frame, Handler, front
+from neverseen.service.edge.routes_certificates import Certificates
 from neverseen.service.edge.routes_changing import Changing
+from neverseen.service.edge.routes_health import Health
 from neverseen.service.edge.routes_reading import Reading
 from neverseen.service.errors import Refusal
 from neverseen.service.operations.settings import Settings
@@ -65,14 +67,13 @@ def create_app(
     )
     app.state.service = service
     changing, reading = Changing(service), Reading(service)
-    app.include_router(routes_changing.router(changing))
-    app.include_router(routes_reading.router(reading))
-    app.include_router(routes_certificates.router(service))
-    app.include_router(routes_health.router(service))
-    app.include_router(console_files.router())
+    routers = [router_of(each) for each in (changing, reading, Certificates(service), Health(service))]
+    for router in [*routers, console_files.router()]:
+        app.include_router(router)
     direct: dict[str, Handler] = {"/v1/forget": changing.forget, "/v1/predict": reading.predict}
-    app.add_middleware(Frame, service=service, direct=direct)
-    app.state.front = front(app, Frame(app, service, direct))
+    queries = queries_of(routers)
+    app.add_middleware(Frame, service=service, direct=direct, queries=queries)
+    app.state.front = front(app, Frame(app, service, direct, queries))
 
     async def http_error(request: Request, error: Exception) -> Response:
         service.callers.public(request)  # unknown paths count against the rate limit too

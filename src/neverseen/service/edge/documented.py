@@ -1,11 +1,13 @@
-"""The routes in OpenAPI: bodies, parameters, answers, errors."""
+"""The routes in OpenAPI: bodies, parameters, answers, errors. Each handler has the description of its route."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -22,6 +24,7 @@ from neverseen.service.reception.schemas import (
     WhatIfBody,
 )
 
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 _REF = "#/components/schemas/{model}"
 _BODIES: tuple[type[BaseModel], ...] = (LearnBody, ForgetBody, ClassBody, PredictBody, VerifyBody, WhatIfBody)
 _SAMPLES = ("Sample", "LabelledSample", "TestSample")
@@ -33,6 +36,7 @@ CHANGED = ("queue_full", "unavailable", "stopping", "idempotency_conflict", "ide
 SECURED: list[dict[str, list[str]]] = [{"key": []}]
 _SWITCH = {"in": "query", "schema": {"type": "boolean", "default": False}}
 DRY_RUN = {"name": "dry_run", "description": "Report what would be forgotten, and change nothing."} | _SWITCH
+LIMIT = {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}}
 BELOW_MIN_BATCH = {
     "name": "below_min_batch",
     "description": "Publish even if fewer than `min_batch` samples have changed.",
@@ -45,7 +49,7 @@ IDEMPOTENCY = {
     "example": "order-4711-erasure",
 }
 
-_WORDS = {  # parameters and fields of bodies that say nothing of themselves
+_WORDS = {  # descriptions of parameters and fields that have none of their own
     "certificate": "The certificate's number, or the certificate itself.",
     "certificate_number": "The certificate's number, from 1.",
     "checks": "The checks to make, each listed once.",
@@ -65,10 +69,65 @@ _WORDS = {  # parameters and fields of bodies that say nothing of themselves
 }
 
 
-def answers(good: dict[int, type[BaseModel]], *codes: str) -> dict[int | str, dict[str, Any]]:
+def route(
+    method: str,
+    path: str,
+    good: dict[int, type[BaseModel] | dict[str, Any]],
+    *errors: str,
+    takes: Iterable[dict[str, Any]] = (),
+    body: dict[str, Any] | None = None,
+    security: list[dict[str, list[str]]] | None = SECURED,
+    **settings: Any,
+) -> Callable[[Handler], Handler]:
+    """Describe the handler of a route, for `router_of`. The first line of its docstring is the summary.
+
+    Parameters
+    ----------
+    good : dict
+        The answers of success by their status: models, or descriptions in OpenAPI.
+    *errors : str
+        Codes of errors.
+    takes : iterable of dict
+        Parameters in path, query and headers.
+    security : list, optional
+        None for a route that needs no key.
+    **settings
+        Of FastAPI.
+    """
+    extra = {"parameters": list(takes), "requestBody": body, "security": security}
+    settings |= {"methods": [method], "responses": _answers(good, *errors)}
+    settings["openapi_extra"] = {name: value for name, value in extra.items() if value}
+
+    def described(handler: Handler) -> Handler:
+        summary = (handler.__doc__ or "").partition("\n")[0].removesuffix(".")
+        handler.route = (path, settings | {"summary": summary})  # type: ignore[attr-defined]
+        return handler
+
+    return described
+
+
+def router_of(handlers: object) -> APIRouter:
+    """Return the routes of an object's handlers, in the order of its class."""
+    routes = APIRouter()
+    for name, value in vars(type(handlers)).items():
+        if hasattr(value, "route"):
+            path, settings = value.route
+            routes.add_api_route(path, getattr(handlers, name), **settings)
+    return routes
+
+
+def queries_of(routers: Iterable[APIRouter]) -> dict[str, set[str]]:
+    """Return the query parameters of each path."""
+    routes = [each for router in routers for each in router.routes if isinstance(each, APIRoute)]
+    takes = {each.path: (each.openapi_extra or {}).get("parameters", []) for each in routes}
+    return {path: {each["name"] for each in found if each["in"] == "query"} for path, found in takes.items()}
+
+
+def _answers(good: dict[int, type[BaseModel] | dict[str, Any]], *codes: str) -> dict[int | str, dict[str, Any]]:
     """Return the answers of a route: success, and its errors."""
     documented: dict[int | str, dict[str, Any]] = {
-        status: {"model": model, "description": (model.__doc__ or "").strip()} for status, model in good.items()
+        status: told if isinstance(told, dict) else {"model": told, "description": (told.__doc__ or "").strip()}
+        for status, told in good.items()
     }
     for code in (*codes, *_ALWAYS):
         status, words = CODES[code]

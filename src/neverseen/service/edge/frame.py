@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -41,26 +41,20 @@ _STOPPED = (
 )
 _PIECE = 2**15  # bytes
 Handler = Callable[[Request], Awaitable[Response]]
-_QUERY = {
-    "/v1/certificates": {"before", "limit"},
-    "/v1/forget": {"dry_run"},
-    "/v1/forget/class": {"dry_run"},
-    "/v1/publish": {"below_min_batch"},
-    "/v1/seal": {"below_min_batch"},
-    "/v1/requests": {"before", "limit"},
-}
-"""Query parameters by path. Others are refused: a misspelt ``dryrun`` must not cause a real change."""
 
 
 class Frame:
     """The outermost layer of the application.
 
     `direct` has the handlers of the busiest routes, by path. POST requests go straight to them: the framework would
-    take longer than they do.
+    take longer than they do. `queries` has the query parameters of each path. Others are refused: a misspelt ``dryrun``
+    must not cause a real change.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, direct: dict[str, Handler]) -> None:
-        self._app, self._service, self._direct = app, service, direct
+    def __init__(
+        self, app: ASGIApp, service: Service, direct: dict[str, Handler], queries: Mapping[str, set[str]]
+    ) -> None:
+        self._app, self._service, self._direct, self._queries = app, service, direct, queries
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -89,9 +83,8 @@ class Frame:
             await self._service.admitted(Request(scope))
             if scope["method"] != "POST":
                 self._service.callers.count_early(Request(scope))
-            if scope["query_string"] and scope["path"].startswith("/v1/") and not _is_known(scope):
-                self._service.callers.public(Request(scope))
-                raise _unknown(scope)
+            if scope["query_string"] and scope["path"].startswith("/v1/"):
+                self._require_query(scope)
             direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
             if direct is None:
                 await self._app(scope, receive, framed)
@@ -133,6 +126,15 @@ class Frame:
                         continue  # a part of a body that nobody wants any more
 
         return steady
+
+    def _require_query(self, scope: Scope) -> None:
+        """Refuse a query that is long, or has parameters that its path does not know."""
+        query, known = scope["query_string"], self._queries.get(scope["path"], set())
+        if len(query) > _QUERY_BYTES or not set(QueryParams(query).keys()) <= known:
+            self._service.callers.public(Request(scope))
+            listed = ", ".join(sorted(known)) or "none"
+            words = f"unknown query parameter, or more than {_QUERY_BYTES} bytes; known: {listed}"
+            raise Refusal("invalid_request", words)
 
     def takes(self, scope: Scope) -> bool:
         """Return whether a request goes straight to its handler."""
@@ -177,17 +179,6 @@ def _in_pieces(message: Message) -> Iterator[Message]:
     for start in range(0, len(body), _PIECE):
         piece = bytes(view[start : start + _PIECE])
         yield {"type": message["type"], "body": piece, "more_body": more or start + _PIECE < len(body)}
-
-
-def _is_known(scope: Scope) -> bool:
-    """Return whether a query is short, and has only the parameters of its path."""
-    query = scope["query_string"]
-    return len(query) <= _QUERY_BYTES and set(QueryParams(query).keys()) <= _QUERY.get(scope["path"], set())
-
-
-def _unknown(scope: Scope) -> Refusal:
-    known = ", ".join(sorted(_QUERY.get(scope["path"], set()))) or "none"
-    return Refusal("invalid_request", f"unknown query parameter, or more than {_QUERY_BYTES} bytes; known: {known}")
 
 
 def front(app: ASGIApp, frame: Frame) -> ASGIApp:

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from neverseen.proof.certificates import State
 from neverseen.service.answers import answer
 from neverseen.service.core import Service
-from neverseen.service.edge.documented import SENT, answers, body
+from neverseen.service.edge.documented import LIMIT, SECURED, SENT, body, route
 from neverseen.service.errors import Refusal
 from neverseen.service.reception import checks
 from neverseen.service.reception.bodies import content_type
@@ -25,7 +24,6 @@ from neverseen.service.sharing.turns import Turns
 
 _PUBLIC = ("rate_limited", "unavailable")
 _PIECE = 2**15  # bytes read ahead of a slow client
-_LIMIT = {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}}
 _BEFORE = {
     "name": "before",
     "in": "query",
@@ -45,41 +43,6 @@ _NUMBER = {
 }
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes."""
-    routes = APIRouter()
-    certificates = Certificates(service)
-    routes.get(
-        "/v1/certificates",
-        summary="Certificates, newest first",
-        responses=answers({200: CertificatesAnswer}, *_PUBLIC, "invalid_request", "busy", "too_large"),
-        openapi_extra={"parameters": [_LIMIT, _BEFORE]},
-    )(certificates.listed)
-    routes.get(
-        "/v1/certificates/key",
-        summary="The public key that checks them",
-        responses=answers({200: PublicKeyAnswer}, *_PUBLIC),
-    )(certificates.key)
-    routes.get(
-        "/v1/certificates/{certificate_number}",
-        summary="One certificate, byte for byte",
-        responses=answers({}, *_PUBLIC, "not_found") | {200: _WHOLE},
-        openapi_extra={"parameters": [_NUMBER]},
-    )(certificates.one)
-    routes.post(
-        "/v1/verify",
-        summary="Check a certificate; `weights` needs a key with the scope audit",
-        responses=answers(
-            {200: VerifyAnswer}, *_PUBLIC, *SENT, "unauthorized", "forbidden", "not_found", "queue_full", "stopping"
-        ),
-        openapi_extra={
-            "requestBody": body(VerifyBody, {"certificate": 1, "checks": ["signature", "chain"]}),
-            "security": [{}, {"key": []}],
-        },
-    )(certificates.verify)
-    return routes
-
-
 class Certificates:
     """The handlers, which share a service. A worker process makes the checks, since anybody may request them."""
 
@@ -87,8 +50,16 @@ class Certificates:
         self._service = service
         self._weights = Turns(1, service.settings.verify_waiting - 1)
 
+    @route(
+        "GET",
+        "/v1/certificates",
+        {200: CertificatesAnswer},
+        *(*_PUBLIC, "invalid_request", "busy", "too_large"),
+        takes=[LIMIT, _BEFORE],
+        security=None,
+    )
     async def listed(self, request: Request) -> Response:
-        """List certificates."""
+        """Certificates, newest first."""
         service = self._service
         service.callers.public(request)
         limit = number(request, "limit", 100, 1, 1000) or 100
@@ -99,13 +70,22 @@ class Certificates:
         found, _ = await service.checker.ask(client_of(request), {"list": wanted})
         return await service.answer({"certificates": found["certificates"]})
 
+    @route("GET", "/v1/certificates/key", {200: PublicKeyAnswer}, *_PUBLIC, security=None)
     async def key(self, request: Request) -> Response:
-        """Return the public key."""
+        """Return the public key that checks certificates."""
         self._service.callers.public(request)
         return answer({"key": self._service.opened().description.public_key})
 
+    @route(
+        "GET",
+        "/v1/certificates/{certificate_number}",
+        {200: _WHOLE},
+        *(*_PUBLIC, "not_found"),
+        takes=[_NUMBER],
+        security=None,
+    )
     async def one(self, request: Request) -> Response:
-        """Return the bytes of a certificate."""
+        """One certificate, byte for byte."""
         service = self._service
         service.callers.public(request)
         word = str(request.path_params["certificate_number"])
@@ -128,8 +108,16 @@ class Certificates:
             yield piece
             place += len(piece)
 
+    @route(
+        "POST",
+        "/v1/verify",
+        {200: VerifyAnswer},
+        *(*_PUBLIC, *SENT, "unauthorized", "forbidden", "not_found", "queue_full", "stopping"),
+        body=body(VerifyBody, {"certificate": 1, "checks": ["signature", "chain"]}),
+        security=[{}, *SECURED],
+    )
     async def verify(self, request: Request) -> Response:
-        """Make checks."""
+        """Check a certificate; `weights` needs a key with the scope audit."""
         service, settings = self._service, self._service.settings
         key = service.callers.key_of(request)
         if key is not None:

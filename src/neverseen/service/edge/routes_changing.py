@@ -8,24 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.holdings import FORGET, FORGET_CLASS, LEARN
 from neverseen.service.answers import answer, written
 from neverseen.service.core import Service
-from neverseen.service.edge.documented import (
-    BELOW_MIN_BATCH,
-    CHANGED,
-    DRY_RUN,
-    IDEMPOTENCY,
-    KEYED,
-    SECURED,
-    SENT,
-    answers,
-    body,
-)
+from neverseen.service.edge.documented import BELOW_MIN_BATCH, CHANGED, DRY_RUN, IDEMPOTENCY, KEYED, SENT, body, route
 from neverseen.service.edge.documented import form as documented_form
 from neverseen.service.errors import Refusal
 from neverseen.service.reception.access import ApiKey, maker_of
@@ -58,6 +47,8 @@ _LEARN_FORM = documented_form(
     owner={"type": "string"},
 )
 _LEARNED = ("id_taken", "receipts_gone", "limit_reached", "too_many_classes", "no_room")
+_HELD = ("not_found", "not_learned", "features_moved", "receipt_rejected", "already_forgotten", "ambiguous")
+_OPERATED = ("batch_too_small", "queue_full", "unavailable", "stopping")
 _FORGET_FORM = documented_form(
     ["receipts"],
     receipts={
@@ -69,66 +60,6 @@ _FORGET_FORM = documented_form(
 )
 
 
-def router(changing: Changing) -> APIRouter:
-    """Return the routes."""
-    routes = APIRouter()
-    routes.post(
-        "/v1/samples",
-        status_code=201,
-        summary="Learn samples, all or none; returns their receipts",
-        responses=answers({201: LearnAnswer}, *KEYED, *SENT, *CHANGED, *_LEARNED),
-        openapi_extra={
-            "parameters": [IDEMPOTENCY],
-            "requestBody": body(LearnBody, {}, _LEARN_FORM),
-            "security": SECURED,
-        },
-    )(changing.learn)
-    held = ("not_found", "not_learned", "features_moved", "receipt_rejected", "already_forgotten", "ambiguous")
-    routes.post(
-        "/v1/forget",
-        status_code=202,
-        summary="Forget samples, all or none, by receipts or by samples; the answer means that it is on disk",
-        responses=answers({200: EffectAnswer, 202: RequestAnswer}, *KEYED, *SENT, *CHANGED, *held),
-        openapi_extra={
-            "parameters": [IDEMPOTENCY, DRY_RUN],
-            "requestBody": body(ForgetBody, {"receipts": [EXAMPLE_RECEIPT]}, _FORGET_FORM),
-            "security": SECURED,
-        },
-    )(changing.forget)
-    routes.post(
-        "/v1/forget/class",
-        status_code=202,
-        summary="Forget every sample of a class, without receipts",
-        responses=answers(
-            {200: EffectAnswer, 202: RequestAnswer}, *KEYED, *SENT, *CHANGED, "not_learned", "not_tracked"
-        ),
-        openapi_extra={
-            "parameters": [IDEMPOTENCY, DRY_RUN],
-            "requestBody": body(ClassBody, {"label": "cat"}),
-            "security": SECURED,
-        },
-    )(changing.forget_class)
-    for name, what in (
-        ("publish", "Publish all changes now"),
-        ("seal", "Publish, and clear the disk of forgotten samples"),
-    ):
-        routes.post(
-            f"/v1/{name}",
-            summary=what,
-            responses=answers(
-                {200: CertificateAnswer},
-                *KEYED,
-                *SENT,
-                "batch_too_small",
-                "queue_full",
-                "unavailable",
-                "stopping",
-            ),
-            openapi_extra={"parameters": [BELOW_MIN_BATCH], "security": SECURED},
-        )(getattr(changing, name))
-    return routes
-
-
 class Changing:
     """The handlers, which share a service."""
 
@@ -137,11 +68,19 @@ class Changing:
 
     # -- learning ----------------------------------------------------------------------------------
 
+    @route(
+        "POST",
+        "/v1/samples",
+        {201: LearnAnswer},
+        *(*KEYED, *SENT, *CHANGED, *_LEARNED),
+        takes=[IDEMPOTENCY],
+        body=body(LearnBody, {}, _LEARN_FORM),
+        status_code=201,
+    )
     async def learn(self, request: Request) -> Response:
-        """Learn samples."""
+        """Learn samples, all or none; returns their receipts."""
         service = self._service
         key = service.callers.require(request, "learn")
-        _require_query(request)
         tag = service.tag_of(request, key)
         async with service.reception.received(request, "learn", key) as (content, given):
             labels, ids, owner = given.labels, given.ids, key.owner_of(given.owner)
@@ -165,12 +104,20 @@ class Changing:
 
     # -- forgetting --------------------------------------------------------------------------------
 
+    @route(
+        "POST",
+        "/v1/forget",
+        {200: EffectAnswer, 202: RequestAnswer},
+        *(*KEYED, *SENT, *CHANGED, *_HELD),
+        takes=[IDEMPOTENCY, DRY_RUN],
+        body=body(ForgetBody, {"receipts": [EXAMPLE_RECEIPT]}, _FORGET_FORM),
+        status_code=202,
+    )
     async def forget(self, request: Request) -> Response:
-        """Forget by receipts, or by samples."""
+        """Forget samples, all or none, by receipts or by samples; the answer means that it is on disk."""
         service = self._service
         key = service.callers.require(request, "forget")
         tag = service.tag_of(request, key)
-        _require_query(request, "dry_run")
         dry_run = flag(request, "dry_run")
         async with service.reception.received(request, "forget", key) as (content, given):
             service.callers.count_samples(key, len(given))
@@ -184,13 +131,7 @@ class Changing:
             return await self._do(job, key)
 
     async def _forget_samples(
-        self,
-        request: Request,
-        key: ApiKey,
-        given: Given,
-        tag: bytes | None,
-        digest: bytes,
-        dry_run: bool,
+        self, request: Request, key: ApiKey, given: Given, tag: bytes | None, digest: bytes, dry_run: bool
     ) -> Response:
         service = self._service
         labels, ids, owner = given.labels, sample_ids(given.ids), key.owner_of(given.owner)
@@ -201,14 +142,22 @@ class Changing:
             return await self._rehearse(job, lambda opened: effect_of_samples(opened, payload, owner))
         return await self._do(job, key)
 
+    @route(
+        "POST",
+        "/v1/forget/class",
+        {200: EffectAnswer, 202: RequestAnswer},
+        *(*KEYED, *SENT, *CHANGED, "not_learned", "not_tracked"),
+        takes=[IDEMPOTENCY, DRY_RUN],
+        body=body(ClassBody, {"label": "cat"}),
+        status_code=202,
+    )
     async def forget_class(self, request: Request) -> Response:
-        """Forget a class."""
+        """Forget every sample of a class, without receipts."""
         service = self._service
         key = service.callers.require(request, "forget")
         if key.owner is not None:
             raise Refusal("forbidden", "a class holds samples of all owners: this needs a key without an owner")
         tag = service.tag_of(request, key)
-        _require_query(request, "dry_run")
         dry_run = flag(request, "dry_run")
         content_type(request, JSON)
         async with service.reception.body(request, key, _CLASS_BODY) as content:
@@ -244,12 +193,14 @@ class Changing:
 
     # -- operators ---------------------------------------------------------------------------------
 
+    @route("POST", "/v1/publish", {200: CertificateAnswer}, *(*KEYED, *SENT, *_OPERATED), takes=[BELOW_MIN_BATCH])
     async def publish(self, request: Request) -> Response:
-        """Publish the held samples."""
+        """Publish all changes now."""
         return await self._operate(request, "publish")
 
+    @route("POST", "/v1/seal", {200: CertificateAnswer}, *(*KEYED, *SENT, *_OPERATED), takes=[BELOW_MIN_BATCH])
     async def seal(self, request: Request) -> Response:
-        """Publish, and clear forgotten samples from the disk."""
+        """Publish, and clear the disk of forgotten samples."""
         return await self._operate(request, "seal")
 
     async def _operate(self, request: Request, verb: str) -> Response:
@@ -258,7 +209,6 @@ class Changing:
         if "idempotency-key" in request.headers:
             words = f"{verb} takes no Idempotency-Key: it never publishes a change twice. Leave it out"
             raise Refusal("invalid_request", words)
-        _require_query(request, "below_min_batch")
         writer, below = service.writer, flag(request, "below_min_batch")
         entry = {"action": verb, "key": key.name, "request": request.scope["neverseen.id"]}
         entry |= {"below_min_batch": True} if below else {}
@@ -267,13 +217,6 @@ class Changing:
         ):  # nothing is in it; if it is cut off, nothing is done
             number, sealed = await writer.ask(lambda opened: writer.operate(opened, verb, below, entry), key.name)
         return answer({"certificate": number, "sealed": sealed})
-
-
-def _require_query(request: Request, *known: str) -> None:
-    """Refuse query parameters that would be ignored: a learn with ``dry_run`` would not be a rehearsal."""
-    odd = next((name for name in request.query_params if name not in known), None)
-    if odd is not None:
-        raise Refusal("invalid_request", f"the query parameter {odd[:50]!r} is unknown here: nothing was done")
 
 
 def _job(kind: str, request: Request, key: ApiKey, samples: int, payload: Any, tag: bytes | None, digest: bytes) -> Job:

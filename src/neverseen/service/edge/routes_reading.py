@@ -7,14 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from neverseen.labels import in_class_order
 from neverseen.service.answers import answer, labels_of, written
 from neverseen.service.core import Service, waiting_view
-from neverseen.service.edge.documented import KEYED, SECURED, SENT, answers, body
+from neverseen.service.edge.documented import KEYED, LIMIT, SENT, body, route
 from neverseen.service.edge.documented import form as documented_form
 from neverseen.service.errors import Refusal
 from neverseen.service.reception.bodies import content_type
@@ -44,54 +43,8 @@ _BEFORE = {
     "description": "List requests older than this one.",
     "schema": {"type": "string", "pattern": "^req_[0-9a-f]{24}$"},
 }
-_LIMIT = {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}}
-
-
-def router(reading: Reading) -> APIRouter:
-    """Return the routes."""
-    routes = APIRouter()
-    keyed = {"security": SECURED}
-    routes.post(
-        "/v1/predict",
-        summary="Predict the class of each sample",
-        responses=answers({200: PredictAnswer}, *KEYED, *SENT, "nothing_published", "stopping"),
-        openapi_extra=keyed | {"requestBody": body(PredictBody, {}, _PREDICT_FORM)},
-    )(reading.predict)
-    left = ("not_learned", "features_moved", "receipt_rejected", "already_forgotten", "ambiguous", "not_found")
-    routes.post(
-        "/v1/what-if",
-        summary="What the model would be without some samples; changes nothing",
-        responses=answers(
-            {200: WhatIfAnswer}, *KEYED, *SENT, *left, "limit_reached", "queue_full", "unavailable", "stopping"
-        ),
-        openapi_extra=keyed | {"requestBody": body(WhatIfBody, {})},
-    )(reading.what_if)
-    routes.get(
-        "/v1/model",
-        summary="The published model at a glance",
-        responses=answers({200: ModelAnswer}, "unauthorized", "rate_limited", "unavailable"),
-        openapi_extra=keyed,
-    )(reading.model)
-    routes.get(
-        "/v1/history",
-        summary="Publications and latencies, for charts",
-        responses=answers({200: HistoryAnswer}, *KEYED),
-        openapi_extra=keyed,
-    )(reading.history)
-    routes.get(
-        "/v1/requests",
-        summary="Requests, newest first: a key's own, or with the scope audit everybody's",
-        responses=answers({200: RequestsAnswer}, *KEYED, "invalid_request", "not_found", "unavailable"),
-        openapi_extra=keyed | {"parameters": [_LIMIT, _BEFORE]},
-    )(reading.requests)
-    routes.get(
-        "/v1/requests/{request_id}",
-        summary="The state of a request",
-        responses=answers({200: RequestAnswer}, *KEYED, "not_found", "unavailable"),
-        openapi_extra=keyed
-        | {"parameters": [{"name": "request_id", "in": "path", "required": True, "schema": {"type": "string"}}]},
-    )(reading.request)
-    return routes
+_LEFT = ("not_learned", "features_moved", "receipt_rejected", "already_forgotten", "ambiguous", "not_found")
+_REQUEST_ID = {"name": "request_id", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
 class Reading:
@@ -102,8 +55,15 @@ class Reading:
         self._asking = Turns(1, service.settings.verify_waiting - 1)
         self._listing = Turns(2, service.settings.max_connections)
 
+    @route(
+        "POST",
+        "/v1/predict",
+        {200: PredictAnswer},
+        *(*KEYED, *SENT, "nothing_published", "stopping"),
+        body=body(PredictBody, {}, _PREDICT_FORM),
+    )
     async def predict(self, request: Request) -> Response:
-        """Predict samples."""
+        """Predict the class of each sample."""
         service = self._service
         key = service.callers.require(request, "predict")
         async with service.reception.received(request, "predict", key) as (_, given):
@@ -112,8 +72,15 @@ class Reading:
             found = await service.predictor.predict(given.samples, key.name)
         return await service.answer(found)
 
+    @route(
+        "POST",
+        "/v1/what-if",
+        {200: WhatIfAnswer},
+        *(*KEYED, *SENT, *_LEFT, "limit_reached", "queue_full", "unavailable", "stopping"),
+        body=body(WhatIfBody, {}),
+    )
     async def what_if(self, request: Request) -> Response:
-        """Preview a forget.
+        """Preview a forget: return the model without some samples, and change nothing.
 
         One request at a time, and few may wait: changes wait meanwhile. Its predictions are made afterwards.
         """
@@ -135,8 +102,9 @@ class Reading:
                 found = await service.in_thread(difference, views, test, truth)
         return await service.answer(found)
 
+    @route("GET", "/v1/model", {200: ModelAnswer}, *("unauthorized", "rate_limited", "unavailable"))
     async def model(self, request: Request) -> Response:
-        """Describe the model."""
+        """Describe the published model at a glance."""
         service = self._service
         key = service.callers.require(request)
         published, opened, settings = service.writer.published, service.opened(), service.settings
@@ -171,16 +139,24 @@ class Reading:
             return await self._listed(request, counted)
         return await service.answer(found)
 
+    @route("GET", "/v1/history", {200: HistoryAnswer}, *KEYED)
     async def history(self, request: Request) -> Response:
-        """Return the points of charts."""
+        """Publications and latencies, for charts."""
         self._service.callers.require(request, "audit")
         service = self._service
         written = await service.in_thread(service.history.written)
         service.count_answer(len(written))
         return answer(written)
 
+    @route(
+        "GET",
+        "/v1/requests",
+        {200: RequestsAnswer},
+        *(*KEYED, "invalid_request", "not_found", "unavailable"),
+        takes=[LIMIT, _BEFORE],
+    )
     async def requests(self, request: Request) -> Response:
-        """List requests."""
+        """List requests, newest first: a key's own, or with the scope audit everybody's."""
         service = self._service
         key = service.callers.require(request, "learn", "forget", "audit")
         limit = number(request, "limit", 100, 1, 1000) or 100
@@ -215,8 +191,15 @@ class Reading:
         self._service.count_answer(len(content))
         return answer(content)
 
+    @route(
+        "GET",
+        "/v1/requests/{request_id}",
+        {200: RequestAnswer},
+        *(*KEYED, "not_found", "unavailable"),
+        takes=[_REQUEST_ID],
+    )
     async def request(self, request: Request) -> Response:
-        """Show one request."""
+        """Show the state of a request."""
         service = self._service
         key = service.callers.require(request, "learn", "forget", "audit")
         wanted = str(request.path_params["request_id"])

@@ -34,10 +34,10 @@ from neverseen.service.reception.requests import is_sending
 from neverseen.service.sharing.limits import origin
 
 _SWITCH = 0.00002  # seconds that a busy thread keeps the interpreter from those who wait for it: see `serve`
-_PAUSE = 0.1  # seconds until the next connection is looked for, after one that could not be accepted
+_PAUSE = 0.1  # seconds until the next attempt to accept a connection, after one that failed
 _UNREAD = 2**18  # bytes of a request that the system takes before they are read here; it would take 32 MiB
 _UNSENT = 2**17  # bytes that the system takes of an answer and has not sent yet
-_FLUSH = 5.0  # seconds that clients have at a stop to take the rest of their answers
+_FLUSH = 5.0  # seconds that clients have, at a stop, to read the rest of their answers
 _MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH")  # of OpenSSL: a certificate, and another one's key
 _UNSENT_PART = 8  # of the bytes that may wait, unsent answers may take one part in so many
 _FULL = Refusal(
@@ -240,9 +240,9 @@ def serve(
         host=host,
         port=port,
         access_log=False,
-        proxy_headers=False,  # who asks is who connects
+        proxy_headers=False,  # the client is whoever connects
         log_config=None,  # its errors go where ours go
-        log_level="error",  # below that there is a line for each client that does not speak HTTP
+        log_level="error",  # lower levels print a line for each client that does not speak HTTP
         server_header=False,
         date_header=True,
         lifespan="on",
@@ -268,7 +268,7 @@ def serve(
         if not server.should_exit:
             service.readers.prepare_all()
             gc.collect()
-            gc.freeze()  # to look for cycles among all that was imported would hold everybody up for 0.2 s, each time
+            gc.freeze()  # each search for cycles in all that was imported would hold everybody up for 0.2 s
             with suppress(KeyboardInterrupt):
                 server.run(sockets)
     except OSError as error:

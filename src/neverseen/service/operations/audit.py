@@ -41,9 +41,9 @@ START = AuditHead(0, "0" * 64)
 _CLOSED = re.compile(r"audit-([0-9]{8})\.jsonl", re.ASCII)
 TURN = 20_000
 """Most samples in one change of the writer, and so most requests in the ledger whose lines are not written yet."""
-_BACK = 2**28  # bytes that are looked through for changes that have a line
+_BACK = 2**28  # bytes to search for the lines of changes
 _APPLIED = b'"outcome":"applied"'
-_PAUSE = 0.2  # seconds that lines nobody waits for may wait for each other
+_PAUSE = 0.2  # seconds for which lines that nobody waits for are gathered
 
 
 def audit_key(keys: Keyring) -> Key:

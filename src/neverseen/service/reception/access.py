@@ -29,8 +29,8 @@ OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}", re.ASCII)
 _PREFIX = "nsk_"
 _TOKEN = re.compile(r"nsk_[A-Za-z0-9_-]{43}", re.ASCII)
 _SIZE_LIMIT = 2**24
-_PAUSE = 0.1  # seconds until a file that cannot be used is read again
-_GRACE = 2.0  # seconds for which the keys of before are good while the file is missing or cannot be read
+_PAUSE = 0.1  # seconds between two attempts to read an unusable file
+_GRACE = 2.0  # seconds for which the old keys stay valid while the file is missing or unreadable
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Bodies:
                 if refusal.code in ("too_large", "busy"):
                     await _drain(request, count)
                 raise
-            yield content  # errors from here on are not about how it arrived
+            yield content  # later errors are not about how it arrived
         finally:
             room.give(client, held)
 
@@ -165,7 +165,7 @@ def content_type(request: Request, *allowed: str) -> str:
     if len(request.headers.getlist("content-type")) > 1:
         raise Refusal("wrong_content_type", "send one Content-Type, not several")
     found = said.partition(";")[0].strip().lower()
-    if len(said) > _CONTENT_TYPE:  # looking for a boundary in it takes the longer, the longer it is
+    if len(said) > _CONTENT_TYPE:  # finding the boundary in a long header takes long
         raise Refusal("wrong_content_type", f"the content type is longer than {_CONTENT_TYPE} characters")
     if found not in allowed:
         raise Refusal("wrong_content_type", f"send the body as {' or '.join(allowed)}; got {found[:60] or 'nothing'!r}")

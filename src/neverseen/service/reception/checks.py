@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neverseen.store import Store
 
 _Stamp = tuple[int, int, int, int]
-_SECONDS = 2.0  # of certificates that are new here, which one request may have read or checked
+_SECONDS = 2.0  # that one request may spend on reading and checking new certificates
 _SUMMARIES = 100_000
 
 
@@ -55,16 +55,7 @@ class Chain:
         if known is None or known[0] != stamp:
             if time.monotonic() > until:
                 raise Refusal("busy", "the certificates are not all read yet: ask again in a moment", wait=1)
-            certificate = self.get(number)
-            about = {
-                "number": certificate.number,
-                "time": certificate.time,
-                "learned": certificate.learned,
-                "forgotten": certificate.forgotten,
-                "samples": certificate.after.samples,
-                "classes": certificate.after.classes,
-            }
-            known = self._summaries[number] = stamp, about
+            known = self._summaries[number] = stamp, self.get(number).summary()
             if len(self._summaries) > _SUMMARIES:
                 self._summaries.popitem(last=False)
         return known[1]

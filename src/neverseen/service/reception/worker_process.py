@@ -20,8 +20,8 @@ from neverseen.service.errors import Refusal, too_much
 from neverseen.service.reception import messages
 from neverseen.service.reception.contents import READERS, Bounds, require_room
 
-_KEEP = 2**28  # bytes in memory after a request with which a process goes on; with more, a new one takes its place
-_TOLD = 10_000  # characters of what went wrong
+_KEEP = 2**28  # a process with more bytes in memory after a request is replaced by a new one
+_TOLD = 10_000  # characters of a traceback
 Answer = tuple[dict[str, Any], list[Any]]
 
 
@@ -88,7 +88,7 @@ def main() -> None:
     """Run the process."""
     about = json.loads(sys.argv[1])
     there, back = io.FileIO(0, "r"), io.FileIO(os.dup(1), "w")
-    os.dup2(2, 1)  # what is printed is no answer
+    os.dup2(2, 1)  # printed text must not be taken for an answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends this process
     worker = Worker(about, there, back)
     gc.freeze()

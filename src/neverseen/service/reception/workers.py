@@ -5,8 +5,8 @@ how much memory an image or a certificate takes. So a separate process with low 
 certificate, and returns the result. If it takes too much memory or time, it ends, its request is refused, and a new
 process takes its place. A process that hangs is ended after a while.
 
-Starting a process takes half a second, and more on a busy machine. So processes start in the background. A request gets
-the first free process, a new one or one that was busy.
+Starting a process takes half a second, and more on a busy machine. So processes start in the background, and a request
+gets the first one that is free, whether it has just started or has just finished another request.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from neverseen.service.sharing.turns import Turns
 
 Answer = tuple[dict[str, Any], list[memoryview]]
 HELLO: dict[str, Any] = {}  # the question to which there is an empty answer, once there can be one
-_NICE = 10  # set from here: a process that starts has much to import, and would do that at full priority
-_PATIENCE = 6  # times the processor time of a question: whoever takes longer, by the clock on the wall, hangs
-_STARTING = 60.0  # seconds in which a process has to start, on a machine that is busy
-_PAUSE = 1.0  # seconds after a start that failed until the next, and until those who wait look again
+_NICE = 10  # set from here, so that imports run at low priority too
+_PATIENCE = 6  # a question that takes this many times its processor time, by the wall clock, hangs
+_STARTING = 60.0  # seconds in which a process must start, on a busy machine
+_PAUSE = 1.0  # seconds between a failed start and the next, and between two looks for a free process
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
