@@ -160,7 +160,13 @@ def test_a_state_that_is_none_is_refused(make: Make) -> None:
     F, Y = samples(30, 3)
     R, W = ridge(F[:5], Y[:5])
     cases = [
-        (R + np.triu(R, 1), W, GAMMA, ValueError, "R is not symmetric, by 3e-01 of its largest entry: is it the state"),
+        (
+            R + np.triu(R, 1),
+            W,
+            GAMMA,
+            ValueError,
+            "R is not symmetric, by 3e-01 of its largest entry: it is another matrix, or badly",
+        ),
         (-R, W, GAMMA, ArithmeticError, "R is not positive definite: it is no inverse, or rounding has used it up"),
         (R, W, 1.5 * GAMMA, ValueError, "R has an eigenvalue above 1 / gamma: its gamma is below 3, or rounding"),
         (R, W, 0, ValueError, "gamma must be a finite number above 0, got 0"),

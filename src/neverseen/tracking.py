@@ -314,7 +314,9 @@ def from_state(R: Array, W: Array, gamma: float) -> Pair:
     T, W = (_convert(each, R, _namespace(R).float64) for each in (R, W))
     uneven = float(abs(T - T.T).max()) / float(abs(T).max() + 1e-300)
     if uneven > limit:
-        raise ValueError(f"R is not symmetric, by {uneven:.0e} of its largest entry: is it the state, not a weight?")
+        raise ValueError(
+            f"R is not symmetric, by {uneven:.0e} of its largest entry: it is another matrix, or badly rounded"
+        )
     T = (T + T.T) / 2
     if not _is_positive_definite(T):
         raise ArithmeticError(f"R is not positive definite: it is no inverse, or rounding has used it up; {_REBUILD}")

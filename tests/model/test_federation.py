@@ -103,15 +103,12 @@ def test_parts_come_as_models_or_files_and_receipts_stay_with_the_client(tmp_pat
     assert federation.classifier.digest() == never.digest()
 
 
-def test_a_file_with_a_key_is_taken_without_it(tmp_path: Path) -> None:
-    client = learned([1, 2, 3])
-    client.save(tmp_path / "part")
+def test_a_part_with_a_key_in_it_is_refused(tmp_path: Path) -> None:
+    learned([1, 2, 3]).save(tmp_path / "part")
     federation = Federation(new())
-    federation.join("one", tmp_path / "part")
-    federation.classifier.save(tmp_path / "sum")
-    assert client.exact is not None
-    assert client.exact.holdings.key is not None
-    assert client.exact.holdings.key.reveal().hex().encode() not in (tmp_path / "sum").read_bytes()
+    with pytest.raises(InputError, match="has its client's key in it"):
+        federation.join("one", tmp_path / "part")
+    assert federation.clients == {}
 
 
 def test_the_sum_predicts_and_is_saved_but_learns_and_forgets_nothing(tmp_path: Path) -> None:

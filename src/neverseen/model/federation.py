@@ -158,4 +158,8 @@ def _parsed(raw: bytes) -> ExactModel:
         raise FileRejectedError(f"the part is not a model that can be loaded: {error}") from error
     if model is None:
         raise NotLearnedError("the part holds no samples: such a client is no part of a federation")
+    if model.holdings.key is not None:
+        raise InputError(
+            "the part has its client's key in it, which nobody else may have: save it with include_key=False"
+        )
     return model
