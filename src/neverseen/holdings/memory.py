@@ -140,7 +140,9 @@ class MemoryHoldings:
         if self.key is None or other.key is None:
             raise KeyMissingError("models can be merged only with their membership keys. Load them with key=")
         if self.key != other.key:
-            raise ConfigurationError("the models have different membership keys; build both with the same key=")
+            raise ConfigurationError(
+                "the models have different membership keys; build both with the same key=, or use a Federation"
+            )
 
     def merge(self, other: MemoryHoldings) -> None:
         """Add everything that another holds. Call `require_mergeable` first."""
