@@ -26,6 +26,7 @@ from neverseen import (
     RandomProjection,
 )
 from neverseen.backbones import Precomputed
+from neverseen.hardware import Hardware
 from neverseen.holdings import JointHoldings, MemoryHoldings
 from neverseen.targets import LabelSets, Numbers, WeightedClasses
 from tests.samples import clustered
@@ -85,6 +86,20 @@ def test_any_history_is_the_model_of_the_samples_of_those_who_are_in(kind: str, 
     assert ours.statistics == theirs.statistics
     assert isinstance(ours.holdings, MemoryHoldings)
     assert len(ours.holdings.members_array()) == len(everything)
+
+
+def test_clients_and_server_may_have_any_hardware(hardware: Hardware) -> None:
+    federation = Federation(new().set_params(hardware=hardware.name))
+    rows = [list(range(start, start + 24)) for start in (0, 24, 48)]
+    for name, part in zip("abc", rows, strict=True):
+        client = new() if name == "a" else new().set_params(hardware=hardware.name)
+        federation.join(name, client.fit(X[part], Y[part]))
+    federation.leave("b")
+    whole = learned(rows[0] + rows[2])
+    assert federation.classifier.digest() == whole.digest()
+    assert federation.classifier.exact is not None
+    assert federation.classifier.exact.hardware is hardware
+    np.testing.assert_array_equal(federation.classifier.predict(X), whole.predict(X))
 
 
 def test_parts_come_as_models_or_files_and_receipts_stay_with_the_client(tmp_path: Path) -> None:
