@@ -24,7 +24,15 @@ from benchmarks.paper.results import Results, read_runs
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 DEMO = RESULTS / "demo-2-cores.json"
-PAGES = ("README.md", "docs/accuracy.md", "docs/costs.md", "docs/paper.md", "docs/service.md", "docs/service-load.md")
+PAGES = (
+    "README.md",
+    "docs/accuracy.md",
+    "docs/costs.md",
+    "docs/learners.md",
+    "docs/paper.md",
+    "docs/service.md",
+    "docs/service-load.md",
+)
 MARK = re.compile(r"<!-- results: (\w+) -->")
 Rows = Iterator[list[str]]
 
@@ -168,6 +176,19 @@ def _reconstruction() -> Rows:
             yield [f"{row['individual']:.2f}", f"{100 * row['found']:.0f} %"]
 
 
+def _learners() -> Rows:
+    for row in _read("learners-2-cores")["rows"]:
+        sides = row["ours"], row["float"]
+        shares = [[f"{100 * side[name]:.1f}" for side in sides] for name in ("average", "last")]
+        costs = (
+            [f"{side['processor seconds']:.0f}" for side in sides],
+            [f"{side['bytes'] / 2**20:.1f}" for side in sides],
+        )
+        digest = "equal" if row["digest equal"] else "differs"
+        cells = [f"{ours} ({other})" for ours, other in (*shares, *costs)]
+        yield [*cells[:2], digest, *cells[2:], row["figure"]]
+
+
 def _paper() -> Rows:
     results = Results(read_runs(RESULTS / "paper" / "full.jsonl"))
     alone = {
@@ -214,6 +235,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "encoder_scales": _encoder_scales,
     "siege": _siege,
     "reconstruction": _reconstruction,
+    "learners": _learners,
     "paper": _paper,
 }
 

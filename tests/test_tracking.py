@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.learners.references import Recursive
 from neverseen import tracking
 
 Matrix = NDArray[Any]
@@ -138,6 +139,47 @@ def test_integer_sums_come_back_exactly_and_are_solved_in_float64(make: Make) ->
         np.testing.assert_array_equal(np.rint(np.asarray(array)), exact)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_state_of_another_program_goes_on_here(make: Make, dtype: str) -> None:
+    """The state of a recursion in mini-batches, as ACIL's public code has it."""
+    F, Y = samples(90, 4)
+    other = Recursive(gamma=GAMMA, batch=20)
+    other.learn(F, Y.argmax(axis=1))
+    assert other.classes == [0, 1, 2, 3]
+    library = np if type(make([0])) is np.ndarray else pytest.importorskip("torch")
+    R, W = (library.asarray(make(each), dtype=getattr(library, dtype)) for each in other.state())
+    T, W = tracking.from_state(R, W, GAMMA)
+    assert str(T.dtype).endswith("float64")
+    tolerance = 1e-10 if dtype == "float64" else 1e-5
+    check((T, W), ridge(F, Y), tolerance)
+    check(tracking.forget_samples(T, W, make(F[:30]), make(Y[:30])), ridge(F[30:], Y[30:]), 5 * tolerance)
+    check(tracking.to_sums(T, W, GAMMA), (F.T @ F, F.T @ Y), 100 * tolerance)
+
+
+def test_a_state_that_is_none_is_refused(make: Make) -> None:
+    F, Y = samples(30, 3)
+    R, W = ridge(F[:5], Y[:5])
+    cases = [
+        (
+            R + np.triu(R, 1),
+            W,
+            GAMMA,
+            ValueError,
+            "R is not symmetric, by 3e-01 of its largest entry: it is another matrix, or badly",
+        ),
+        (-R, W, GAMMA, ArithmeticError, "R is not positive definite: it is no inverse, or rounding has used it up"),
+        (R, W, 1.5 * GAMMA, ValueError, "R has an eigenvalue above 1 / gamma: its gamma is below 3, or rounding"),
+        (R, W, 0, ValueError, "gamma must be a finite number above 0, got 0"),
+        (R * np.nan, W, GAMMA, ValueError, "R has entries that are not finite"),
+        (R, W[:-1], GAMMA, ValueError, r"W must have shape \(12, C\)"),
+        (F.T @ F + GAMMA * np.eye(D), W, GAMMA, ValueError, "R has an eigenvalue above 1 / gamma"),  # not inverted
+    ]
+    for square, columns, gamma, kind, words in cases:
+        with pytest.raises(kind, match=f"^{words}"):
+            tracking.from_state(make(square), make(columns), gamma)
+    tracking.from_state(make(R), make(W), GAMMA)
+
+
 def test_arguments_are_converted_to_the_kind_and_dtype_of_the_model(make: Make) -> None:
     torch = pytest.importorskip("torch")
     like = make([0])
@@ -178,6 +220,7 @@ def test_inputs_are_unchanged_and_not_shared(make: Make) -> None:
         (tracking.forget_class, (T, W, make(of_class.T @ of_class), make(np.zeros((D, 3))), 0)),
         (tracking.to_sums, (T, W, GAMMA)),
         (tracking.from_sums, (make(F.T @ F), make(F.T @ Y), GAMMA)),
+        (tracking.from_state, (T, W, GAMMA)),
     ]
     for function, arguments in calls:
         before = [np.asarray(argument).copy() for argument in arguments]

@@ -45,6 +45,7 @@ __all__ = [
     "ConfigurationError",
     "Encoder",
     "FeaturesMovedError",
+    "Federation",
     "FileRejectedError",
     "ForgettingModel",
     "GaussianKernel",
@@ -78,6 +79,7 @@ __all__ = [
 _LATE = {
     "AnalyticClassifier": "model.classifier",
     "Encoder": "encoding",
+    "Federation": "model.federation",
     "ForgettingModel": "model.forgetting",
     "GaussianKernel": "encoding",
     "Identity": "encoding",
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
     from neverseen.model.batches import learn_batches
     from neverseen.model.classifier import AnalyticClassifier
+    from neverseen.model.federation import Federation
     from neverseen.model.forgetting import ForgettingModel
 else:
 

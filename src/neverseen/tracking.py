@@ -53,6 +53,7 @@ __all__ = [
     "Probe",
     "forget_class",
     "forget_samples",
+    "from_state",
     "from_sums",
     "learn",
     "start",
@@ -282,6 +283,57 @@ def from_sums(G: Array, B: Array, gamma: float) -> Pair:
     T = _divide(None, A, "G + gamma I", "G is not a sum F'F, or gamma is too small for this dtype")
     _measure_inverse(T, A)
     return _result(T, _namespace(A).linalg.solve(A, B))
+
+
+def from_state(R: Array, W: Array, gamma: float) -> Pair:
+    """Return the model in the state of another program, such as the buffers ``R`` and ``weight`` of a RecursiveLinear.
+
+    T and W are copies in float64, and T is made symmetric. Rounding that R and W carry stays in them.
+
+    But for rounding, R must be symmetric and positive definite, and have no eigenvalue above ``1 / gamma``: no inverse
+    of ``F'F + gamma I`` has one. Nothing more can be checked. To any such R, every W belongs to some targets.
+
+    Parameters
+    ----------
+    R : array of shape (d, d)
+    W : array of shape (d, C)
+        One column for each class. With a bias, d counts the feature that is always 1.
+    gamma : float
+        The regularisation that the model started with.
+
+    Examples
+    --------
+    >>> R = np.linalg.inv(np.array([[3.0, 0.0], [0.0, 1.0]]) + 0.5 * np.eye(2))
+    >>> T, W = from_state(R, R @ np.array([[2.0], [0.0]]), gamma=0.5)
+    >>> G, B = to_sums(T, W, gamma=0.5)
+    >>> G.round(9).tolist(), B.round(9).tolist()
+    ([[3.0, 0.0], [0.0, 1.0]], [[2.0], [0.0]])
+    """
+    R, W = _pair(R, W, "R")
+    limit = float(_namespace(R).finfo(R.dtype).eps) ** (1 / 3)  # two thirds of the digits, as in `_warn`
+    T, W = (_convert(each, R, _namespace(R).float64) for each in (R, W))
+    uneven = float(abs(T - T.T).max()) / float(abs(T).max() + 1e-300)
+    if uneven > limit:
+        raise ValueError(
+            f"R is not symmetric, by {uneven:.0e} of its largest entry: it is another matrix, or badly rounded"
+        )
+    T = (T + T.T) / 2
+    if not _is_positive_definite(T):
+        raise ArithmeticError(f"R is not positive definite: it is no inverse, or rounding has used it up; {_REBUILD}")
+    if not _is_positive_definite((1 + limit) / _positive(gamma) * _eye(len(T), T) - T):
+        raise ValueError(
+            f"R has an eigenvalue above 1 / gamma: its gamma is below {gamma:g}, or rounding has used it up"
+        )
+    return T, W + 0
+
+
+def _is_positive_definite(matrix: Array) -> bool:
+    linalg = _namespace(matrix).linalg
+    try:
+        linalg.cholesky(matrix)
+    except linalg.LinAlgError:
+        return False
+    return True
 
 
 def _namespace(array: Array) -> Any:

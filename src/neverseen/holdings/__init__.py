@@ -16,6 +16,7 @@ from neverseen.holdings.digests import (
     owned_number,
     ticket_number,
 )
+from neverseen.holdings.joint import JointHoldings
 from neverseen.holdings.memory import MemoryHoldings
 from neverseen.holdings.protocol import Found, HeldTicket, Holdings
 
@@ -29,6 +30,7 @@ __all__ = [
     "Found",
     "HeldTicket",
     "Holdings",
+    "JointHoldings",
     "Member",
     "MemoryHoldings",
     "Origin",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neverseen.errors import ConfigurationError, InputError, KeyMissingError
+from neverseen.errors import ConfigurationError, InputError, KeyMissingError, NotLearnedError
 from neverseen.holdings.change import FORGET_CLASS, LEARN
 from neverseen.holdings.deciding import Decision
 from neverseen.holdings.digests import DIGEST_SIZE, Member
@@ -130,13 +130,19 @@ class MemoryHoldings:
 
     def require_mergeable(self, other: MemoryHoldings) -> None:
         """Raise unless both have the same key, and no id is in both."""
-        if self.key is None or other.key is None:
-            raise KeyMissingError("models can be merged only with their membership keys. Load them with key=")
-        if self.key != other.key:
-            raise ConfigurationError("the models have different membership keys; build both with the same key=")
+        self.require_keys(other)
         both = len(self._tickets.keys() & other._tickets.keys())
         if both:
             raise InputError(f"both models hold samples under the same id ({both} in all); ids must be different")
+
+    def require_keys(self, other: MemoryHoldings) -> None:
+        """Raise unless both have the same key."""
+        if self.key is None or other.key is None:
+            raise KeyMissingError("models can be merged only with their membership keys. Load them with key=")
+        if self.key != other.key:
+            raise ConfigurationError(
+                "the models have different membership keys; build both with the same key=, or use a Federation"
+            )
 
     def merge(self, other: MemoryHoldings) -> None:
         """Add everything that another holds. Call `require_mergeable` first."""
@@ -144,6 +150,21 @@ class MemoryHoldings:
             self._members.setdefault(name, Counter()).update(held)
         for ticket in other._tickets.values():
             self._add(ticket)
+
+    def require_part(self, other: MemoryHoldings) -> None:
+        """Raise unless these hold all that another holds."""
+        missing = sum((held - self._members.get(name, Counter())).total() for name, held in other._members.items())
+        if missing or not other._tickets.keys() <= self._tickets.keys():
+            raise NotLearnedError(f"{missing} samples of the other model are not held, or not under their ids")
+
+    def subtract(self, other: MemoryHoldings) -> None:
+        """Remove everything that another holds. Call `require_part` first."""
+        for name, held in other._members.items():
+            self._members[name].subtract(held)
+            self._members[name] += Counter()  # drops digests that are held no more
+            if not self._members[name]:
+                del self._members[name]
+        self._remove(other._tickets)
 
     # -- as arrays ---------------------------------------------------------------------------------
 

@@ -49,11 +49,16 @@ def unpack(path: Path, expected: str) -> tuple[dict[str, Any], dict[str, np.ndar
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
+    return parsed(path.read_bytes(), expected)
+
+
+def parsed(raw: bytes, expected: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return description and tensors of the bytes of such a file, as `unpack` does."""
     with damaged(FileRejectedError("it is damaged, cut short, or not a safetensors file")):
-        return _parsed(path.read_bytes(), expected)
+        return _read(raw, expected)
 
 
-def _parsed(raw: bytes, expected: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _read(raw: bytes, expected: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     (length,) = struct.unpack_from("<Q", raw)
     head, body = raw[8 : 8 + length], memoryview(raw)[8 + length :]
     header = json.loads(head)

@@ -154,7 +154,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def merge(self, other: AnalyticClassifier) -> AnalyticClassifier:
-        """Add everything that another model holds. Both need the same encoder, gamma, grid_bits, backbone and key."""
+        """Add everything that another model holds. Both have the same settings and key. With others: `Federation`."""
         if not isinstance(other, AnalyticClassifier):
             raise InputError(f"merge takes another AnalyticClassifier; got {type(other).__name__}")
         if self.configuration().digest() != other.configuration().digest():

@@ -260,8 +260,8 @@ class ExactModel:
                 "set track_classes=True before learning, or forget its samples"
             )
 
-    def merge(self, other: ExactModel) -> None:
-        """Add everything that another model holds. Both are in memory, with the same configuration and key."""
+    def merge(self, other: ExactModel, *, subtract: bool = False) -> None:
+        """Add, or subtract, everything that another model holds. Both are in memory, with the same configuration."""
         if other is self:
             raise InputError("a model cannot be merged with itself: its samples would be held twice")
         ours, theirs = self.holdings, other.holdings
@@ -275,14 +275,14 @@ class ExactModel:
                 )
             if self.n_features != other.n_features:
                 raise ConfigurationError(f"the models have {self.n_features} and {other.n_features} features")
-            ours.require_mergeable(theirs)
-            self.statistics.require_room(other.statistics)
+            (ours.require_part if subtract else ours.require_mergeable)(theirs)
+            (self.statistics.require_part if subtract else self.statistics.require_room)(other.statistics)
             self._require_readable(other.statistics.counts)
             other._require_readable(other.statistics.counts)
             self._torn, self._state, self._ready = True, object(), None
             with self._following():
-                self.statistics.merge(other.statistics)
-                ours.merge(theirs)
+                (self.statistics.subtract if subtract else self.statistics.merge)(other.statistics)
+                (ours.subtract if subtract else ours.merge)(theirs)
                 self.discard_hints()
 
     # -- answers -----------------------------------------------------------------------------------

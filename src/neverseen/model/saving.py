@@ -21,6 +21,7 @@ from neverseen.engine.packing import narrowed
 from neverseen.errors import ConfigurationError, FileRejectedError, NeverseenError
 from neverseen.hardware import Hardware
 from neverseen.holdings import DIGEST_SIZE, MemoryHoldings
+from neverseen.io import tensorfile
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
 from neverseen.labels import from_text, in_class_order
@@ -29,6 +30,7 @@ from neverseen.model.exact import ExactModel
 from neverseen.proof.keys import Key
 
 FORMAT = "neverseen-model-1"
+_UNFIT = (NeverseenError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _FIELDS = {"classes", "configuration", "counts", "format", "key", "key_check", "n_features", "track_classes"}
 
 
@@ -50,6 +52,24 @@ def write(
     with nullcontext() if model is None else model.locked():
         parts = _file(configuration, model, track_classes, key, include_key)
         replace_file(Path(path), parts)
+
+
+def content(model: ExactModel) -> bytes:
+    """Return the bytes of the file of a model, without its key."""
+    with model.locked():
+        tracked = model.statistics.class_grams is not None
+        return b"".join(_file(model.configuration, model, tracked, model.holdings.key, include_key=False))
+
+
+def parsed(raw: bytes, hardware: Hardware) -> ExactModel | None:
+    """Return the model in the bytes of a file, None if it holds no sample. Raise `FileRejectedError` with the reason.
+
+    Its key is not needed, and not used.
+    """
+    try:
+        return _assemble(*tensorfile.parsed(raw, FORMAT), None, hardware, None)[1]
+    except _UNFIT as error:
+        raise FileRejectedError(_why(error)) from error
 
 
 def _file(
@@ -104,11 +124,14 @@ def read(
     """Return configuration, model (None if no sample is held), whether classes are tracked, and the key if known."""
     try:
         return _assemble(*unpack(Path(path), FORMAT), key, hardware, class_folder)
-    except NeverseenError as error:
-        raise FileRejectedError(f"{path} is not a model that can be loaded: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        why = f"its description does not fit its data ({type(error).__name__})"
-        raise FileRejectedError(f"{path} is not a model that can be loaded: {why}") from error
+    except _UNFIT as error:
+        raise FileRejectedError(f"{path} is not a model that can be loaded: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, NeverseenError):
+        return str(error)
+    return f"its description does not fit its data ({type(error).__name__})"
 
 
 def _assemble(

@@ -1,0 +1,179 @@
+"""The rows of the comparison. A learner more is one `Entry` more.
+
+Both sides of a row see the same rows of features. The float side divides a row by its root mean square, as the encoders
+do, and scales the result so that its codes have the spread of the integer codes: one gamma then means one strength for
+both. It rounds nothing, and its projection is the one that its own public code draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.learners import contestants as side
+from benchmarks.learners import references as published
+from benchmarks.learners import streams
+from benchmarks.learners.contestants import Exact, Published
+from neverseen import AnalyticClassifier, Encoder, Identity, Key, RandomProjection
+from neverseen.targets import LabelSets, Numbers, WeightedClasses
+
+SHRINKAGE = 2.0**-6
+
+
+class Shape(NamedTuple):
+    """How large a row is."""
+
+    width: int  # features
+    codes: int
+    gamma: int
+    classes: int
+    phases: int
+
+
+class Entry(NamedTuple):
+    """One row: a learner of this library, and the published formula in float64."""
+
+    name: str
+    ours: Callable[[Shape], Exact]
+    theirs: Callable[[Shape], Published]
+    stream: streams.Streamer = streams.by_class
+    measure: str = "accuracy"  # a name in `benchmarks.learners.comparison.MEASURES`
+    codes: int | None = None  # at most so many; the features themselves for 0
+    figure: str = ""  # in percent, of the published code on CIFAR-100, with its own network
+
+
+# -- this library --------------------------------------------------------------------------------------
+
+
+def model(shape: Shape, **settings: Any) -> AnalyticClassifier:
+    """Return a classifier that holds nothing, and has the key of all these models."""
+    encoder: Encoder = RandomProjection(shape.codes) if shape.codes else Identity()
+    return AnalyticClassifier(encoder, shape.gamma, key=Key(bytes(32)), **settings)
+
+
+def exact(asked: side.Asked = side.classes, **settings: Any) -> Callable[[Shape], Exact]:
+    """Return a maker of an exact side."""
+    return lambda shape: Exact(lambda: model(shape, **settings), asked)
+
+
+def means(by: str, shrinkage: float | None = None, *, novel: bool = False) -> Callable[[Shape], Exact]:
+    """Return a maker of an exact side that predicts by means."""
+    return lambda shape: side.Means(lambda: model(shape), by, shrinkage, novel=novel)
+
+
+# -- published formulas --------------------------------------------------------------------------------
+
+
+def scaled(rows: np.ndarray) -> np.ndarray:
+    """Return rows with a root mean square of 16."""
+    wide = np.asarray(rows, np.float64)
+    lengths = np.sqrt(np.mean(wide**2, axis=1, keepdims=True))
+    found: np.ndarray = 16 * wide / np.where(lengths > 0, lengths, 1)
+    return found
+
+
+def embedding(shape: Shape, *, normal: bool = False) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the ReLU of a random projection, with the spread of `RandomProjection`; the features for no codes."""
+    if not shape.codes:
+        return scaled
+    shift = 0
+    while 81 * 4 ** (shift + 1) <= 128 * shape.width:  # as in section 2.2 of docs/specification.md
+        shift += 1
+    # Entries of the projection have a variance of 1, or of 1 / (3 width) where they are uniform.
+    factor = (1.0 if normal else (3.0 * shape.width) ** 0.5) / 2.0**shift
+    projection = published.Projection(shape.width, shape.codes, normal=normal)
+    return lambda rows: projection(scaled(rows) * factor)
+
+
+def learner(kind: Callable[..., Any], **settings: Any) -> Callable[[Shape], Published]:
+    """Return a maker of a float side that learns classes, with the gamma of the row."""
+    return lambda shape: Published(kind(embedding(shape), gamma=shape.gamma, **settings))
+
+
+def ridge(shape: Shape) -> Published:
+    """Return plain ridge regression on one-hot targets."""
+    return Published(published.Ridge(embedding(shape), shape.gamma), side.one_hot(shape.classes), answers=side.greatest)
+
+
+def weighted_ridge(shape: Shape) -> Published:
+    """Return the same, with each row as often as its weight says."""
+
+    def asked(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.eye(shape.classes)[labels], side.weights(labels)
+
+    return side.Repeated(published.Ridge(embedding(shape), shape.gamma), asked, side.greatest)
+
+
+def afl(shape: Shape) -> Published:
+    """Return AFL with a gamma for each client that makes the row's gamma in all.
+
+    Its last step, which takes the gammas away, needs more samples than codes from the first client on: left out.
+    """
+    return Published(published.AFL(embedding(shape), shape.gamma / shape.phases, clean=False))
+
+
+def ranpac(shape: Shape) -> Published:
+    """Return RanPAC, which chooses its ridge anew for each task."""
+    return Published(published.RanPAC(embedding(shape, normal=True)))
+
+
+def air(shape: Shape) -> Published:
+    """Return AIR. Beside its weights, which have a mean of 1, a gamma counts for more than beside ours."""
+    return Published(published.AIR(embedding(shape), shape.gamma))
+
+
+# From README.md of ZHUANGHP/Analytic-continual-learning (0afd6bf), and from paper_tables of RanPAC/RanPAC (012927f).
+_ACIL = "average 71.0, last 63.4 (ResNet-32, trained on 50 classes; 25 phases)"
+_RANPAC = "last 75.5 (ResNet-50), 89.0 (ViT-B/16)"
+_NCM = "last 61.5 (ResNet-50), 83.4 (ViT-B/16)"
+
+ENTRIES = [
+    Entry("ridge", exact(), ridge),
+    Entry("ACIL", exact(), learner(published.ACIL), figure=_ACIL),
+    Entry("GACL", exact(), learner(published.GACL), streams.blurry),
+    Entry("TS-ACL", exact(), learner(published.TSACL)),
+    Entry("RanPAC", exact(), ranpac, figure=_RANPAC),
+    Entry("AFL", lambda shape: side.Clients(lambda: model(shape)), afl, codes=0),
+    Entry("AIR", exact(track_classes=True, class_weight="balanced"), air, streams.long_tailed, codes=1024),
+    Entry("weights", exact(side.weighted, targets=WeightedClasses()), weighted_ridge),
+    Entry(
+        "L3A",
+        lambda shape: side.Sets(lambda: model(shape, targets=LabelSets()), shape.classes),
+        lambda shape: Published(
+            published.L3A(embedding(shape), shape.gamma, pseudo=None),
+            side.multi_hot(shape.classes),
+            side.scores,
+        ),
+        measure="precision",
+    ),
+    Entry(
+        "regression",
+        exact(side.numbers, targets=Numbers(outputs=2)),
+        lambda shape: Published(published.Ridge(embedding(shape), shape.gamma), side.numbers),
+        streams.mixed,
+        "explained",
+    ),
+    Entry(
+        "NCM",
+        means("cosine"),
+        lambda shape: Published(published.NearestMean(embedding(shape), cosine=True)),
+        codes=0,
+        figure=_NCM,
+    ),
+    Entry(
+        "LDA",
+        means("lda", SHRINKAGE),
+        lambda shape: Published(published.LDA(embedding(shape), SHRINKAGE, priors=False)),
+        codes=0,
+    ),
+    Entry(
+        "Mahalanobis",
+        means("lda", SHRINKAGE, novel=True),
+        lambda shape: Published(published.Mahalanobis(embedding(shape), SHRINKAGE), answers=side.novelty),
+        streams.partly_unknown,
+        "separation",
+        codes=0,
+    ),
+]
