@@ -28,6 +28,7 @@ PAGES = (
     "README.md",
     "docs/accuracy.md",
     "docs/costs.md",
+    "docs/how-to/gamma.md",
     "docs/learners.md",
     "docs/paper.md",
     "docs/service.md",
@@ -189,6 +190,11 @@ def _learners() -> Rows:
         yield [*cells[:2], digest, *cells[2:], row["figure"]]
 
 
+def _gamma_choice() -> Rows:
+    for row in _read("gamma-choice-2-cores")["rows"]:
+        yield [f"{row['accuracy'][name]:.1f}" for name in ("default", "auto", "ridge cv", "best")]
+
+
 def _paper() -> Rows:
     results = Results(read_runs(RESULTS / "paper" / "full.jsonl"))
     alone = {
@@ -236,6 +242,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "siege": _siege,
     "reconstruction": _reconstruction,
     "learners": _learners,
+    "gamma_choice": _gamma_choice,
     "paper": _paper,
 }
 

@@ -271,6 +271,36 @@ def weights(gram: Matrix, cross: Matrix, gamma: int, grid_bits: int) -> Matrix:
     return [[round(2**grid_bits * value) for value in row] for row in exact_weights(gram, cross, gamma)]
 
 
+# §5.2 gamma chosen by the sums
+
+
+def chosen_gamma(gram: Matrix, cross: Matrix, total: int) -> int:
+    """The candidate with the smallest score, the greatest among equals (§5.2)."""
+    d, t = len(gram), sum(row[place] for place, row in enumerate(gram))
+    b, s = t.bit_length(), next(s for s in range(64) if d <= 2**s)
+    candidates: list[int] = [2**k for k in range(min(40, max(0, b - 17 - s)), min(40, max(0, b - 1)) + 1)]
+    if len(candidates) == 1:
+        return candidates[0]
+    return min(candidates, key=lambda gamma: (strength_score(gram, cross, total, gamma), -gamma))
+
+
+def strength_score(gram: Matrix, cross: Matrix, total: int, gamma: int) -> int:
+    """`round(16 log2(n RSS / f^2))` (§5.2)."""
+    d, columns = len(gram), len(cross[0])
+    w = exact_weights(gram, cross, gamma)
+    fits = sum(w[i][j] * cross[i][j] for i in range(d) for j in range(columns))
+    size = sum(w[i][j] * gram[i][k] * w[k][j] for i in range(d) for k in range(d) for j in range(columns))
+    share = exact_weights(gram, gram, gamma)  # A^-1 G, which has the same trace as G A^-1
+    free = total - sum(share[i][i] for i in range(d))
+    value = Fraction(total * (total - 2 * fits + size) / (free * free))
+    k = round(16 * (math.log2(value.numerator) - math.log2(value.denominator)))  # nearly; log2 takes any integer
+    while Fraction(2) ** (2 * k - 1) > value**32:
+        k -= 1
+    while Fraction(2) ** (2 * k + 1) <= value**32:
+        k += 1
+    return k
+
+
 # §6 scores
 
 
@@ -717,6 +747,8 @@ def version_file(settings: dict[str, Any], d0: int, sums: Statistics, gamma: int
         "n_features": d0,
         "unproved": proof.unproved,
     }
+    if settings["gamma"] == "auto":
+        about["gamma"] = gamma
     n = weights(sums.gram, sums.cross, gamma, grid_bits)
     return tensor_file(
         about,

@@ -115,6 +115,7 @@ RECORDED = {
     "sign": "9db8b06af51e400e8be7aa114fd3dd6b7fc310b69e0eded34df7d333e350e773",
     "scaled": "d17ba7494edd7ab717b02a3902e3dc2b4e4d4be8cba1d75f50ed75e525933829",
     "scaled kernel": "702ad85453a6675a93285cd62aaf1d9f8d11c66704cd449657742bb43b19ca5e",
+    "chosen gamma": "92cb90407468ec7e354ec165a0e5de2ba6b47b13b70edd876cac00b72659e94d",
 }
 
 
@@ -133,8 +134,10 @@ def test_recorded_digests(kind: str, hardware: Hardware) -> None:
         "sign": RandomProjection(200, seed=2026, activation="sign"),
         "scaled": RandomProjection(200, seed=2026, scale=0.8),
         "scaled kernel": GaussianKernel(features("recorded centres", 150, 24), 0.6, scale=1.3),
+        "chosen gamma": RandomProjection(200, seed=2026),
     }[kind]
-    model = AnalyticClassifier(encoder, 2**13, track_classes=True, key=Key(bytes(32)), hardware=hardware.name)
+    gamma: Any = "auto" if kind == "chosen gamma" else 2**13
+    model = AnalyticClassifier(encoder, gamma, track_classes=True, key=Key(bytes(32)), hardware=hardware.name)
     for start in range(0, 900, 300):
         model.partial_fit(samples[start : start + 300], labels[start : start + 300])
     model.digest()
@@ -188,6 +191,7 @@ BENCHMARKS: dict[str, tuple[str, dict[str, Any], str]] = {  # options, constants
         {"RECORDS": (0, 1, 2)},
         "wrong states 0",
     ),
+    "gamma_choice": ("--codes 16 --splits 1", {"SHARES": (0.1,)}, "digits "),
     "ledger": ("--samples 100", {"SMALL": 10, "LARGE": 100, "REPEATS": 1}, "        100 "),
 }
 

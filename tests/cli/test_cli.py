@@ -342,6 +342,35 @@ def test_a_receipt_may_be_in_a_certificate_that_is_not_given(shop: str) -> None:
     assert other not in run("verify", "mine", shop, "--receipt", "held.jsonl", code=1)
 
 
+def test_the_samples_choose_gamma() -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "shop", *INIT[:-1], "auto")
+    assert answer("status", "shop")["gamma"] is None
+    run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
+    with store.open("shop", write=False) as model:
+        chosen = model.version().gamma
+    assert answer("status", "shop")["gamma"] == chosen is not None
+    assert f"gamma: {chosen:,}" in run("status", "shop")
+    assert "the exact solution" in run("verify", "weights", "shop")
+    assert "from scratch gives the model" in run("verify", "retrain", "shop", "all.csv")
+    run("export", "shop", "shop.safetensors")
+    assert "the exact solution" in run("verify", "weights", "shop", "--exported", "shop.safetensors")
+
+
+@pytest.mark.parametrize("word", ["1e4", "10000", "1E4", "10000.0"])
+def test_gamma_may_be_written_as_a_float(word: str) -> None:
+    run("init", "shop", *INIT[:-1], word)
+    assert answer("status", "shop")["gamma"] == 10**4
+
+
+@pytest.mark.parametrize("word", ["10000.5", "0", "1e13", "nan", "automatic", ""])
+def test_other_gammas_are_refused(word: str) -> None:
+    words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("init", "shop", *INIT[:-1], word, code=2)).split())
+    assert "gamma must be a whole number between 1 and 2**40, or 'auto'; got" in words
+    assert ("because sums and gamma are integers" in words) == (word in ("10000.5", "nan"))
+    assert not Path("shop").exists()
+
+
 def test_nothing_to_publish() -> None:
     write_csv("all.csv", ROWS, NAMES)
     run("init", "shop", *INIT)

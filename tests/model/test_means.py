@@ -46,13 +46,13 @@ KEYS = Keyring(Key(bytes([7] * 32)), [Key(bytes([8] * 32))])
 RULE = st.sampled_from(RULES)
 
 
-def new(encoder: Any = None, gamma: int = 2**6, **more: Any) -> AnalyticClassifier:
+def new(encoder: Any = None, gamma: Any = 2**6, **more: Any) -> AnalyticClassifier:
     return AnalyticClassifier(encoder or Identity(), gamma, key=KEYS.membership, hardware="numpy", **more)
 
 
 def oracle_of(model: AnalyticClassifier, rows: list[int], by: str, shrinkage: float | None) -> oracle.ClassMeans:
     codes = model.configuration().encoder.encode(X[rows]).tolist()
-    return oracle.class_means(by, codes, Y[rows].tolist(), model.gamma, model.grid_bits, shrinkage)
+    return oracle.class_means(by, codes, Y[rows].tolist(), model.gamma_, model.grid_bits, shrinkage)
 
 
 # -- histories ---------------------------------------------------------------------------------------

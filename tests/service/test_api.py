@@ -10,15 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.errors import ConfigurationError, IdTakenError, InputError, LabelError, NotTrackedError
 from neverseen.proof.certificates import Certificate, check_chain
 from neverseen.service import Settings
 from neverseen.service.edge.bundling import bundle
 from neverseen.service.edge.console_files import read_console
 from neverseen.service.errors import CODES, refusal_of
-from tests.services import LABELS, QUICK, ROWS, Running, hold, never, new_store, running, samples
+from tests.services import (
+    BACKBONE,
+    KEYS,
+    LABELS,
+    QUICK,
+    ROWS,
+    SIZE,
+    Running,
+    hold,
+    never,
+    new_store,
+    running,
+    samples,
+)
 from tests.waiting import eventually
 
 
@@ -119,9 +134,29 @@ def test_the_model_at_a_glance(service: Running) -> None:
     assert found["classes"] == 3
     assert found["digest"] == never(range(3, 60))
     assert (found["kind"], found["n_features"], found["backbone"]) == ("features", 6, "precomputed")
+    assert found["gamma"] == 2**9
     assert found["policy"] == QUICK.policy()
     assert found["key"]["scopes"] == ["admin"]
     assert sum(entry["samples"] for entry in found["class_counts"]) == 57
+
+
+def test_the_model_says_which_gamma_its_samples_chose(tmp_path: Path) -> None:
+    settings = AnalyticClassifier(RandomProjection(24, seed=1), "auto", hardware="numpy")
+    recipe = {"kind": "features", "n_features": SIZE, "name": "precomputed"}
+    store.create(tmp_path / "s", BACKBONE, settings, keys=KEYS, recipe=recipe).close()
+    with running(tmp_path / "s") as service:
+        assert service.client.get("/v1/model", headers=service.admin).json()["gamma"] is None
+        receipts = service.learn(range(30))
+        assert service.forget(receipts[:5]).status_code == 202
+        left = AnalyticClassifier(RandomProjection(24, seed=1), "auto").fit(
+            ROWS[5:30].astype(np.float32), [LABELS[row] for row in range(5, 30)]
+        )
+
+        def shown() -> bool:
+            found = service.client.get("/v1/model", headers=service.admin).json()
+            return bool(found["samples"] == 25 and found["gamma"] == left.gamma_)
+
+        eventually(shown)
 
 
 def test_a_list_of_requests_in_pages(service: Running) -> None:

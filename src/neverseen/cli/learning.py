@@ -62,7 +62,15 @@ def init(
             show_default="each row's own root mean square",
         ),
     ] = None,
-    gamma: Annotated[int, typer.Option(help="Ridge strength, from 1 to 2**40.", min=1, max=2**40)] = 2**16,
+    gamma: Annotated[
+        Any,
+        typer.Option(
+            help="Ridge strength, a whole number from 1 to 2**40; or auto: the samples held choose it, anew after each "
+            "change.",
+            parser=options.ridge_strength,
+            metavar="NUMBER",
+        ),
+    ] = 2**16,
     track_classes: Annotated[
         bool, typer.Option("--track-classes", help="Keep separate sums for each class. forget-class needs them.")
     ] = False,

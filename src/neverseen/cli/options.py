@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from neverseen.errors import ConfigurationError
 
 Folder = Annotated[Path, typer.Argument(help="The store's folder.", show_default=False)]
 Source = Annotated[
@@ -68,6 +71,20 @@ def hex_digits(word: str | None) -> str | None:
     if not re.fullmatch("[0-9a-f]{64}", found):
         raise typer.BadParameter("64 hex digits are needed")
     return found
+
+
+def ridge_strength(word: Any) -> int | str:
+    """Return the ridge strength that a word stands for, such as 65536, 1e4 or auto."""
+    from neverseen.model.configuration import ridge_strength as checked
+
+    value = word
+    for number in (float, int):
+        with suppress(ValueError):
+            value = number(word)
+    try:
+        return checked(value)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 PublicKey = Annotated[

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -46,9 +46,9 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     encoder : Encoder, optional
         How features become codes: `RandomProjection` (the default, with 2048 codes), `GaussianKernel` or `Identity`.
-    gamma : int
-        Ridge strength, a whole number from 1 to 2**40: the larger it is, the less a single sample counts. Codes
-        have a spread of about 18, so a sample adds about 300 to each diagonal entry.
+    gamma : int or "auto"
+        Ridge strength, a whole number from 1 to 2**40: the larger it is, the less a single sample counts. Codes have a
+        spread of about 18: a sample adds about 300 to each diagonal entry. With "auto", the held samples choose it.
     grid_bits : int
         Weights are multiples of ``2**-grid_bits``.
     track_classes : bool
@@ -67,8 +67,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         What the labels stand for (`neverseen.targets`): by default a class each. With `LabelSets`, a sample has any
         number of labels; with `Numbers`, it has numbers; with `WeightedClasses`, a class and a weight.
     class_weight : {None, "balanced"}
-        With "balanced", all classes count about the same, however many samples they have. Needs ``track_classes=True``,
-        and each change takes a full solve.
+        With "balanced", all classes count about the same. Needs ``track_classes=True``, and each change takes a solve.
 
     Attributes
     ----------
@@ -78,6 +77,8 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Number of features. Absent while the model holds no sample.
     weights_ : ndarray of shape (d, C)
         Weights as float64.
+    gamma_ : int
+        Ridge strength of these weights.
 
     Examples
     --------
@@ -93,7 +94,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         encoder: Encoder | None = None,
-        gamma: int = 2**16,
+        gamma: int | Literal["auto"] = 2**16,
         *,
         grid_bits: int = 40,
         track_classes: bool = False,
@@ -104,16 +105,10 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         targets: Targets | None = None,
         class_weight: str | None = None,
     ) -> None:
-        self.encoder = encoder
-        self.gamma = gamma
-        self.grid_bits = grid_bits
-        self.track_classes = track_classes
-        self.class_folder = class_folder
-        self.key = key
-        self.hardware = hardware
-        self.backbone = backbone
-        self.targets = targets
-        self.class_weight = class_weight
+        self.encoder, self.gamma, self.grid_bits = encoder, gamma, grid_bits
+        self.track_classes, self.class_folder = track_classes, class_folder
+        self.key, self.hardware, self.backbone = key, hardware, backbone
+        self.targets, self.class_weight = targets, class_weight
 
     # -- learning ----------------------------------------------------------------------------------
 
@@ -289,6 +284,11 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if model is None:
             raise AttributeError("classes_ exists once the model holds samples")
         return as_array([from_text(name) for name in model.classes])
+
+    @property
+    def gamma_(self) -> int:
+        """Ridge strength of the weights: with ``gamma="auto"``, what the sums choose."""
+        return self._require().gamma()
 
     @property
     def weights_(self) -> np.ndarray:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import struct
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,32 @@ from neverseen.labels import canonical_json
 from neverseen.targets import Classes, Targets, targets_of
 
 _HEX_DIGEST = re.compile("[0-9a-f]{64}")
+AUTO: Literal["auto"] = "auto"
+"""In place of gamma: the sums choose it (`neverseen.engine.strength`)."""
+Gamma = int | Literal["auto"]
+
+
+def ridge_strength(value: Any) -> Gamma:
+    """Return the setting gamma as an int or "auto"; raise `ConfigurationError` if it is neither.
+
+    A float such as 1e4 stands for the integer that it is.
+
+    Examples
+    --------
+    >>> ridge_strength(1e4), ridge_strength("auto")
+    (10000, 'auto')
+    """
+    if isinstance(value, str) and value == AUTO:
+        return AUTO
+    is_float = isinstance(value, float | np.floating)
+    whole = is_float and float(value).is_integer()
+    try:
+        return whole_number("gamma", int(value) if whole else value, 1, 2**40)
+    except ConfigurationError as error:
+        why = ": the weights are exact because sums and gamma are integers" if is_float and not whole else ""
+        raise ConfigurationError(
+            f"gamma must be a whole number between 1 and 2**40, or 'auto'; got {value!r}{why}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -23,7 +49,7 @@ class Configuration:
     """The settings of a model, which are fixed before its first sample."""
 
     encoder: Encoder
-    gamma: int  # ridge strength, a whole number from 1 to 2**40
+    gamma: Gamma  # ridge strength, a whole number from 1 to 2**40, or "auto"
     grid_bits: int  # weights are multiples of 2**-grid_bits; from 1 to 52
     # digest of the backbone, 64 hex digits; None if the features come from the caller
     backbone: str | None = None
@@ -31,7 +57,7 @@ class Configuration:
     class_weight: str | None = None  # or "balanced"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", whole_number("gamma", self.gamma, 1, 2**40))
+        object.__setattr__(self, "gamma", ridge_strength(self.gamma))
         object.__setattr__(self, "grid_bits", whole_number("grid_bits", self.grid_bits, 1, 52))
         self.encoder.configuration()  # raises if its settings are unusable
         if self.backbone is not None and not (isinstance(self.backbone, str) and _HEX_DIGEST.fullmatch(self.backbone)):
@@ -44,8 +70,17 @@ class Configuration:
             raise ConfigurationError(f"class_weight must be None or 'balanced'; got {self.class_weight!r}")
         if self.class_weight is not None and not self.targets.one_hot:
             raise ConfigurationError(f"class_weight needs a class for each sample, and {self.targets} has none")
-
-        if self.class_weight is not None and self.gamma > 2**24:  # or no sum of few samples would leave room to solve
+        if self.gamma == AUTO:
+            if not self.targets.one_hot:
+                raise ConfigurationError(
+                    f"gamma='auto' needs a class for each sample, and {self.targets} has none: choose gamma yourself"
+                )
+            if self.class_weight is not None:
+                raise ConfigurationError(
+                    f"gamma='auto' counts all samples alike, and class_weight={self.class_weight!r} does not: choose "
+                    "gamma yourself, or leave class_weight out"
+                )
+        elif self.class_weight is not None and self.gamma > 2**24:  # or no sum of few samples would leave room to solve
             raise ConfigurationError(
                 f"gamma must be at most 2**24 with class_weight='balanced', which multiplies it; got {self.gamma}"
             )

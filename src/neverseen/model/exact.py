@@ -366,6 +366,11 @@ class ExactModel:
         with self.locked():
             return self._hints.solution(self.statistics)
 
+    def gamma(self) -> int:
+        """Return the ridge strength of the weights; if the sums choose it, what they choose."""
+        gamma = self.configuration.gamma
+        return self.solution().gamma if gamma == "auto" else gamma
+
     def discard_hints(self) -> None:
         """Drop data that only saves time: factors, earlier solutions, codes of recent samples. The bits stay the same.
 

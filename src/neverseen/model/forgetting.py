@@ -291,6 +291,12 @@ class ForgettingModel:
         """Classes held, sorted; empty while the model holds no sample."""
         return getattr(self.classifier, "classes_", np.empty(0, dtype=object))
 
+    @property
+    def gamma_(self) -> int | None:
+        """Ridge strength of the weights; None while the samples are to choose it, and the model holds none."""
+        model, gamma = self.classifier.exact, self.classifier.configuration().gamma
+        return model.gamma() if model is not None else None if gamma == "auto" else gamma
+
     def __repr__(self) -> str:
         return f"<ForgettingModel on {self.backbone.name!r}, {len(self)} samples of {len(self.classes_)} classes>"
 

@@ -7,11 +7,12 @@ import numpy as np
 from neverseen.engine.answering import leading_columns
 from neverseen.engine.following import Following, can_follow
 from neverseen.engine.solver import Solution, solve
+from neverseen.engine.spectrum import Spectrum
 from neverseen.engine.statistics import MANY_ROWS, Statistics
 from neverseen.hardware import Array, Hardware
 from neverseen.labels import LabelIndex
 from neverseen.model.configuration import Configuration
-from neverseen.model.problem import problem
+from neverseen.model.problem import problem, strength
 
 
 class Hints:
@@ -21,6 +22,7 @@ class Hints:
         self._configuration, self._hardware = configuration, hardware
         self._last: tuple[Solution | Following, list[str]] | None = None  # and its classes
         self._changes: list[tuple[Array, np.ndarray, list[str]]] = []  # codes, signs and classes since then
+        self._spectrum: Spectrum | None = None  # if the sums choose gamma; the changes are noted in it
 
     def copied(self) -> Hints:
         """Return a copy of the hints. Later changes to one do not affect the other.
@@ -32,12 +34,12 @@ class Hints:
         if self._last is not None and isinstance(self._last[0], Following):
             self._last[0].preconditioner.owner.shares = True
         twin = Hints(self._configuration, self._hardware)
-        twin._last, twin._changes = self._last, list(self._changes)
+        twin._last, twin._changes, twin._spectrum = self._last, list(self._changes), self._spectrum
         return twin
 
     def discard(self) -> None:
         """Drop everything."""
-        self._last, self._changes = None, []
+        self._last, self._changes, self._spectrum = None, [], None
 
     def note(self, codes: Array | None, index: LabelIndex, sign: int) -> None:
         """Note a change. If it is too large to be followed, the last solution is dropped."""
@@ -50,18 +52,21 @@ class Hints:
             return
         names = [index.texts[position] for position in index.positions]
         self._changes.append((codes, np.full(len(names), sign), names))
+        if self._spectrum is not None:
+            self._spectrum = self._spectrum.after(*((len(names), 0) if sign > 0 else (0, len(names))))
 
     def solution(self, statistics: Statistics) -> Solution | Following:
         """Return the solution of the sums. All changes since the last solution must have been noted."""
         if self._last is not None and not self._changes:
             return self._last[0]
         classes = statistics.classes
-        solution: Solution | Following | None = self._followed(statistics, classes)
+        gamma, spectrum = strength(statistics, self._configuration, self._spectrum)
+        solution: Solution | Following | None = self._followed(statistics, classes, gamma)
         if solution is None:
             self.discard()  # frees the old inverse before a new factor is made
-            system, grid_bits = problem(statistics, self._configuration), self._configuration.grid_bits
+            system, grid_bits = problem(statistics, self._configuration, gamma), self._configuration.grid_bits
             solution = solve(*system, grid_bits, hardware=self._hardware)
-        self._last, self._changes = (solution, classes), []
+        self._last, self._changes, self._spectrum = (solution, classes), [], spectrum
         return solution
 
     def leading(self, statistics: Statistics, codes: Array) -> np.ndarray | None:
@@ -69,18 +74,21 @@ class Hints:
 
         Returns None if this saves nothing: the weights are known, or there is no earlier solution.
         """
-        if self._last is None or not self._changes or getattr(self._last[0], "captured", None) is not None:
+        gamma = self._configuration.gamma
+        if gamma == "auto" or self._last is None or not self._changes:
+            return None
+        if getattr(self._last[0], "captured", None) is not None:
             return None  # where changes are made at once, new weights are there as soon
         classes = statistics.classes
         counts = np.array([statistics.counts[name] for name in classes])
         precondition, grid_bits = self._last[0].preconditioner, self._configuration.grid_bits
         with statistics.still():
-            system = statistics.system(self._configuration.gamma, MANY_ROWS)
+            system = statistics.system(gamma, MANY_ROWS)
             return leading_columns(system, statistics.class_rows(), counts, codes, grid_bits, precondition)
 
-    def _followed(self, statistics: Statistics, classes: list[str]) -> Following | None:
+    def _followed(self, statistics: Statistics, classes: list[str], gamma: int) -> Following | None:
         """Return the solution after the changes since the last one, if they are small; else None."""
-        if self._last is None:
+        if self._last is None or self._last[0].gamma != gamma:
             return None
         earlier, columns = self._last
         following = Following.of(earlier, self._hardware) if isinstance(earlier, Solution) else earlier
@@ -94,5 +102,5 @@ class Hints:
             old_place = {name: position for position, name in enumerate(columns)}
             following = following.with_columns([old_place.get(name, -1) for name in classes])
         with statistics.still():
-            system = statistics.system(self._configuration.gamma)
+            system = statistics.system(gamma)
             return following.after(system, statistics.cross_here, codes, signs, targets)

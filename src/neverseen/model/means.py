@@ -40,6 +40,7 @@ from neverseen.labels import as_array, from_text
 from neverseen.model.configuration import Configuration
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import by_parts, share_right
+from neverseen.model.problem import strength
 
 __all__ = ["ClassMeans"]
 
@@ -239,7 +240,10 @@ class _Spread:
         product = wide_matmul(left, block, self._hardware)  # (d, C) @ (C, d)
         self.gram = statistics.gram - ((product + product.T) >> 1)
         trace = sum(self._hardware.numpy(self.gram.diagonal()).tolist())
-        self.gamma = configuration.gamma if shrinkage is None else _ridge(trace, statistics.size, shrinkage)
+        if shrinkage is None:
+            self.gamma = strength(statistics, configuration).gamma
+        else:
+            self.gamma = _ridge(trace, statistics.size, shrinkage)
         right = self._hardware.contiguous(self._hardware.array(sums).T)
         self.solution: Solution = solve(self.gram, right, self.gamma, self._grid_bits, hardware=self._hardware)
 

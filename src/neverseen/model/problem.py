@@ -7,6 +7,8 @@ counts w_c times: ``w_c = max(1, floor(2**20 / n_c))``, so all classes count abo
 
 where A_c is the Gram matrix of class c, and n the number of samples. The last keeps gamma as large beside the sums as
 it would be without weights. Everything is an integer, so the solution is as exact as that of the plain system.
+
+With ``gamma="auto"``, the sums choose gamma (`neverseen.engine.strength`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import numpy as np
 
 from neverseen.engine.definiteness import why_impossible
 from neverseen.engine.packing import unpack_triangle
+from neverseen.engine.spectrum import Spectrum
 from neverseen.engine.statistics import Statistics
+from neverseen.engine.strength import Strength, Sums, chosen_strength
 from neverseen.errors import NotTrackedError
 from neverseen.hardware import Array
 from neverseen.model.configuration import Configuration
@@ -34,9 +38,22 @@ class Problem(NamedTuple):
     gamma: int
 
 
-def problem(statistics: Statistics, configuration: Configuration) -> Problem:
-    """Return the system whose rounded solution are the weights of a model with these sums."""
+def strength(statistics: Statistics, configuration: Configuration, spectrum: Spectrum | None = None) -> Strength:
+    """Return the gamma of a model with these sums. If they choose it, a `spectrum` of earlier sums saves time."""
+    if configuration.gamma != "auto":
+        return Strength(configuration.gamma, None)
+    total = statistics.total  # each target is one-hot, so the sum of their squares is the number of samples
+    return chosen_strength(Sums(statistics.gram, statistics.cross_here(), total, total, statistics.hardware), spectrum)
+
+
+def problem(statistics: Statistics, configuration: Configuration, chosen: int | None = None) -> Problem:
+    """Return the system whose rounded solution are the weights of a model with these sums.
+
+    If the sums choose gamma, and it is known already, give it as `chosen`.
+    """
     gamma = configuration.gamma
+    if gamma == "auto":
+        gamma = strength(statistics, configuration).gamma if chosen is None else chosen
     if configuration.class_weight is None:
         return Problem(statistics.gram, statistics.cross_here(), gamma)
     return _balanced(statistics, gamma)

@@ -8,7 +8,7 @@ The file is laid out like a saved model (``docs/specification.md``, section 8): 
 description and a checksum. The description has the keys ``bits`` (of the witness), ``classes``, ``configuration``,
 ``format`` (``"neverseen-version-1"``), ``n_features``, ``sha256`` and ``unproved``; the tensors are ``centres`` (only
 of a `GaussianKernel`), ``rests`` in the narrowest integers, and ``weights`` in int64. A version without samples has
-``n_features`` 0, no classes, and no tensors but ``centres``.
+``n_features`` 0, no classes, and no tensors but ``centres``. If the sums choose gamma, ``gamma`` is what they chose.
 """
 
 from __future__ import annotations
@@ -24,22 +24,33 @@ from neverseen.engine.following import Following
 from neverseen.engine.packing import narrowed
 from neverseen.engine.solver import solve
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import CertificateRejectedError, FileRejectedError, HardwareError, NeverseenError, damaged
+from neverseen.engine.strength import MOST_EXPONENT
+from neverseen.errors import (
+    CertificateRejectedError,
+    FileRejectedError,
+    HardwareError,
+    IllConditionedError,
+    InputError,
+    LimitError,
+    NeverseenError,
+    damaged,
+)
 from neverseen.hardware import Array, Hardware
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import demand, pack, unpack
 from neverseen.labels import in_class_order
-from neverseen.model.configuration import Configuration
+from neverseen.model.configuration import AUTO, Configuration
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights
-from neverseen.model.problem import problem, sums_digest, why_not_made_up
+from neverseen.model.problem import problem, strength, sums_digest, why_not_made_up
 from neverseen.proof.certificates import State
-from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness
+from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness, require_gram
 
 __all__ = ["Version", "read_version", "write_version"]
 
 FORMAT = "neverseen-version-1"
 _FIELDS = {"bits", "classes", "configuration", "format", "n_features", "unproved"}
+_CANDIDATES = [1 << exponent for exponent in range(MOST_EXPONENT + 1)]
 
 
 class Version(FrozenWeights):
@@ -61,9 +72,15 @@ class Version(FrozenWeights):
         weights: np.ndarray,
         witness: Witness,
         hardware: Hardware | None = None,
+        chosen: int | None = None,
     ) -> None:
         super().__init__(configuration, n_features, classes, weights, hardware)
-        self.witness = witness
+        self.witness, self._chosen = witness, chosen
+
+    @property
+    def gamma(self) -> int | None:
+        """The ridge strength of the weights; None if the sums choose it and there are none."""
+        return self._chosen if self.configuration.gamma == AUTO else self.configuration.gamma
 
     @classmethod
     def of(cls, model: ExactModel) -> Version:
@@ -77,11 +94,12 @@ class Version(FrozenWeights):
                 return cls.empty(model.configuration, model.hardware)
             weights = np.array(model.weights())
             solution = model.solution()
-            system = problem(statistics, model.configuration)
+            system = problem(statistics, model.configuration, solution.gamma)
             witness = make_witness(system.gram, system.cross, solution, model.hardware)
             if isinstance(solution, Following):
                 _confirm(system.gram, system.cross, solution, witness)
-            return cls(model.configuration, model.n_features, model.classes, weights, witness, model.hardware)
+            about, gamma = model.configuration, solution.gamma
+            return cls(about, model.n_features, model.classes, weights, witness, model.hardware, gamma)
 
     @classmethod
     def empty(cls, configuration: Configuration, hardware: Hardware | None = None) -> Version:
@@ -93,7 +111,7 @@ class Version(FrozenWeights):
         """Raise `CertificateRejectedError` unless these are the correctly rounded weights of these sums.
 
         It takes one exact residual and one factorisation, but no solve: see `neverseen.proof.witness`. You need not
-        trust the sums: sums that cannot come from samples are refused.
+        trust the sums: sums that cannot come from samples are refused. If the sums choose gamma, it is chosen again.
         """
         if self.classes != statistics.classes:
             raise CertificateRejectedError("the version and the sums are of different classes")
@@ -102,13 +120,25 @@ class Version(FrozenWeights):
         balanced = self.configuration.class_weight is not None
         if balanced and (why := why_not_made_up(statistics)) is not None:  # the weights follow from the sums of classes
             raise CertificateRejectedError(f"the sums do not come from any samples: {why}")
+        if self.configuration.gamma == AUTO:
+            self._check_gamma(statistics)
         check_weights(
-            *problem(statistics, self.configuration),
+            *problem(statistics, self.configuration, self.gamma),
             self.configuration.grid_bits,
             self.weights,
             self.witness,
             statistics.hardware,
         )
+
+    def _check_gamma(self, statistics: Statistics) -> None:
+        """Raise `CertificateRejectedError` unless these sums choose the gamma of this version."""
+        require_gram(statistics.gram)
+        try:
+            gamma = strength(statistics, self.configuration).gamma
+        except (IllConditionedError, InputError, LimitError) as error:
+            raise CertificateRejectedError(f"the choice of gamma cannot be checked: {error}") from error
+        if gamma != self.gamma:
+            raise CertificateRejectedError(f"the sums choose gamma = {gamma}, and the version has {self.gamma}")
 
     def check_stated(self, statistics: Statistics, number: int, stated: State) -> None:
         """Raise `CertificateRejectedError` unless a certificate states these weights and sums, and they `check`.
@@ -151,6 +181,8 @@ def write_version(path: str | os.PathLike[str], version: Version) -> None:
         "n_features": version.n_features,
         "unproved": list(version.witness.unproved),
     }
+    if version.configuration.gamma == AUTO:
+        about["gamma"] = version.gamma
     replace_file(Path(path), pack(about, tensors))
 
 
@@ -169,9 +201,10 @@ def read_version(path: str | os.PathLike[str], hardware: Hardware | None = None)
 
 
 def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: Hardware | None) -> Version:
-    demand(set(about) == _FIELDS, "it does not have the fields of a version")
     settings, classes, n_features = about["configuration"], about["classes"], about["n_features"]
     configuration = Configuration.from_json(settings, tensors.pop("centres", None))
+    fields = _FIELDS | ({"gamma"} if configuration.gamma == AUTO else set())
+    demand(set(about) == fields, "it does not have the fields of a version")
     demand(isinstance(classes, list) and in_class_order(set(classes)) == classes, "its classes are not in order")
     if not classes:
         version = Version.empty(configuration, hardware)
@@ -180,6 +213,7 @@ def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: 
             type(about["bits"]) is int and about["bits"] == 1 and about["unproved"] == [],
             "it has a witness but no classes",
         )
+        demand(about.get("gamma") is None, "it has a gamma but no classes")
         return version
     demand(type(n_features) is int and n_features > 0, "its number of features is not a number")
     weights, rests = tensors.pop("weights"), tensors.pop("rests")
@@ -200,7 +234,11 @@ def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: 
     half = 1 << (bits - 1)
     demand(-half <= int(rests.min()) and int(rests.max()) <= half, "its witness has a rest that is too large")
     demand(not rests[:, unproved].any(), "its witness has rests in columns that it lists as unproved")
-    return Version(configuration, n_features, classes, weights, Witness(rests, bits, tuple(unproved)), hardware)
+    chosen = about.get("gamma")
+    can_be = type(chosen) is int and chosen in _CANDIDATES
+    demand(can_be or configuration.gamma != AUTO, "its gamma is none that sums can choose")
+    witness = Witness(rests, bits, tuple(unproved))
+    return Version(configuration, n_features, classes, weights, witness, hardware, chosen)
 
 
 def _confirm(gram: Array, cross: Array, solution: Following, witness: Witness) -> None:

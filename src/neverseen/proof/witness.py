@@ -201,9 +201,7 @@ def check_weights(
     _require_form(tuple(cross.shape), weights, witness)
     if weights.size == 0:
         return
-    top = int(gram.diagonal().max())
-    if int(gram.diagonal().min()) < 0 or int(gram.max()) > top or int(gram.min()) < -top or not (gram == gram.T).all():
-        raise CertificateRejectedError("the sums do not come from any samples: their matrix is no Gram matrix")
+    require_gram(gram)
     try:
         system = IntegerSystem(gram, gamma, hardware)
     except LimitError as error:
@@ -231,6 +229,13 @@ def check_weights(
     columns = np.flatnonzero(~proved).tolist()
     if columns:
         _check_by_solving(gram, hardware.numpy(cross), gamma, grid_bits, weights, columns, hardware, floor)
+
+
+def require_gram(gram: Array) -> None:
+    """Raise `CertificateRejectedError` unless a matrix is symmetric, with its largest entries on the diagonal."""
+    top = int(gram.diagonal().max())
+    if int(gram.diagonal().min()) < 0 or int(gram.max()) > top or int(gram.min()) < -top or not (gram == gram.T).all():
+        raise CertificateRejectedError("the sums do not come from any samples: their matrix is no Gram matrix")
 
 
 def _require_form(shape: tuple[int, ...], weights: np.ndarray, witness: Witness) -> None:

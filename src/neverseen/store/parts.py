@@ -105,11 +105,19 @@ class Parts(NamedTuple):
             "configuration": self.configuration,
             "folder": str(self.folder),
             "forgets_to_publish": len(self.ledger.pending()),
+            "gamma": self._gamma(),
             "published": self.publications.number,
             "samples": self.targets.total(counts),
             "samples_by_class": counts,
             "sealed": self.ledger.meta("unsealed") is None,
         }
+
+    def _gamma(self) -> int | None:
+        """Return the ridge strength of the published version; None if the samples choose it and none are published."""
+        gamma = self.description.configuration.gamma
+        if gamma != "auto":
+            return gamma
+        return self.publications.newest_version().gamma if self.publications.number else None
 
 
 def _size(path: Path) -> int:

@@ -118,6 +118,7 @@ class Reading:
             "backbone": str(opened.description.backbone["name"]),
             "kind": service.bounds.kind,
             "n_features": service.bounds.n_features,
+            "gamma": published.version.gamma,
             "effect": settings.effect,
             "output": settings.output,
             "policy": settings.policy(),

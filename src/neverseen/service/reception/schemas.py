@@ -36,8 +36,6 @@ Number = Annotated[float, Field(ge=-FLOAT, le=FLOAT, allow_inf_nan=False, strict
 # The alphabet is checked when it is decoded: a pattern would take longer than all the rest.
 _BASE64 = {"type": "string", "minLength": 2, "pattern": RECEIPT_PATTERN}
 Base64 = Annotated[str, Field(strict=True), WithJsonSchema(_BASE64)]
-
-
 _ABSENT: Any = None  # fields may be left out, but null is no value of theirs
 
 
@@ -310,6 +308,7 @@ class ModelAnswer(Answer):
             "backbone": "efficientnet-lite0",
             "kind": "images",
             "n_features": 1280,
+            "gamma": 65536,
             "effect": "published",
             "output": "labels",
             "policy": {"min_batch": 1, "max_delay": 5.0, "publish_below_min_batch": False, "seal_after": 3600.0},
@@ -324,6 +323,8 @@ class ModelAnswer(Answer):
     backbone: str
     kind: Literal["features", "images", "texts"]
     n_features: int
+    gamma: int | None
+    """Ridge strength of the weights; null if the samples choose it and nothing is published."""
     effect: Literal["published", "immediate"]
     output: Literal["labels", "top-k", "scores"]
     policy: PolicyView
