@@ -231,6 +231,8 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "engine_short": _engine_short,
     "engine": _engine,
     "engine_h200": partial(_engine, "engine-h200"),
+    "engine_features": partial(_engine, "engine-features-2-cores"),
+    "engine_1000_classes": partial(_engine, "engine-1000-classes-2-cores"),
     "learning": _learning,
     "engine_memory": _engine_memory,
     "service": _service,
