@@ -82,6 +82,11 @@ def available() -> bool:
     return _library is not None
 
 
+def quick() -> bool:
+    """Return whether float products here beat those of a numerical library: not without wide vectors."""
+    return _library is not None and _level > 0
+
+
 @contextmanager
 def team() -> Iterator[None]:
     """Keep threads waiting for what this thread calls here, so that small products are shared too.

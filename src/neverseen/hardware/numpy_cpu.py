@@ -96,7 +96,7 @@ class NumpyHardware(HardwareOf[np.ndarray]):
     # -- products ----------------------------------------------------------------------------------
 
     def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        if left.size * right.shape[1] < _SMALL or not kernels.available():
+        if left.size * right.shape[1] < _SMALL or not kernels.quick():
             return left @ right
         return kernels.product(left, np.ascontiguousarray(right))
 
