@@ -20,7 +20,7 @@ import os
 import numpy as np
 
 from neverseen.errors import HardwareError, LimitError
-from neverseen.hardware import INT8_PRODUCT, INT32_ROWS, Array, Hardware
+from neverseen.hardware import BYTE_ROWS, INT8_PRODUCT, INT32_ROWS, Array, Hardware
 
 MAX_SAMPLES = 2**48
 """No sum overflows below this many samples: 2**48 * 127**2 < 2**62."""
@@ -84,10 +84,7 @@ def class_sums(codes: Array, positions: np.ndarray, classes: int, hardware: Hard
         How many there are.
     """
     if len(codes) <= _FEW_CODES:  # in integers: this is cheaper than a check, and needs none
-        few = np.zeros((classes, codes.shape[1]), np.int64)
-        for position, row in zip(positions, hardware.numpy(codes), strict=True):
-            few[position] += row
-        return hardware.array(few)
+        return hardware.few_class_sums(codes, positions, classes)
     sums = hardware.class_sums(codes, positions, classes)
     probe = random_vector(codes.shape[1], hardware)
     expected = np.zeros(classes, np.int64)
@@ -111,6 +108,12 @@ def wide_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
     """Return ``left @ right`` modulo 2**64, for int8 and int64 arrays of any shape and values."""
     if hardware.integers:
         return hardware.int8_int64_matmul(left, right)
+    if hardware.bytewise and left.shape[1] <= BYTE_ROWS:
+        product = hardware.int8_int64_matmul(left, right)
+        probe = random_vector(right.shape[1], hardware)
+        expected = hardware.wrapping_matvec(left, hardware.wrapping_matvec(right, probe))
+        require_equal(hardware.wrapping_matvec(product, probe), expected, "exact product")
+        return product
     # Limbs so small that a sum of products is at most 2**53: 127 <= 2**7.
     bits = 53 - 7 - max(0, left.shape[1] - 1).bit_length()
     total, shift = None, 0

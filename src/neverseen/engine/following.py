@@ -202,7 +202,6 @@ class Following:
             )
             if found is None:
                 return None
-            inverse = self.preconditioner.corrected(found.lefts.T, found.rights.T)
         except HardwareError:
             raise
         except (RuntimeError, MemoryError):  # of a GPU that is short of memory
@@ -214,7 +213,7 @@ class Following:
             slips=found.slips,
             residuals=found.residuals,
             top=found.top,
-            preconditioner=inverse,
+            preconditioner=found.inverse,
         )
         return moved._settled(system, cross, found.near, found.doubts)
 
