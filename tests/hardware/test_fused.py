@@ -44,7 +44,11 @@ def change(size: int, count: int, columns: int, bits: int, sign: int, device: st
     given = [
         *(gram, (inverse + inverse.T) / 2, np.zeros((MOST, size)), np.zeros((MOST, size)), aside, signs),
         *(probe, image, across, codes[few].astype(np.int8), labels[few] * 2.0**40),
-        *(np.rint(before).astype(np.int64), before - np.rint(before), np.concatenate(told)),
+        *(
+            np.rint(before).astype(np.int64),
+            before - np.rint(before),
+            np.concatenate([np.asarray(each) for each in told]),
+        ),
     ]
     after = gram + sign * wide[few].T @ wide[few] + GAMMA * np.eye(size)
     wanted = np.linalg.solve(after, cross + sign * wide[few].T @ labels[few]) * 2.0**40

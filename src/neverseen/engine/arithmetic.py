@@ -20,7 +20,8 @@ import os
 import numpy as np
 
 from neverseen.errors import HardwareError, LimitError
-from neverseen.hardware import BYTE_ROWS, INT8_PRODUCT, INT32_ROWS, Array, Hardware
+from neverseen.hardware import INT8_PRODUCT, INT32_ROWS, Array, Hardware
+from neverseen.hardware.protocol import BYTE_ROWS
 
 MAX_SAMPLES = 2**48
 """No sum overflows below this many samples: 2**48 * 127**2 < 2**62."""
@@ -28,6 +29,7 @@ MAX_SAMPLES = 2**48
 assert MAX_SAMPLES * INT8_PRODUCT < 2**62
 
 _FEW_CODES = 64
+_FEW_ROWS = 256  # of weights that are looked at together: a copy of them takes little memory
 
 
 def random_vector(size: int, hardware: Hardware) -> Array:
@@ -180,8 +182,8 @@ def require_scores_fit(weights: np.ndarray) -> None:
     # As floats, because the magnitude of -2**63 is no int64. A sum of d of them is right to a factor of 1 + d * 2**-52,
     # far less than the bit to spare here.
     sums = np.zeros(weights.shape[1])
-    for row in weights:
-        sums += np.abs(row.astype(np.float64))
+    for start in range(0, len(weights), _FEW_ROWS):
+        sums += np.abs(weights[start : start + _FEW_ROWS].astype(np.float64)).sum(axis=0)
     if 127 * sums.max(initial=0.0) >= 2.0**62:
         raise LimitError("the weights are too large for 64-bit scores; raise gamma or lower grid_bits")
 

@@ -24,7 +24,6 @@ from typing import Any
 
 from neverseen.errors import ConfigurationError
 from neverseen.hardware.protocol import (
-    BYTE_ROWS,
     FLOAT32_ROWS,
     INT8_PRODUCT,
     INT32_ROWS,
@@ -36,7 +35,6 @@ from neverseen.hardware.protocol import (
 from neverseen.registry import Registry
 
 __all__ = [
-    "BYTE_ROWS",
     "FLOAT32_ROWS",
     "INT8_PRODUCT",
     "INT32_ROWS",
