@@ -138,6 +138,41 @@ def test_large_changes_are_followed_by_a_residual_anew(come: list[int], go: list
     assert_claims_are_true(again, after[1:], range(1))
 
 
+def test_with_many_classes_more_samples_are_few(hardware: Hardware, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs less with a column for each sample, and ends in the same bits."""
+    labels = np.arange(len(CODES)) % 60
+    monkeypatch.setattr(following_module, "_SMALL", 4)
+    before, go = np.arange(380), np.arange(7, 14)  # 7 of 60 classes
+    gram = CODES[before].astype(np.int64).T @ CODES[before]
+    solution = solve(hardware.array(gram), hardware.array(cross_of(before, labels)), 2**14, hardware=hardware)
+    following = Following.of(solution, hardware)
+    assert following is not None
+    after, gone = np.setdiff1d(before, go), CODES[go].astype(np.int64)
+    gram, cross = gram - gone.T @ gone, cross_of(after, labels)
+    anew: list[list[int]] = []
+    original = Following._anew
+
+    def noted(self: Following, system: Any, right: Any, columns: list[int], move: Any) -> Following:
+        anew.append(columns)
+        return original(self, system, right, columns, move)
+
+    monkeypatch.setattr(Following, "_anew", noted)
+    followed = following.after(
+        changed(gram, 2**14, hardware),
+        lambda columns: hardware.array(np.ascontiguousarray(cross[:, columns])),
+        hardware.array(CODES[go]),
+        np.full(len(go), -1),
+        labels[go],
+    )
+    assert followed is not None
+    assert all(len(columns) < 60 for columns in anew)  # those in doubt, if any
+    assert np.array_equal(followed.weights, solve(gram, cross, 2**14).weights)
+
+
+def cross_of(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return CODES[rows].astype(np.int64).T @ np.eye(60, dtype=np.int64)[labels[rows]]
+
+
 def test_changes_can_be_followed_for_long(hardware: Hardware) -> None:
     held = list(range(200))
     following = start(held, 2**14, hardware)

@@ -16,6 +16,7 @@ from neverseen.engine import statistics as statistics_module
 from neverseen.engine.arithmetic import MAX_SAMPLES
 from neverseen.engine.classes import ClassGrams, ClassSums
 from neverseen.engine.packing import narrowed, pack_triangle, unpack_triangle
+from neverseen.engine.solver import solve
 from neverseen.engine.statistics import Statistics
 from neverseen.hardware import Hardware, choose
 from neverseen.hardware.numpy_cpu import NumpyHardware
@@ -162,6 +163,17 @@ def test_batches_widen_when_they_grow() -> None:
     total.add(row, ["a"])
     assert total == Statistics.of(np.repeat(row, 3, axis=0), ["a", "a", "a"])
     assert int(total.gram[0, 0]) == 3 * 127 * 127
+
+
+@pytest.mark.parametrize("count", [1, 30, 600])
+def test_the_gram_matrix_of_a_batch_is_as_wide_as_any(count: int, hardware: Hardware) -> None:
+    """Batches are added up in narrower integers. Who reads the sums gets 64 bits, and may solve for them."""
+    rows = codes("wide", count, SIZE)
+    wide = rows.astype(np.int64)
+    batch = Statistics.of(hardware.array(rows), ["a"] * count, hardware)
+    assert str(batch.gram.dtype).rpartition(".")[2] == "int64"
+    found = solve(batch.gram, batch.cross_here(), 3, 20, hardware=hardware).weights
+    np.testing.assert_array_equal(found, solve(wide.T @ wide, wide.sum(axis=0)[:, None], 3, 20).weights)
 
 
 def test_equality_is_exact() -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from neverseen.hardware import choose, compiling, kernels
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SIZES = [0, 1, 2, 7, 31, 32, 33, 100, 257]
@@ -568,3 +570,70 @@ def test_two_threads_that_want_to_be_alone() -> None:
     done.set()
     other.join()
     assert count() == before
+
+
+@built
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has threads that run when nothing else does")
+def test_a_thread_that_comes_too_late_is_not_waited_for() -> None:
+    """On a busy machine a thread of the team may get no processor for long. The product is done without it."""
+    program = (
+        "import os, time\n"
+        "import numpy as np\n"
+        "from neverseen.hardware import kernels\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "end = time.monotonic() + 20\n"
+        "if (busy := os.fork()) == 0:\n"
+        "    while time.monotonic() < end:\n        sum(range(10000))\n"
+        "    os._exit(0)\n"
+        "matrix = np.ones((200, 200))\n"
+        "kernels._call('ns_gather', 3)\n"
+        "for thread in os.listdir('/proc/self/task'):\n"
+        "    if int(thread) != os.getpid():\n"
+        "        os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))\n"
+        "begin = time.monotonic()\n"
+        "for _ in range(300):\n    kernels.product(matrix, matrix, threads=3)\n"
+        "print(time.monotonic() - begin, flush=True)\n"
+        "os.kill(busy, 9)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, capture_output=True, text=True)
+    assert float(done.stdout) < 6, done.stdout
+
+
+@built
+def test_a_team_that_nobody_dismisses_sleeps() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def little_is_used() -> bool:
+        seen.append((time.process_time(), time.monotonic()))
+        (used, begin), (used_now, now) = seen[-50:][0], seen[-1]
+        return len(seen) >= 50 and used_now - used < (now - begin) / 4
+
+    call = kernels._call
+    assert call("ns_gather", 3) == 3
+    try:
+        eventually(little_is_used, "the team spins", 20)
+    finally:
+        call("ns_dismiss")
+
+
+@built
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_forked_meanwhile_gathers_its_own_team() -> None:
+    """Also if another thread forked: the team of the parent's thread is not there, and is not in its way."""
+    call = kernels._call
+
+    def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            found = call("ns_gather", 2)
+            call("ns_dismiss")
+            os._exit(found)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert call("ns_gather", 2) == 2
+    with ThreadPoolExecutor(1) as other:
+        found = other.submit(fork).result()
+    call("ns_dismiss")
+    assert found == 2

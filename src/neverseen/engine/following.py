@@ -49,7 +49,11 @@ from neverseen.errors import HardwareError
 from neverseen.hardware import Array, Hardware
 
 _SMALL = 2**6
-"""Number of samples up to which a change is small: U has a column for each, a large change one for each class."""
+"""Number of samples up to which a change is small, if there are few classes.
+
+A small change costs products with a column for each sample, a large one with a column for each class. So with many
+classes, a change of up to an eighth as many samples is small too. Of more, the doubt would be too large.
+"""
 _FOLLOW_BITS = 22
 """U is refined until ``V S E`` adds less than 2**-22 grid steps to the doubt."""
 _ANEW_BITS = 30
@@ -158,9 +162,10 @@ class Following:
         """
         if not can_follow(len(codes), system.size):
             return None
-        small = len(codes) < _SMALL
+        few = len(codes) < _SMALL
+        small = few or len(codes) <= len(self.slips) // 8
         try:
-            if small and self.captured is not None and abs(signs.sum()) == len(signs):
+            if few and self.captured is not None and abs(signs.sum()) == len(signs):
                 found = self._moved_at_once(self.captured, system, cross, codes, int(signs[0]), targets)
                 if found is not None:
                     return found

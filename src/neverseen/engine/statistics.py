@@ -182,7 +182,9 @@ class Statistics:
     @property
     def gram(self) -> Array:
         """The Gram matrix."""
-        return self.settle()
+        with self._lock:
+            self._gram = self.hardware.int64(self.settle())  # that of a batch may be narrower
+            return self._gram
 
     @gram.setter
     def gram(self, matrix: Array) -> None:

@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -56,22 +57,26 @@ static void *work(void *argument) {
 
 /* A team: threads that wait for work, so that it starts at once. Starting a thread takes as long as a small product. It works
    for the thread that gathered it; other threads, and forked processes, start threads of their own meanwhile. */
+enum { CLOSED, OPEN, HOME }; /* nothing to do; there is a job; go home */
 static struct {
-    long taken, turn, busy; /* whether there is a team; raised for each job; how many have not done it yet */
+    long process;             /* whose team it is, or 0 */
+    long turn, state, inside; /* raised for each job; CLOSED, OPEN or HOME; threads that may be working on the job */
     long count;
-    pid_t process;
-    struct job *job; /* NULL: go home */
+    struct job *job; /* if OPEN */
     pthread_t threads[MAX_THREADS];
 } team;
 static __thread int gathered; /* whether the team works for this thread */
 
-/* Wait until a number that another thread changes is, or is no longer, what is given. Others may use the processor meanwhile. */
+/* Wait until a number that another thread changes is, or is no longer, what is given. Others may use the processor meanwhile.
+   After some milliseconds it sleeps in between: a long pause, or a team that nobody dismisses, must not take a processor. */
 INLINE long await(const long *number, long given, int is) {
     for (long spins = 0;; spins++) {
         long now = __atomic_load_n(number, __ATOMIC_ACQUIRE);
         if ((now == given) == is)
             return now;
-        if (spins > 1000)
+        if (spins > 30000)
+            nanosleep(&(struct timespec){0, 500000}, NULL);
+        else if (spins > 1000)
             sched_yield();
 #if defined(__x86_64__)
         else
@@ -80,14 +85,27 @@ INLINE long await(const long *number, long given, int is) {
     }
 }
 
+/* A thread first says that it is inside, and then looks whether the job is open. Who ends a job first closes it, and then waits
+   until nobody is inside. So a thread that comes too late is not waited for: on a busy machine it may come at any time. */
 static void *serve(void *argument) {
     struct worker worker = {NULL, 1 + (int)((pthread_t *)argument - team.threads)};
-    for (long turn = 0; turn = await(&team.turn, turn, 0), (worker.job = team.job) != NULL;) {
-        if (worker.thread < worker.job->threads)
+    for (long turn = 0, state = CLOSED; state != HOME;) {
+        turn = await(&team.turn, turn, 0);
+        __atomic_fetch_add(&team.inside, 1, __ATOMIC_SEQ_CST);
+        state = __atomic_load_n(&team.state, __ATOMIC_SEQ_CST);
+        if (state == OPEN && worker.thread < team.job->threads) {
+            worker.job = team.job;
             work(&worker);
-        __atomic_fetch_sub(&team.busy, 1, __ATOMIC_RELEASE);
+        }
+        __atomic_fetch_sub(&team.inside, 1, __ATOMIC_RELEASE);
     }
     return NULL;
+}
+
+/* Let the team see that there is something new. */
+static void tell(long state) {
+    __atomic_store_n(&team.state, state, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&team.turn, 1, __ATOMIC_RELEASE);
 }
 
 /* Do all parts, in this thread and in others, which are done with them when this returns. */
@@ -95,11 +113,11 @@ static void run(struct job *job, void (*part)(struct job *, long, int), long par
     struct worker workers[MAX_THREADS];
     pthread_t threads[MAX_THREADS];
     long count = LEAST(LEAST(job->threads, MAX_THREADS), parts), started = 1;
-    int together = gathered && count > 1 && team.process == getpid();
+    int together = gathered && count > 1 && __atomic_load_n(&team.process, __ATOMIC_RELAXED) == getpid();
     job->part = part, job->parts = parts, job->next = 0;
     if (together) {
-        team.job = job, team.busy = team.count;
-        __atomic_fetch_add(&team.turn, 1, __ATOMIC_RELEASE);
+        team.job = job;
+        tell(OPEN);
     } else
         for (; started < count; started++) { /* if one cannot be created, the others do its work */
             workers[started] = (struct worker){job, (int)started};
@@ -108,8 +126,10 @@ static void run(struct job *job, void (*part)(struct job *, long, int), long par
         }
     workers[0] = (struct worker){job, 0};
     work(&workers[0]);
-    if (together)
-        await(&team.busy, 0, 1);
+    if (together) {
+        __atomic_store_n(&team.state, CLOSED, __ATOMIC_SEQ_CST);
+        await(&team.inside, 0, 1);
+    }
     for (long t = 1; t < started; t++)
         pthread_join(threads[t], NULL);
 }
@@ -185,12 +205,13 @@ long ns_level(void) {
 long ns_panel(long level, long real) { return 3 * (level >= 2 ? 64 : level == 1 ? 32 : 16) / (real ? 8 : 4); }
 
 /* Gather a team of so many threads, the caller included, for what this thread does until ns_dismiss. Returns how many there are:
-   1 if another thread has the team. */
+   1 if another thread has the team. One of the process that this was forked from is not here, and nobody's. */
 long ns_gather(long threads) {
-    long nobody = 0;
-    if (threads < 2 || !__atomic_compare_exchange_n(&team.taken, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    long here = getpid(), whose = __atomic_load_n(&team.process, __ATOMIC_RELAXED);
+    if (threads < 2 || whose == here ||
+        !__atomic_compare_exchange_n(&team.process, &whose, here, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 1;
-    team.turn = team.count = 0, team.process = getpid();
+    team.turn = team.state = team.inside = team.count = 0;
     for (; team.count < LEAST(threads, MAX_THREADS) - 1; team.count++)
         if (pthread_create(&team.threads[team.count], NULL, serve, &team.threads[team.count]) != 0)
             break;
@@ -203,13 +224,12 @@ void ns_dismiss(void) {
     if (!gathered)
         return;
     gathered = 0;
-    if (team.process != getpid())
+    if (__atomic_load_n(&team.process, __ATOMIC_RELAXED) != getpid())
         return; /* a forked process: it has no such threads */
-    team.job = NULL;
-    __atomic_fetch_add(&team.turn, 1, __ATOMIC_RELEASE);
+    tell(HOME);
     for (long t = 0; t < team.count; t++)
         pthread_join(team.threads[t], NULL);
-    __atomic_store_n(&team.taken, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&team.process, 0, __ATOMIC_RELEASE);
 }
 
 /* What is multiplied: 64-bit integers; float64; a matrix of 64-bit integers by float64; integers of 32 bits, in 64; int8 codes
