@@ -170,7 +170,8 @@ def test_with_many_classes_more_samples_are_few(hardware: Hardware, monkeypatch:
 
 
 def cross_of(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return CODES[rows].astype(np.int64).T @ np.eye(60, dtype=np.int64)[labels[rows]]
+    sums: np.ndarray = CODES[rows].astype(np.int64).T @ np.eye(60, dtype=np.int64)[labels[rows]]
+    return sums
 
 
 def test_changes_can_be_followed_for_long(hardware: Hardware) -> None:

@@ -195,16 +195,8 @@ class Following:
         place = np.flatnonzero(targets >= 0)
         wanted[place, targets[place]] = 2.0**self.grid_bits
         try:
-            found = captured.moved(
-                system,
-                self.preconditioner,
-                codes,
-                sign,
-                wanted,
-                self.steps,
-                self.rests,
-                (self.slips, self.residuals),
-            )
+            bounds = self.slips, self.residuals
+            found = captured.moved(system, self.preconditioner, codes, sign, wanted, self.steps, self.rests, bounds)
             if found is None:
                 return None
         except HardwareError:
