@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from neverseen import ConfigurationError, Encoder, GaussianKernel, Identity, InputError, RandomProjection
+from neverseen import ConfigurationError, Encoder, GaussianKernel, HardwareError, Identity, InputError, RandomProjection
 from neverseen.encoding import (
     ACTIVATIONS,
     activation_table,
@@ -52,6 +53,50 @@ def test_with_a_fixed_scale_lengths_count_and_large_features_are_clipped() -> No
     for scale in (0, -1.0, math.nan, "wide", 2.0**41):
         with pytest.raises(ConfigurationError, match="scale must be a number"):
             quantise(row, scale)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tensors(monkeypatch: pytest.MonkeyPatch) -> Hardware:
+    """The code for a GPU, which quantises even a few samples."""
+    pytest.importorskip("torch")
+    from neverseen.hardware import torch_cuda
+    from tests.hardware.cpu_tensors import CpuTensors
+
+    monkeypatch.setattr(torch_cuda, "_MANY_NUMBERS", 0)
+    return cast("Hardware", CpuTensors())  # type: ignore[abstract]
+
+
+@given(ROWS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_gpu_quantises_alike(tensors: Hardware, rows: np.ndarray) -> None:
+    assert quantise(rows, hardware=tensors).tolist() == [oracle.quantise(row) for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("exponent", [-1074, -1060, -1022, -500, 0, 900, 1020])
+@pytest.mark.parametrize("width", [1, 3, 100, 1280])
+def test_a_gpu_quantises_extremes_alike(width: int, exponent: int, tensors: Hardware) -> None:
+    rows = np.ldexp(features("extremes", 30, width) / 8, exponent)
+    rows[3], rows[5, 0], rows[6, 0] = 0.0, 5e-324, np.finfo(float).max
+    assert np.array_equal(quantise(rows, hardware=tensors), quantise(rows))
+    single = features("extremes", 30, width).astype(np.float32)
+    assert np.array_equal(quantise(single, hardware=tensors), quantise(single))
+
+
+def test_what_a_gpu_does_not_take_is_refused_or_done_here(tensors: Hardware) -> None:
+    rows = features("here", 8, 3)
+    for odd in (rows[:0], rows.astype(np.int64), rows.tolist(), rows.astype(np.float16)):
+        assert np.array_equal(quantise(odd, hardware=tensors), quantise(odd))
+    rows[4, 1] = np.nan
+    with pytest.raises(InputError, match="first in row 4"):
+        quantise(rows, hardware=tensors)
+    with pytest.raises(InputError, match="matrix of shape"):
+        quantise(rows[0], hardware=tensors)
+
+
+def test_wrong_quantisation_is_not_silent(tensors: Hardware, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(tensors), "quantised", lambda self, rows, target: np.ones(rows.shape, np.int8))
+    with pytest.raises(HardwareError, match="nothing was changed"):
+        quantise(features("wrong", 8, 30), hardware=tensors)
 
 
 @given(ROWS, st.integers(-300, 300))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, cast
@@ -26,19 +27,19 @@ from tests.samples import codes as sample_codes
 NUMPY = choose("numpy")
 
 
-def tensors() -> Any:
+def tensors(fused: bool = False) -> Any:
     pytest.importorskip("torch")
     from tests.hardware.cpu_tensors import CpuTensors
 
-    return CpuTensors()  # type: ignore[abstract]
+    return CpuTensors(fused)  # type: ignore[abstract]
 
 
-@pytest.fixture(params=[*hardware_here(), "cpu tensors"])
+@pytest.fixture(params=[*hardware_here(), "cpu tensors", "fused"])
 def hardware(request: pytest.FixtureRequest) -> Hardware:
     """Every kind of hardware here, and the code for a GPU."""
-    if request.param != "cpu tensors":
+    if request.param not in ("cpu tensors", "fused"):
         return choose(request.param)
-    return cast("Hardware", tensors())
+    return cast("Hardware", tensors(request.param == "fused"))
 
 
 def start(rows: list[int], gamma: int, hardware: Hardware) -> Following:
@@ -169,7 +170,8 @@ def test_with_many_classes_more_samples_are_few(hardware: Hardware, monkeypatch:
 
 
 def cross_of(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return CODES[rows].astype(np.int64).T @ np.eye(60, dtype=np.int64)[labels[rows]]
+    sums: np.ndarray = CODES[rows].astype(np.int64).T @ np.eye(60, dtype=np.int64)[labels[rows]]
+    return sums
 
 
 def test_changes_can_be_followed_for_long(hardware: Hardware) -> None:
@@ -381,9 +383,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("waiting", [False, True])
-def test_a_small_change_is_made_at_once(waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware, made = tensors(), counted(monkeypatch)
+def test_a_small_change_is_made_at_once(waiting: bool, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware, made = tensors(fused), counted(monkeypatch)
     held = list(range(300))
     following = start(held, 2**16, hardware)
     for come, go in [([], [7]), ([301], []), ([], list(range(20, 40))), (list(range(310, 350)), []), ([], [8])]:
@@ -397,8 +400,9 @@ def test_a_small_change_is_made_at_once(waiting: bool, monkeypatch: pytest.Monke
     assert made == [True] * 5
 
 
-def test_what_cannot_be_made_at_once_is_followed_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware, made = tensors(), counted(monkeypatch)
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_cannot_be_made_at_once_is_followed_step_by_step(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware, made = tensors(fused), counted(monkeypatch)
     before = list(range(300))
     following = start(before, 2**16, hardware)
     rough = replace(following.preconditioner, matrix=following.preconditioner.matrix * 1.001)
@@ -408,9 +412,10 @@ def test_what_cannot_be_made_at_once_is_followed_step_by_step(monkeypatch: pytes
     assert_claims_are_true(followed, before[:3] + before[4:], range(1))
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4, 8, 2**4, 2**30])
-def test_at_once_with_any_gamma(gamma: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware, made = tensors(), counted(monkeypatch)
+def test_at_once_with_any_gamma(gamma: int, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware, made = tensors(fused), counted(monkeypatch)
     for held in (3, 6, 60):  # fewer than codes: with a small gamma the system is ill-conditioned
         before = list(range(held))
         followed = follow(start(before, gamma, hardware), hardware, before, [], [1])
@@ -447,8 +452,41 @@ def test_a_wrong_change_at_once_is_not_silent(place: str) -> None:
         follow(following, hardware, before, [], [0])
 
 
-def test_more_classes_than_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware, made = tensors(), counted(monkeypatch)
+@pytest.mark.parametrize(
+    ("name", "argument", "fault"),
+    [
+        ("cut", 3, 1.0),  # U is no longer what its limbs are
+        ("finished_images", 12, 1.0),  # U for the move, and its rest
+        ("finished_images", 13, 2.0**-10),
+        ("see", 3, 5e-324),  # A' r: as an integer, 1
+        ("codes_across", 3, 5e-324),
+        ("bound", 10, 2.0**20),  # E for the move
+    ],
+)
+def test_a_fault_between_kernels_is_not_silent(name: str, argument: int, fault: float) -> None:
+    torch = pytest.importorskip("torch")
+    from neverseen.hardware.fused_small_changes import small_change
+    from tests.hardware.emulated import emulated
+
+    made: list[str] = []
+
+    def launch(kernel: str, blocks: tuple[int, int], *given: Any) -> None:
+        emulated()(kernel, blocks, *given)
+        if kernel == name and kernel not in made:
+            place = given[argument].view(-1)
+            place[0] = (place.view(torch.int64)[0] + 1).view(torch.float64) if fault == 5e-324 else place[0] + fault
+        made.append(kernel)
+
+    hardware, before = tensors(), list(range(300))
+    captured = Captured(functools.partial(small_change, launch), hardware)
+    following = replace(start(before, 2**16, hardware), captured=captured)
+    with pytest.raises(HardwareError, match="fails its check"):
+        follow(following, hardware, before, [], [0])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_more_classes_than_codes(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware, made = tensors(fused), counted(monkeypatch)
     rng = np.random.default_rng(5)
     codes, labels = rng.integers(0, 128, (60, 8)).astype(np.int8), np.arange(60) % 20
     wide = codes.astype(np.int64)

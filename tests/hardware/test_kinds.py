@@ -14,6 +14,7 @@ import pytest
 
 from neverseen import ConfigurationError, UnknownKindError
 from neverseen import hardware as hardware_module
+from neverseen.engine.arithmetic import wide_matmul
 from neverseen.hardware import Hardware, kernels, torch_cpu, torch_cuda
 from neverseen.hardware.numpy_cpu import NumpyHardware
 from tests.samples import codes
@@ -148,3 +149,27 @@ def test_nothing_heavy_is_imported_before_it_is_used() -> None:
     script = "import sys; from neverseen import hardware; print(sorted({'torch', 'scipy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_gpu_measures_and_multiplies_codes() -> None:
+    pytest.importorskip("torch")
+    from tests.hardware.cpu_tensors import CpuTensors
+
+    tensors, rng = CpuTensors(), np.random.default_rng(0)  # type: ignore[abstract]
+    for rows, size in ((1, 5), (20, 3000)):  # by the processor, and by the GPU
+        codes = rng.integers(-128, 128, (rows, size)).astype(np.int8)
+        lengths, least = tensors.measured(tensors.array(codes))
+        assert lengths.tolist() == np.abs(codes.astype(np.int64)).sum(axis=1).tolist()
+        assert least == codes.min()
+    for rows, inner, columns in ((1, 5, 1), (40, 300, 7), (3, 64, 100), (0, 4, 2)):
+        codes = rng.integers(-127, 128, (rows, inner)).astype(np.int8)
+        block = rng.integers(-(2**63), 2**63 - 1, (inner, columns))
+        block.flat[:4] = [2**63 - 1, -(2**63), -1, 2**62][: block.size]
+        found = wide_matmul(tensors.array(codes), tensors.array(block), tensors)
+        with np.errstate(over="ignore"):
+            assert np.array_equal(tensors.numpy(found), codes.astype(np.int64) @ block)
+    positions = np.array([2, 0, 2])
+    codes = rng.integers(-127, 128, (3, 6)).astype(np.int8)
+    for classes, where in ((3, positions), (1, positions * 0)):
+        found = tensors.few_class_sums(tensors.array(codes), where, classes)
+        assert np.array_equal(tensors.numpy(found), np.eye(classes, dtype=np.int64)[where].T @ codes)

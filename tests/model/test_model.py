@@ -320,7 +320,8 @@ def test_a_correction_that_fails_is_passed_over(
     monkeypatch.setattr(type(hardware), "cholesky_inverse", fails_once)
     model.forget(rows[:8], labels[:8])
     assert model.digest() == expected
-    assert len(calls) >= failing
+    at_once = hardware.small_changes() is not None  # then there is no correction that could fail
+    assert len(calls) >= (1 if at_once else failing)
 
 
 def test_an_interrupt_in_the_middle_of_a_change_cannot_pass_for_a_state(monkeypatch: pytest.MonkeyPatch) -> None:

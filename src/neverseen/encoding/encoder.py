@@ -101,9 +101,9 @@ class Encoder:
         """Return the size of a code, given the number of features."""
         raise NotImplementedError
 
-    def quantise(self, samples: Any) -> np.ndarray:
+    def quantise(self, samples: Any, hardware: Hardware | None = None) -> np.ndarray:
         """Return float features of shape (n, d0) as int8; see `neverseen.encoding.quantise`."""
-        return quantise(samples, self.scale)
+        return quantise(samples, self.scale, hardware)
 
     def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
         """Return the int8 codes of quantised features of shape (n, d0), computed on this hardware."""

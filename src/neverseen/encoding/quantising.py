@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 
 from neverseen.encoding.settings import real_number
-from neverseen.errors import InputError
+from neverseen.errors import HardwareError, InputError
+from neverseen.hardware import Hardware
 
 _TARGET_RMS = 16.0
+_COMPARED = 4  # rows of each call that other hardware quantised
 _CACHED = 2**15  # numbers quantised at a time: temporaries stay in a processor's cache
 
 
@@ -37,7 +40,7 @@ def as_features(samples: Any) -> np.ndarray:
     return features
 
 
-def quantise(samples: Any, scale: float | None = None) -> np.ndarray:
+def quantise(samples: Any, scale: float | None = None, hardware: Hardware | None = None) -> np.ndarray:
     """Return each row divided by its own root mean square, or by a fixed scale, times 16, rounded to int8.
 
     Parameters
@@ -46,6 +49,9 @@ def quantise(samples: Any, scale: float | None = None) -> np.ndarray:
         Finite real numbers.
     scale : float, 2**-40 <= scale <= 2**40, optional
         Divides all rows alike, so their lengths count. Features beyond 7.9 times the scale become 127 or -127.
+    hardware : Hardware, optional
+        Where many samples may be quantised by their own root mean squares. The bits are the same, and a few rows of
+        each call are compared.
 
     Returns
     -------
@@ -66,6 +72,10 @@ def quantise(samples: Any, scale: float | None = None) -> np.ndarray:
     >>> quantise([[3.0, -4.0], [0.3, -40.0]], scale=2.0).tolist()
     [[24, -32], [2, -127]]
     """
+    if hardware is not None and scale is None:
+        found = _quantised_there(samples, hardware)
+        if found is not None:
+            return found
     factor = None if scale is None else _TARGET_RMS / fixed_scale(scale)
     features = as_features(samples)
     codes = np.empty(features.shape, np.int8)
@@ -78,6 +88,21 @@ def quantise(samples: Any, scale: float | None = None) -> np.ndarray:
 def fixed_scale(value: Any) -> float:
     """Return a scale as a float; raise `ConfigurationError` if it cannot be one."""
     return real_number("scale", value, 2.0**-40, 2.0**40)
+
+
+def _quantised_there(samples: Any, hardware: Hardware) -> np.ndarray | None:
+    """Return codes that other hardware made, or None if it makes none. Raise `HardwareError` if a row is wrong."""
+    if not isinstance(samples, np.ndarray) or samples.ndim != 2 or not samples.size:
+        return None
+    codes = hardware.quantised(samples, _TARGET_RMS)
+    if codes is not None:
+        places = np.array([int.from_bytes(os.urandom(8)) % len(samples) for _ in range(_COMPARED)])
+        if not np.array_equal(_quantise_rows(samples[places].astype(np.float64), None), codes[places]):
+            raise HardwareError(
+                "features quantised on this machine are not what the processor makes of them: the hardware or a "
+                "numerical library is at fault; nothing was changed. Try hardware='numpy', or another machine"
+            )
+    return codes
 
 
 def _quantise_rows(features: np.ndarray, factor: float | None) -> np.ndarray:

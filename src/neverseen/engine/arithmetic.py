@@ -21,6 +21,7 @@ import numpy as np
 
 from neverseen.errors import HardwareError, LimitError
 from neverseen.hardware import INT8_PRODUCT, INT32_ROWS, Array, Hardware
+from neverseen.hardware.protocol import BYTE_ROWS
 
 MAX_SAMPLES = 2**48
 """No sum overflows below this many samples: 2**48 * 127**2 < 2**62."""
@@ -28,6 +29,7 @@ MAX_SAMPLES = 2**48
 assert MAX_SAMPLES * INT8_PRODUCT < 2**62
 
 _FEW_CODES = 64
+_FEW_ROWS = 256  # of weights that are looked at together: a copy of them takes little memory
 
 
 def random_vector(size: int, hardware: Hardware) -> Array:
@@ -84,10 +86,7 @@ def class_sums(codes: Array, positions: np.ndarray, classes: int, hardware: Hard
         How many there are.
     """
     if len(codes) <= _FEW_CODES:  # in integers: this is cheaper than a check, and needs none
-        few = np.zeros((classes, codes.shape[1]), np.int64)
-        for position, row in zip(positions, hardware.numpy(codes), strict=True):
-            few[position] += row
-        return hardware.array(few)
+        return hardware.few_class_sums(codes, positions, classes)
     sums = hardware.class_sums(codes, positions, classes)
     probe = random_vector(codes.shape[1], hardware)
     expected = np.zeros(classes, np.int64)
@@ -111,6 +110,12 @@ def wide_matmul(left: Array, right: Array, hardware: Hardware) -> Array:
     """Return ``left @ right`` modulo 2**64, for int8 and int64 arrays of any shape and values."""
     if hardware.integers:
         return hardware.int8_int64_matmul(left, right)
+    if hardware.bytewise and left.shape[1] <= BYTE_ROWS:
+        product = hardware.int8_int64_matmul(left, right)
+        probe = random_vector(right.shape[1], hardware)
+        expected = hardware.wrapping_matvec(left, hardware.wrapping_matvec(right, probe))
+        require_equal(hardware.wrapping_matvec(product, probe), expected, "exact product")
+        return product
     # Limbs so small that a sum of products is at most 2**53: 127 <= 2**7.
     bits = 53 - 7 - max(0, left.shape[1] - 1).bit_length()
     total, shift = None, 0
@@ -177,8 +182,8 @@ def require_scores_fit(weights: np.ndarray) -> None:
     # As floats, because the magnitude of -2**63 is no int64. A sum of d of them is right to a factor of 1 + d * 2**-52,
     # far less than the bit to spare here.
     sums = np.zeros(weights.shape[1])
-    for row in weights:
-        sums += np.abs(row.astype(np.float64))
+    for start in range(0, len(weights), _FEW_ROWS):
+        sums += np.abs(weights[start : start + _FEW_ROWS].astype(np.float64)).sum(axis=0)
     if 127 * sums.max(initial=0.0) >= 2.0**62:
         raise LimitError("the weights are too large for 64-bit scores; raise gamma or lower grid_bits")
 

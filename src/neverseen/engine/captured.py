@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neverseen.engine.arithmetic import random_vector
-from neverseen.engine.preconditioning import MOST_CORRECTIONS, Inverse
+from neverseen.engine.preconditioning import MOST_CORRECTIONS, Corrections, Inverse, Owner
 from neverseen.engine.systems import MOST_ASIDE, ChangedSystem, IntegerSystem
 from neverseen.errors import HardwareError
 from neverseen.hardware import Array, Hardware
@@ -36,8 +36,25 @@ class Moved(NamedTuple):
     doubts: np.ndarray
     near: list[int]  # columns with an entry in doubt
     top: float
-    lefts: Array  # (k, d), and the next: rows that correct the inverse
-    rights: Array
+    inverse: Inverse  # after the change
+
+
+@dataclass
+class _Rows:
+    """Rows at a place that stays the same, with zeros behind them."""
+
+    place: Array
+    used: int = 0
+
+    def fill(self, rows: Array, known: int = 0) -> None:
+        """Hold these rows, and no others. The first ones are `known` to be here already."""
+        count, used = len(rows), self.used
+        self.used = max(count, used)  # until the rest is zero
+        if known < count:
+            self.place[known:count] = rows[known:]
+        if count < used:
+            self.place[count:used] = 0
+        self.used = count
 
 
 @dataclass
@@ -45,11 +62,28 @@ class _Base:
     """What stays the same for many changes, at places that stay the same for ever."""
 
     system: IntegerSystem
-    inverse: Array
+    owner: Owner  # of the inverse
     gram: Array  # float64
     matrix: Array  # a copy of the inverse
+    lefts: _Rows  # that correct the inverse
+    rights: _Rows
+    aside: _Rows  # the samples aside, and their signs
+    signs: _Rows
     probe: Array  # a random vector r
     image: Array  # (G + gamma) r, modulo 2**64
+    corrections: Corrections | None = None  # whose rows were copied; rows are only ever added to them
+
+    def fill(self, inverse: Inverse, system: ChangedSystem) -> None:
+        """Hold what changes with each change: the rows that correct the inverse, and the samples aside."""
+        found, count = inverse.corrections, inverse.count
+        known = min(count, self.lefts.used, self.rights.used) if found is self.corrections else 0
+        self.corrections = None  # until all rows are here
+        self.lefts.fill(self.lefts.place[:0] if found is None else found.lefts[:count], known)
+        self.rights.fill(self.rights.place[:0] if found is None else found.rights[:count], known)
+        self.corrections = found
+        codes, signs = system.aside
+        self.aside.fill(codes)
+        self.signs.fill(signs)
 
 
 class Captured:
@@ -91,50 +125,59 @@ class Captured:
         few = np.concatenate([*bounds, [sign, limb, system.gamma], np.ldexp(1.0, limb * np.arange(-2, 3))])
         with self._lock:
             base = self._begun(system.base, inverse)
-            if self._across is None or len(self._across) != columns:
+            if self._across is None or len(self._across) < columns:
                 self._across = random_vector(columns, hardware)
+            base.fill(inverse, system)
             steps, rests, lefts, rights, told = self._run(
                 2 if limb >= _WIDE_LIMB else 3,
                 base.gram,
                 base.matrix,
-                *_corrections(inverse, system.size, hardware),
-                *(_filled(part, MOST_ASIDE, hardware) for part in system.aside),
+                *(rows.place for rows in (base.lefts, base.rights, base.aside, base.signs)),
                 base.probe,
                 base.image,
-                self._across,
+                self._across[:columns],
                 _filled(codes, padded, hardware),
-                hardware.array(np.concatenate([wanted, np.zeros((padded - count, columns))])),
+                np.concatenate([wanted, np.zeros((padded - count, columns))]),
                 steps,
                 rests,
-                hardware.array(few),
+                few,
             )
             numbers = hardware.numpy(told)
-        worst, top, wrong = numbers[:3].tolist()
-        if not (worst < 1.0 and np.isfinite(numbers).all() and top < 2.0**52):
-            return None
-        if wrong:
-            raise HardwareError(
-                "a product computed on this machine fails its check: the processor, memory or numerical library is at "
-                "fault; nothing was changed. Try hardware='numpy', or another machine"
-            )
+            worst, top, wrong = numbers[:3].tolist()
+            if not (worst < 1.0 and np.isfinite(numbers).all() and top < 2.0**52):
+                return None
+            if wrong:
+                raise HardwareError(
+                    "a product computed on this machine fails its check: the processor, memory or numerical library is "
+                    "at fault; nothing was changed. Try hardware='numpy', or another machine"
+                )
+            inverse = inverse.corrected(lefts[:count].T, rights[:count].T)  # before the next change overwrites them
         slips, residuals, doubts, near = numbers[3:].reshape(4, columns)
-        return Moved(
-            steps, rests, slips, residuals, doubts, np.flatnonzero(near).tolist(), top, lefts[:count], rights[:count]
-        )
+        return Moved(steps, rests, slips, residuals, doubts, np.flatnonzero(near).tolist(), top, inverse)
 
     def _begun(self, system: IntegerSystem, inverse: Inverse) -> _Base:
         hardware, found = self._hardware, self._base
-        if found is not None and found.system is system and found.inverse is inverse.matrix:
+        if found is not None and found.system is system and found.owner is inverse.owner:
             return found
         if found is None:
             probe = random_vector(system.size, hardware)
+            image = hardware.zeros(system.size)
             gram, matrix = hardware.float64(system.gram), hardware.copied(inverse.matrix)
+            corrections = (
+                _Rows(hardware.float64(hardware.zeros(MOST_CORRECTIONS, system.size))),
+                _Rows(hardware.float64(hardware.zeros(MOST_CORRECTIONS, system.size))),
+            )
+            aside = (
+                _Rows(hardware.int8(hardware.zeros(MOST_ASIDE, system.size))),
+                _Rows(hardware.int8(hardware.zeros(MOST_ASIDE, 1))),
+            )
         else:
-            probe, gram, matrix = found.probe, found.gram, found.matrix
-            self._base = None  # until both are there
+            probe, image, gram, matrix = found.probe, found.image, found.gram, found.matrix
+            corrections, aside = (found.lefts, found.rights), (found.aside, found.signs)
+            self._base = None  # until all are there
             gram[:], matrix[:] = hardware.float64(system.gram), inverse.matrix
-        image = hardware.wrapping_matvec(system.gram, probe) + system.gamma * probe
-        self._base = _Base(system, inverse.matrix, gram, matrix, probe, image)
+        image[:] = hardware.wrapping_matvec(system.gram, probe) + system.gamma * probe
+        self._base = _Base(system, inverse.owner, gram, matrix, *corrections, *aside, probe, image)
         return self._base
 
 
@@ -143,14 +186,3 @@ def _filled(rows: Array, count: int, hardware: Hardware) -> Array:
     if len(rows) == count:
         return rows
     return hardware.concatenate([rows, hardware.int8(hardware.zeros(count - len(rows), rows.shape[1]))], 0)
-
-
-def _corrections(inverse: Inverse, size: int, hardware: Hardware) -> tuple[Array, Array]:
-    """Return the rows that correct an inverse, `MOST_CORRECTIONS` each, with zeros behind them."""
-    found = inverse.corrections
-    if found is not None and found.count == inverse.count:
-        return found.lefts, found.rights
-    rows = tuple(hardware.float64(hardware.zeros(MOST_CORRECTIONS, size)) for _ in range(2))
-    if found is not None:
-        rows[0][: inverse.count], rows[1][: inverse.count] = found.lefts[: inverse.count], found.rights[: inverse.count]
-    return rows[0], rows[1]

@@ -43,11 +43,21 @@ class ClassSums:
 
     def of(self, names: list[str]) -> Array:
         """Return the sums of some classes, int64 of shape (C, d), as a copy."""
-        return self._table[[self._rows[name] for name in names]]
+        rows = [self._rows[name] for name in names]
+        if rows == list(range(len(rows))):
+            return self._hardware.copied(self._table[: len(rows)])
+        return self._table[rows]
 
     def change(self, names: list[str], sums: Array, sign: int) -> None:
-        """Add `sign` times sums, int64 of shape (C, d), to those of the named classes, which may be new."""
+        """Add `sign` times sums, int64 of shape (C, d), to those of the named classes, which may be new.
+
+        Nobody else may go on using the sums.
+        """
         new = [name for name in names if name not in self._rows]
+        if not self._names and sign > 0:  # the first ones
+            self._table, self._names = sums, list(names)
+            self._rows = {name: row for row, name in enumerate(names)}
+            return
         short = len(self._names) + len(new) - len(self._table)
         if short > 0:  # twice as many rows as there were, so that they are seldom copied
             more = self._hardware.zeros(max(short, len(self._table)), self._table.shape[1])

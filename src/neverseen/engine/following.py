@@ -192,19 +192,10 @@ class Following:
         place = np.flatnonzero(targets >= 0)
         wanted[place, targets[place]] = 2.0**self.grid_bits
         try:
-            found = captured.moved(
-                system,
-                self.preconditioner,
-                codes,
-                sign,
-                wanted,
-                self.steps,
-                self.rests,
-                (self.slips, self.residuals),
-            )
+            bounds = self.slips, self.residuals
+            found = captured.moved(system, self.preconditioner, codes, sign, wanted, self.steps, self.rests, bounds)
             if found is None:
                 return None
-            inverse = self.preconditioner.corrected(found.lefts.T, found.rights.T)
         except HardwareError:
             raise
         except (RuntimeError, MemoryError):  # of a GPU that is short of memory
@@ -216,7 +207,7 @@ class Following:
             slips=found.slips,
             residuals=found.residuals,
             top=found.top,
-            preconditioner=inverse,
+            preconditioner=found.inverse,
         )
         return moved._settled(system, cross, found.near, found.doubts)
 

@@ -85,6 +85,7 @@ class Statistics:
         self._system: IntegerSystem | None = None  # with the Gram matrix as it is
         self._lock, self._torn = threading.RLock(), False
         self.counts: dict[str, int] = {}
+        self._in_order: tuple[list[str], list[str]] = [], []  # classes as they came, and in class order
         self.class_grams = ClassGrams(size, class_folder) if track_classes else None
 
     @classmethod
@@ -109,14 +110,16 @@ class Statistics:
             raise InputError(f"codes must be an int8 matrix; got dtype {codes.dtype}, shape {tuple(codes.shape)}")
         if len(codes) != len(index.positions):
             raise InputError(f"there are {len(codes)} codes and {len(index.positions)} labels")
-        if len(codes) and int(codes.min()) < -127:
+        few = 0 < len(codes) < _FEW_ROWS
+        lengths, least = hardware.measured(codes) if few else (np.zeros(0), int(codes.min()) if len(codes) else 0)
+        if least < -127:
             raise InputError("codes must lie in -127..127; got -128")
         if targets is not None and not targets.one_hot:
-            return cls._of_rows(codes, index, hardware, targets)
+            return cls._of_rows(codes, lengths, index, hardware, targets)
         batch = cls.__new__(cls)
         batch.size, batch.hardware, batch.targets = codes.shape[1], hardware, targets or Classes()
         batch._gram, batch._sums, batch._waiting = None, ClassSums(batch.size, hardware), Waiting()
-        batch._system = None
+        batch._system, batch._in_order = None, ([], [])
         batch._lock, batch._torn = threading.RLock(), False
         counts = np.bincount(index.positions, minlength=len(index.texts)).tolist()
         batch.counts = {name: count for name, count in zip(index.texts, counts, strict=True) if count}
@@ -124,7 +127,7 @@ class Statistics:
         batch._sums.change(index.texts, class_sums(codes, index.positions, len(index.texts), hardware), 1)
         batch._forget_empty()
         if batch.class_grams is None and len(codes) < _FEW_ROWS:
-            batch._waiting = Waiting().plus([Batch(codes, 1, hardware.row_sums(codes))])
+            batch._waiting = Waiting().plus([Batch(codes, 1, lengths)])
             return batch
         if batch.class_grams is None:
             batch._gram = gram(codes, hardware)
@@ -138,7 +141,9 @@ class Statistics:
         return batch
 
     @classmethod
-    def _of_rows(cls, codes: Array, index: LabelIndex, hardware: Hardware, targets: Targets) -> Statistics:
+    def _of_rows(
+        cls, codes: Array, lengths: np.ndarray, index: LabelIndex, hardware: Hardware, targets: Targets
+    ) -> Statistics:
         """Return the statistics of a batch whose labels are not classes."""
         batch = cls(codes.shape[1], hardware, targets=targets)
         used, place = np.unique(index.positions, return_inverse=True)
@@ -157,7 +162,7 @@ class Statistics:
             cross = wide_matmul(hardware.contiguous(some.T), hardware.array(y), hardware)  # (d, C)
             batch._sums.change(rows.names, hardware.contiguous(cross.T), 1)
         if (weights == 1).all() and len(codes) < _FEW_ROWS:
-            batch._waiting = Waiting().plus([Batch(codes, 1, hardware.row_sums(codes))])
+            batch._waiting = Waiting().plus([Batch(codes, 1, lengths)])
             return batch
         for bit in range(int(weights.max()).bit_length()):  # Σ w c'c, one Gram matrix for each bit of the weights
             chosen = np.flatnonzero(weights >> bit & 1)
@@ -168,11 +173,11 @@ class Statistics:
 
     def __getstate__(self) -> dict[str, Any]:
         self.settle()  # a copy may be read-only
-        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_system")}
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_system", "_in_order")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock, self._system = threading.RLock(), None
+        self._lock, self._system, self._in_order = threading.RLock(), None, ([], [])
 
     @property
     def gram(self) -> Array:
@@ -288,7 +293,10 @@ class Statistics:
     @property
     def classes(self) -> list[str]:
         """Canonical texts of the columns, in class order: the classes with samples, unless `targets` are others."""
-        return in_class_order(self.counts)
+        names = list(self.counts)
+        if self._in_order[0] != names:
+            self._in_order = names, in_class_order(names)
+        return list(self._in_order[1])
 
     def cross(self) -> np.ndarray:
         """Return B: int64 of shape (d, C), classes in class order. It is a transposed view, so it costs little."""

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
@@ -214,7 +215,7 @@ class ChangedSystem:
     ) -> None:
         self.size, self.gamma, self.hardware, self.settled = base.size, base.gamma, base.hardware, settled
         self.base, self._codes = base, codes if len(signs) else None
-        self._signs = base.hardware.array(signs.astype(np.int64)[:, None])
+        self._signs = signs
         # A row of C'SC has magnitudes that add up to at most 127 |c|_1 for each sample; ||c||**2 <= 127 |c|_1.
         self.largest = (base.largest + 127 * float(lengths.sum())) * (1 + 1e-9)
         self._reach = math.frexp(self.largest)[1]
@@ -225,7 +226,12 @@ class ChangedSystem:
         """The samples aside and their signs, int8 of shape (w, d) and (w, 1)."""
         hardware = self.hardware
         codes = hardware.int8(hardware.zeros(0, self.size)) if self._codes is None else self._codes
-        return codes, hardware.int8(self._signs)
+        return codes, hardware.array(self._signs.astype(np.int8)[:, None])
+
+    @cached_property
+    def _column(self) -> Array:
+        """The signs, int64 of shape (w, 1)."""
+        return self.hardware.array(self._signs.astype(np.int64)[:, None])
 
     def width(self, columns: int) -> int:
         """Return w such that blocks of that many columns may have entries up to ``2**w`` in magnitude."""
@@ -268,7 +274,7 @@ class ChangedSystem:
         """Add what the samples aside contribute to a product, modulo 2**64."""
         if self._codes is None:
             return result
-        inner = wide_matmul(self._codes, block, self.hardware) * self._signs
+        inner = wide_matmul(self._codes, block, self.hardware) * self._column
         return result + wide_matmul(self._codes.T, inner, self.hardware)
 
     def approximate_product(self, block: Array) -> tuple[Array, np.ndarray]:
@@ -286,7 +292,7 @@ class ChangedSystem:
         result, waiting = self.base.approximate_product(block), 0
         if self._codes is not None:
             waiting, codes = len(self._codes), hardware.float64(self._codes)
-            inner = hardware.matmul(codes, block) * hardware.float64(self._signs)
+            inner = hardware.matmul(codes, block) * hardware.float64(self._column)
             result = result + hardware.matmul(codes.T, inner)
         terms = self.size + waiting + 8
         error = terms * 2.0**-52 * self.largest * column_norms(block, hardware) + terms**2 * 2.0**-1000

@@ -12,6 +12,8 @@ INT8_PRODUCT = 127 * 127  # the largest product of two codes
 FLOAT32_ROWS = 2**24 // INT8_PRODUCT  # 1040 products of codes sum to less than 2**24
 INT32_ROWS = (2**31 - 1) // INT8_PRODUCT  # 133,144 of them to less than 2**31
 
+BYTE_ROWS = 2**17  # products of a code and a byte sum to less than 2**31
+
 Factor = Any
 """The result of `HardwareOf.cholesky`: only the hardware that made it looks inside."""
 
@@ -71,7 +73,9 @@ A = TypeVar("A", bound=Array)
 Moved = tuple[A, A, list[int]]
 
 SmallChange = Callable[..., tuple[A, ...]]
-"""`neverseen.hardware.torch_small_changes.small_change` for arrays of this kind."""
+"""`neverseen.hardware.torch_small_changes.small_change` for arrays of this kind.
+
+The last results, from the third on, are valid until the next call."""
 
 
 class HardwareOf(Protocol[A]):
@@ -90,11 +94,14 @@ class HardwareOf(Protocol[A]):
     integers : bool
         Whether 64-bit integer products (`symmetric_product`, `int8_int64_matmul`) are fast. If not, float64 products
         are used instead, and checked.
+    bytewise : bool
+        Whether `int8_int64_matmul` is made of int8 products: it is fast, and has to be checked.
     """
 
     name: str
     cholesky_keeps: bool
     integers: bool = False
+    bytewise: bool = False
 
     def __hash__(self) -> int:
         return object.__hash__(self)
@@ -157,6 +164,10 @@ class HardwareOf(Protocol[A]):
     def row_sums(self, matrix: A) -> np.ndarray:
         """Return the sum of the magnitudes of each row, in float64."""
 
+    def measured(self, codes: A) -> tuple[np.ndarray, int]:
+        """Return the `row_sums` of int8 codes, and the least of them; there is at least one."""
+        return self.row_sums(codes), int(codes.min())
+
     def row_moments(self, matrix: A) -> np.ndarray:
         """Return the sums of magnitudes, numbers and squares of each row of an int64 matrix, float64 of shape (3, d).
 
@@ -176,6 +187,13 @@ class HardwareOf(Protocol[A]):
 
     def add_to_diagonal(self, matrix: A, value: float | A) -> None:
         """Add a number, or a vector's entries one each, to the diagonal of a square matrix."""
+
+    def quantised(self, features: np.ndarray, target: float) -> np.ndarray | None:
+        """Return what `neverseen.encoding.quantise` does for a matrix of real numbers; None leaves it to the caller.
+
+        `target` is the root mean square that each row shall have. It returns None too if a number is not finite.
+        """
+        return None
 
     # -- products ----------------------------------------------------------------------------------
 
@@ -215,7 +233,7 @@ class HardwareOf(Protocol[A]):
         return moved, rest - carry, self.near_half(rest - carry, doubts)
 
     def int8_int64_matmul(self, left: A, right: A) -> A:
-        """Return the product of an int8 and an int64 array modulo 2**64; only where `integers` is true."""
+        """Return the product of an int8 and an int64 array modulo 2**64, if `integers` or `bytewise`."""
 
     def int8_matmul(self, left: A, right: A) -> A:
         """Return the product of two int8 arrays as integers of at least 32 bits; at most INT32_ROWS inner terms."""
@@ -225,6 +243,13 @@ class HardwareOf(Protocol[A]):
 
     def class_sums(self, codes: A, positions: np.ndarray, classes: int) -> A:
         """Return the sums of int8 codes by class, int64 of shape (classes, d); `positions` has each sample's class."""
+
+    def few_class_sums(self, codes: A, positions: np.ndarray, classes: int) -> A:
+        """Return `class_sums` of a few samples, in integer arithmetic alone."""
+        few = np.zeros((classes, codes.shape[1]), np.int64)
+        for position, row in zip(positions, self.numpy(codes), strict=True):
+            few[position] += row
+        return self.array(few)
 
     def where(self, mask: A) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and columns of the entries of a mask that are set."""

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neverseen.errors import ConfigurationError
+from neverseen.hardware import fused_small_changes
 from neverseen.hardware.numpy_cpu import SUM_ROWS
 from neverseen.hardware.protocol import HardwareOf, SmallChange
+from neverseen.hardware.torch_quantising import quantised
 from neverseen.hardware.torch_small_changes import Replayed, small_change
 
 if TYPE_CHECKING:
     import torch
 
 _BLOCK = 2048  # of a triangular factor
+_FEW_ROWS = 4  # that are added one by one, as that is faster than to send their places
+_MOST_HERE = 2**15  # codes that the processor looks at: one step for the GPU rather than five
+_MANY_NUMBERS = 2**18  # features for whose quantisation the way to the GPU and back pays
+_BYTES = 0x0080808080808080
 _MOST_PINNED = 2**22  # numbers that are copied by way of pinned memory, which PyTorch keeps
 _PINNED = 2**15  # numbers; fewer go to a GPU without waiting for it. Of more, PyTorch's threads would make the copy
 
@@ -25,6 +31,7 @@ class CudaHardware(HardwareOf[Any]):
 
     name = "cuda"
     cholesky_keeps = True
+    bytewise = True
 
     def __init__(self) -> None:
         import torch
@@ -36,7 +43,10 @@ class CudaHardware(HardwareOf[Any]):
         self._torch = torch
 
     def small_changes(self) -> SmallChange[torch.Tensor]:
-        return Replayed(small_change, still=2)
+        kernels = fused_small_changes.kernels()
+        if kernels is None:
+            return Replayed(small_change, still=9)
+        return Replayed(functools.partial(fused_small_changes.small_change, kernels), still=9)
 
     def array(self, values: np.ndarray) -> torch.Tensor:
         tensor = self._torch.from_numpy(np.require(values, requirements=["C", "W"]))  # read-only ones it would warn of
@@ -86,15 +96,32 @@ class CudaHardware(HardwareOf[Any]):
     def row_sums(self, matrix: torch.Tensor) -> np.ndarray:
         return self.numpy(self._torch.linalg.vector_norm(self.float64(matrix), 1, dim=1))
 
+    def measured(self, codes: torch.Tensor) -> tuple[np.ndarray, int]:
+        if codes.numel() <= _MOST_HERE:
+            here = self.numpy(codes).astype(np.int16)  # holds the magnitude of -128 too
+            return np.abs(here).sum(axis=1).astype(np.float64), int(here.min())
+        wide = codes.short()
+        told = self.numpy(self._torch.cat([wide.abs().sum(1), wide.min()[None]]))
+        return told[:-1].astype(np.float64), int(told[-1])
+
     def add_in_place(self, target: torch.Tensor, change: torch.Tensor, sign: int) -> None:
         target.add_(change, alpha=sign)
 
     def add_to_rows(self, target: torch.Tensor, rows: list[int], change: torch.Tensor, sign: int) -> None:
-        places = self._torch.tensor(rows, dtype=self._torch.int64, device=target.device)  # of no rows too
-        target.index_add_(0, places, change, alpha=sign)
+        if len(rows) <= _FEW_ROWS:
+            for row, part in zip(rows, change, strict=True):
+                target[row].add_(part, alpha=sign)
+            return
+        target.index_add_(0, self.array(np.array(rows)), change, alpha=sign)
 
     def add_to_diagonal(self, matrix: torch.Tensor, value: float | torch.Tensor) -> None:
         matrix.diagonal().add_(value)
+
+    def quantised(self, features: np.ndarray, target: float) -> np.ndarray | None:
+        if features.size < _MANY_NUMBERS or features.dtype not in (np.float32, np.float64):
+            return None
+        codes, finite = quantised(self.float64(self.array(features)), target)
+        return self.numpy(codes) if finite else None
 
     def matmul(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return left @ right
@@ -102,6 +129,23 @@ class CudaHardware(HardwareOf[Any]):
     def int8_matmul(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         a, b = self._padded(left), self._padded(right.t())
         return self._torch._int_mm(a, b.t())[: left.shape[0], : right.shape[1]]
+
+    def int8_int64_matmul(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Cut each number of `right` into eight bytes with signs: ``sum of byte_p 2**(8 p)``, modulo 2**64.
+
+        With 128 added to each of the seven low bytes, a byte without a sign is 128 more than the one with a sign; and
+        that is the same bits, but for the top one. Sums of ``d <= 2**17`` products of at most 127 * 128 have 31 bits.
+        """
+        shape = len(left), right.shape[1], 8
+        whole = ((right + _BYTES) ^ _BYTES).contiguous().view(self._torch.int8)
+        product = self.int8_matmul(left, whole).long().reshape(shape)
+        return (product << self._torch.arange(0, 64, 8, device=product.device)).sum(2)
+
+    def less_product(
+        self, matrix: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, overwrite: bool = False
+    ) -> torch.Tensor:
+        result = matrix if overwrite else matrix.clone()
+        return result.addmm_(left, right, alpha=-1)
 
     def int8_gram(self, codes: torch.Tensor) -> torch.Tensor:
         rows = self._padded(codes.t())
@@ -132,6 +176,11 @@ class CudaHardware(HardwareOf[Any]):
             stop = start + SUM_ROWS
             sums.index_add_(0, places[start:stop], codes[start:stop].long())
         return sums
+
+    def few_class_sums(self, codes: torch.Tensor, positions: np.ndarray, classes: int) -> torch.Tensor:
+        if classes == 1:
+            return codes.sum(0, dtype=self._torch.int64)[None]
+        return self.class_sums(codes, positions, classes)  # in integers
 
     def where(self, mask: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         rows, columns = self.numpy(mask.nonzero()).T

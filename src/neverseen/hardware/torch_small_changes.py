@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -26,7 +28,7 @@ _KEPT = 6  # graphs: each has memory of its own
 _SLACK = 1 + 2.0**-30  # more than some thousand roundings of a sum of positive numbers
 
 
-class _System(NamedTuple):
+class System(NamedTuple):
     """The system A', and an approximate inverse of A."""
 
     gram: Tensor  # (d, d) float64: G
@@ -128,12 +130,13 @@ def small_change(limbs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
     limbs : int
         Of the second step of refinement, m.
     tensors
-        The fields of `_System`; codes C, (k, d) int8; labels ``2**p L``, (k, C) float64; steps, (d, C) int64; rests,
-        (d, C) float64; and the fields of `_Few` as one tensor.
+        The fields of `System`; codes C, (k, d) int8; labels ``2**p L``, (k, C) float64; steps, (d, C) int64; rests,
+        (d, C) float64; and the fields of `_Few` as one tensor. Labels and the last may be arrays in main memory.
     """
     import torch
 
-    system, (codes, wanted, steps, rests, told) = _System(*tensors[:9]), tensors[9:]
+    tensors = tuple(torch.as_tensor(each) for each in tensors)
+    system, (codes, wanted, steps, rests, told) = System(*tensors[:9]), tensors[9:]
     few = _Few.of(told, steps.shape[1])
     floats = codes.double()
     found = _images(system, few, floats, limbs)
@@ -145,7 +148,7 @@ def small_change(limbs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
     return moved, now, *rows, torch.cat([about, *known])
 
 
-def _images(system: _System, few: _Few, floats: Tensor, limbs: int) -> _Images:
+def _images(system: System, few: _Few, floats: Tensor, limbs: int) -> _Images:
     """Return U, refined once."""
     import torch
 
@@ -194,7 +197,7 @@ def _misfit(codes: Tensor, wanted: Tensor, steps: Tensor, rests: Tensor, slips: 
 
 
 def _moved(
-    system: _System, few: _Few, found: _Images, misfit: _Misfit, steps: Tensor, rests: Tensor
+    system: System, few: _Few, found: _Images, misfit: _Misfit, steps: Tensor, rests: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], list[Tensor], Tensor]:
     """Return steps and rests, what is known about them, numbers that must be below 1, and whether the move is wrong.
 
@@ -264,17 +267,21 @@ def _power(exponent: Tensor) -> Tensor:
 class Replayed:
     """A function of a number and tensors, captured as a CUDA graph for each number and shape, and then repeated.
 
+    NumPy arrays among the arguments are sent to the GPU. Whoever calls must have read a result before the next call.
+
     Parameters
     ----------
     still : int
         The first tensors, which stay at their places: they are not copied.
+    copied : int
+        The first results, of which the caller gets copies. The others are valid until the next call.
     """
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], still: int) -> None:
-        self._function, self._still = function, still
-        self._graphs: dict[tuple[Any, ...], tuple[Any, list[Tensor], tuple[Tensor, ...]]] = {}
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], still: int, copied: int = 2) -> None:
+        self._function, self._still, self._copied = function, still, copied
+        self._graphs: dict[tuple[Any, ...], tuple[Any, list[Any], tuple[Tensor, ...]]] = {}
 
-    def __call__(self, number: int, *arguments: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, number: int, *arguments: Any) -> tuple[Tensor, ...]:
         """Return what the function returns."""
         key: tuple[Any, ...] = (number, *((tuple(each.shape), each.dtype) for each in arguments))
         key += tuple(each.data_ptr() for each in arguments[: self._still])
@@ -286,12 +293,16 @@ class Replayed:
         for place, value in zip(places[self._still :], arguments[self._still :], strict=True):
             place.copy_(value)
         graph.replay()
-        return tuple(result.clone() for result in results)
+        return *(result.clone() for result in results[: self._copied]), *results[self._copied :]
 
-    def _captured(self, number: int, arguments: tuple[Tensor, ...]) -> tuple[Any, list[Tensor], tuple[Tensor, ...]]:
+    def _captured(self, number: int, arguments: tuple[Any, ...]) -> tuple[Any, list[Any], tuple[Tensor, ...]]:
         import torch
 
-        places = [each if place < self._still else each.clone() for place, each in enumerate(arguments)]
+        sent = {place: _Sent(each) for place, each in enumerate(arguments) if isinstance(each, np.ndarray)}
+        places = [
+            sent[place].place if place in sent else each if place < self._still else each.clone()
+            for place, each in enumerate(arguments)
+        ]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -300,4 +311,19 @@ class Replayed:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             results = self._function(number, *places)
-        return graph, places, results
+        return graph, [sent.get(place, each) for place, each in enumerate(places)], results
+
+
+class _Sent:
+    """A place on the GPU for an array from main memory, by way of memory from where the GPU fetches it by itself."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        import torch
+
+        tensor = torch.from_numpy(values)
+        self._here, self.place = tensor.pin_memory(), tensor.cuda()
+
+    def copy_(self, values: np.ndarray) -> None:
+        """Send these."""
+        self._here.numpy()[...] = values
+        self.place.copy_(self._here, non_blocking=True)

@@ -62,10 +62,13 @@ def member_digests(configuration: bytes, key: Key, quantised: np.ndarray, index:
         hasher, encoded = begun.copy(), name.encode()
         hasher.update(struct.pack("<Q", len(encoded)) + encoded)
         started.append(hasher)
-    members = []
-    for row, position in zip(np.ascontiguousarray(quantised), index.positions, strict=True):
+    rows = memoryview(np.ascontiguousarray(quantised).tobytes())
+    if len(quantised) != len(index.positions):
+        raise ValueError(f"there are {len(quantised)} samples and {len(index.positions)} labels")
+    width, members = quantised.shape[1], []
+    for place, position in enumerate(index.positions.tolist()):
         hasher = started[position].copy()
-        hasher.update(row.data)
+        hasher.update(rows[place * width : (place + 1) * width])
         members.append((index.texts[position], hasher.digest()))
     return members
 

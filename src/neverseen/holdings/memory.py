@@ -94,7 +94,11 @@ class MemoryHoldings:
         change, members, numbers, _ = decision
         if change.kind == LEARN:
             for name, digest in members:
-                self._members.setdefault(self._group(name), Counter())[digest] += 1
+                group = name if self._by_class else _ALL
+                held = self._members.get(group)
+                if held is None:
+                    held = self._members[group] = Counter()
+                held[digest] = held.get(digest, 0) + 1
             for (_, digest), ticket in zip(members, change.tickets or (), strict=change.tickets is not None):
                 self._add(_Ticket(ticket.number, digest, ticket.content))
         elif change.kind == FORGET_CLASS:

@@ -123,7 +123,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._changing(), unchanged_on_error(self):
             features, index = self._samples(X, y, reset=True)
             model = self.new_model(features.shape[1])
-            model.apply(Change(LEARN, model.configuration.encoder.quantise(features), index))
+            model.apply(Change(LEARN, model.configuration.encoder.quantise(features, model.hardware), index))
             self.hold(model)
         return self
 
@@ -144,7 +144,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 if unknown:
                     raise InputError(f"y contains labels that are not in classes: {', '.join(sorted(unknown)[:5])}")
             model = self.exact or self.new_model(features.shape[1])
-            model.apply(Change(LEARN, model.configuration.encoder.quantise(features), index))
+            model.apply(Change(LEARN, model.configuration.encoder.quantise(features, model.hardware), index))
             self.hold(model)
         return self
 
@@ -429,7 +429,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 words = "the model holds no samples: nothing was learned, or everything is already forgotten"
                 raise NotLearnedError(words)
             features, index = self._samples(X, y, reset=False, least=0, any_label=True)
-            return model, Change(FORGET, model.configuration.encoder.quantise(features), index)
+            return model, Change(FORGET, model.configuration.encoder.quantise(features, model.hardware), index)
 
     def _read(self, encoder: Encoder, X: Any) -> np.ndarray:
         return encoder.quantise(read(self, X, reset=False))

@@ -94,7 +94,8 @@ class Hints:
         following = Following.of(earlier, self._hardware) if isinstance(earlier, Solution) else earlier
         if following is None or not columns or not classes:
             return None
-        codes = self._hardware.concatenate([codes for codes, _, _ in self._changes], 0)
+        each = [codes for codes, _, _ in self._changes]
+        codes = each[0] if len(each) == 1 else self._hardware.concatenate(each, 0)
         signs = np.concatenate([signs for _, signs, _ in self._changes])
         place = {name: position for position, name in enumerate(classes)}
         targets = np.array([place.get(name, -1) for _, _, names in self._changes for name in names], dtype=np.intp)
