@@ -126,7 +126,7 @@ def chosen_strength(sums: Sums, spectrum: Spectrum | None = None) -> Strength:
     >>> from neverseen.hardware import choose
     >>> codes, labels = np.array([[9, 1], [8, 2], [1, 9], [3, 9]]), np.array([[1, 0], [1, 0], [0, 1], [0, 1]])
     >>> chosen_strength(Sums(codes.T @ codes, codes.T @ labels, 4, 4, choose("numpy"))).gamma
-    1
+    4
     """
     trace = sum(sums.hardware.numpy(sums.gram.diagonal()).tolist())
     options = candidates(trace, len(sums.gram))
