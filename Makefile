@@ -21,7 +21,7 @@ $(VENV)/bin/python:
 	$(INSTALL) --upgrade pip
 
 # Installing compiles them, if there is a compiler.
-KERNELS := $(addprefix src/neverseen/hardware/,compiling.py kernels.c kernels_tiles.h)
+KERNELS := $(addprefix src/neverseen/hardware/,compiling.py kernels.c kernels_tiles.h kernels_updates.h)
 
 $(VENV)/.demo: pyproject.toml $(KERNELS) | $(VENV)/bin/python
 	$(INSTALL) --editable '.[demo,images,service]'

@@ -409,7 +409,7 @@ def test_threads_have_a_limit(threads: int) -> None:
 
 
 def copied(folder: Path) -> Path:
-    for name in ("kernels.c", "kernels_tiles.h"):
+    for name in compiling._SOURCES:
         shutil.copy(Path(compiling.__file__).parent / name, folder)
     return folder
 
@@ -422,7 +422,7 @@ def test_without_a_compiler_there_is_no_library(compiler: str, tmp_path: Path, m
     assert reason is not None
     assert compiler in reason
     assert "\n" not in reason
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels.c", "kernels_tiles.h"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(compiling._SOURCES)
 
 
 @built

@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 LIBRARY = "_kernels.so"
-_SOURCES = ("kernels.c", "kernels_tiles.h")
+_SOURCES = ("kernels.c", "kernels_tiles.h", "kernels_updates.h")
 _OPTIONS = ["-O3", "-std=gnu11", "-fno-math-errno", "-fwrapv", "-Wno-psabi", "-shared", "-fPIC", "-pthread"]
 _SECONDS = 300  # a compiler that takes longer than this is stuck
 

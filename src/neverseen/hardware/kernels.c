@@ -4,8 +4,9 @@
    are as accurate as a sum of products is; their last bits depend on the machine and on the threads.
 
    Matrices are stored row by row without gaps. The caller (kernels.py) checks types and shapes: nothing is checked here.
-   No function allocates memory, and nothing is kept between calls but a team of threads. The loops are in kernels_tiles.h,
-   which is compiled once for each instruction set and kind of number; the processor's best is chosen at each call. */
+   No function allocates memory, and nothing is kept between calls but a team of threads. The loops are in kernels_tiles.h
+   and kernels_updates.h, which are compiled once for each instruction set and kind of number. Each call chooses the best
+   that the processor has. */
 
 #include <math.h>
 #include <pthread.h>
