@@ -215,7 +215,9 @@ def _rates(
 
 
 def _policy(options: argparse.Namespace) -> dict[str, Any]:
-    return {"min_batch": 1, "max_delay": options.max_delay}
+    many = 2 * options.fragment_connections  # all clients have one address here
+    connections = {"max_connections": many, "connections_per_address": many}
+    return {"min_batch": 1, "max_delay": options.max_delay} | connections
 
 
 def report(results: dict[str, Any]) -> Iterator[str]:
