@@ -85,7 +85,7 @@ def test_a_change_while_the_store_is_being_opened(tmp_path: Path, url: str, monk
 
 
 def test_a_seal_while_the_store_is_being_opened(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a seal, numbers of changes begin anew: another change had the number of the one that was read."""
+    """A seal starts the numbering of changes again, so two different changes can have the same number."""
     shared(tmp_path, url)
     with opened(tmp_path / "s") as first:
         first.seal()

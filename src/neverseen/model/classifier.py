@@ -251,7 +251,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         temperature : float, optional
             With it, ``softmax(scores / temperature)``: no probability is 0, and all bits are the same on every machine.
             A number from 1e-6 to 1e6, such as 0.1; a smaller one makes the probabilities more extreme. Fix it
-            beforehand: one that was fitted on samples would still know of them after they are forgotten.
+            beforehand: a temperature fitted on samples still reveals something of them once forgotten.
         """
         return probabilities(self._asked(ExactModel.scores, X)[0], self.configuration(), temperature)
 
