@@ -377,7 +377,9 @@ def test_a_read_only_array_is_not_changed() -> None:
 @built
 def test_moves_of_wrong_arrays_are_refused() -> None:
     shapes = {f"u{place}": (5, 2) for place in (1, 2, 3)} | {f"e{place}": (2, 3) for place in (1, 2, 3)}
-    good: dict[str, Any] = {name: np.zeros(shape) for name, shape in (shapes | {"doubt": (3,), "rests": (5, 3)}).items()}
+    good: dict[str, Any] = {
+        name: np.zeros(shape) for name, shape in (shapes | {"doubt": (3,), "rests": (5, 3)}).items()
+    }
     good |= {"steps": np.zeros((5, 3), np.int64), "near": np.zeros(2, np.int64)}
 
     def move(**wrong: Any) -> int:

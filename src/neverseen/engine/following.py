@@ -50,7 +50,7 @@ from neverseen.hardware import Array, Hardware
 
 _SMALL = 2**6
 """Number of samples up to which a change is small: U has a column for each, a large change one for each class."""
-_CLASSES = 8  # times as many classes as samples make a change small too; of more samples, the doubt would be too large
+_CLASSES = 1  # times as many classes as samples make a change small too
 _FOLLOW_BITS = 22
 """U is refined until ``V S E`` adds less than 2**-22 grid steps to the doubt."""
 _ANEW_BITS = 30
