@@ -237,7 +237,8 @@ def test_entries_that_are_still_undecided_are_solved_for(hardware: Hardware, mon
         return solve(gram, cross, *given)
 
     monkeypatch.setattr(following_module, "solve", noted)
-    monkeypatch.setattr(following_module, "_MOST_DOUBT", -1.0)
+    for name in ("_MOST_DOUBT", "_SOME_DOUBT"):
+        monkeypatch.setattr(following_module, name, -1.0)
     monkeypatch.setattr(type(hardware), "near_half", lambda self, rests, doubts: [0, 1])
     followed = follow(following, hardware, before, [], [17], waiting=True)
     assert followed is not None
@@ -456,11 +457,12 @@ def test_a_wrong_change_at_once_is_not_silent(place: str) -> None:
     ("name", "argument", "fault"),
     [
         ("cut", 3, 1.0),  # U is no longer what its limbs are
-        ("finished_images", 12, 1.0),  # U for the move, and its rest
+        ("finished_images", 11, 1.0),  # U for the move, in three parts
+        ("finished_images", 12, 2.0**-10),
         ("finished_images", 13, 2.0**-10),
         ("see", 3, 5e-324),  # A' r: as an integer, 1
         ("codes_across", 3, 5e-324),
-        ("bound", 10, 2.0**20),  # E for the move
+        ("bound", 9, 2.0**20),  # E for the move
     ],
 )
 def test_a_fault_between_kernels_is_not_silent(name: str, argument: int, fault: float) -> None:

@@ -283,23 +283,23 @@ def test_a_low_rank_is_added(size: int, level: int) -> None:
 def test_a_solution_is_moved(size: int, level: int) -> None:
     rng = np.random.default_rng(size)
     for threads, terms, columns in [(1, 0, 3), (2, 1, 1), (3, 2, 17), (1, 20, 100), (2, 131, 33)]:
-        shift = 2.0**-20
-        uh, eh = (
-            rng.integers(-(2**21), 2**21, shape).astype(np.float64) for shape in ((size, terms), (terms, columns))
-        )
-        ul, el = rng.normal(size=uh.shape) * 2.0**-30, rng.normal(size=eh.shape)
+        u1, e1 = (np.rint(rng.normal(size=shape) * 2.0**18) for shape in ((size, terms), (terms, columns)))
+        u1, left = u1 * 2.0**-20, [rng.normal(size=u1.shape) * scale for scale in (2.0**-21, 2.0**-40)]
+        u2, e2 = np.rint(left[0] * 2.0**40) * 2.0**-40, np.rint(rng.normal(size=e1.shape) * 2.0**18) * 2.0**-20
+        u3, e3 = left[1], rng.normal(size=e1.shape) * 2.0**-20
         steps, rests = rng.integers(-(2**45), 2**45, (size, columns)), rng.uniform(-0.5, 0.5, (size, columns))
         doubt, near = np.full(columns, 2.0**-10), np.full(size * columns, -1)
-        p, q = uh @ eh * shift, ul @ (eh + el) + (uh * shift) @ el
-        before = steps.astype(object) * 2**40 + (rests * 2.0**40).astype(np.int64).astype(object)
-        count = kernels.move(steps, rests, uh, shift, ul, eh, el, doubt, near, threads=threads)
-        # In units of 2**-40: p is exact, and so are its parts.
-        moved = (p * 2.0**20).astype(np.int64).astype(object) * 2**20 + (q * 2.0**40).astype(np.int64).astype(object)
-        after = steps.astype(object) * 2**40 + (rests * 2.0**40).astype(np.int64).astype(object)
-        error = np.abs((after - before - moved).astype(np.float64)) * 2.0**-40
-        assert (
-            error <= 2.0**-36 + (3 * terms + 4) * 2.0**-52 * (np.abs(ul) @ np.abs(eh) + np.abs(uh * shift) @ np.abs(el))
-        ).all()
+        before, after = steps.copy(), rests.copy()
+        count = kernels.move(steps, rests, (u1, u2, u3), (e1, e2, e3), doubt, near, threads=threads)
+        # In units of 2**-40: products with the large parts are exact, and so are their sums.
+        large = (u1 * 2.0**20).astype(np.int64) @ e1.astype(np.int64) * 2**20
+        large += (u1 * 2.0**20).astype(np.int64) @ (e2 * 2.0**20).astype(np.int64)
+        large += (u2 * 2.0**40).astype(np.int64) @ e1.astype(np.int64)
+        small = u1 @ e3 + u2 @ (e2 + e3) + u3 @ (e1 + e2 + e3)
+        sizes = np.abs(u1) @ np.abs(e3) + np.abs(u2) @ np.abs(e2 + e3) + np.abs(u3) @ np.abs(e1 + e2 + e3)
+        turned = (large & (2**40 - 1)) * 2.0**-40, (large >> 40) - (steps - before)  # a part below 1, and a whole one
+        error = np.abs(((turned[0] - rests) + after) + turned[1] + small)
+        assert (error <= 2.0**-36 + (6 * terms + 4) * 2.0**-52 * sizes).all()
         assert (np.abs(rests) <= 0.5).all()
         expected = np.flatnonzero(~(0.5 - np.abs(rests) > doubt))
         assert count == len(expected)
@@ -313,9 +313,9 @@ def test_what_is_in_doubt_is_counted_even_without_room(level: int) -> None:
     rests[7, 2] = np.nan
     none, some = np.zeros((50, 1)), np.zeros((1, 4))
     doubt = np.array([0.25, 0.2, 0.2, np.nan])
-    assert kernels.move(steps, rests, none, 1.0, none, some, some, doubt, near) == 50 + 1 + 50
+    assert kernels.move(steps, rests, (none,) * 3, (some,) * 3, doubt, near) == 50 + 1 + 50
     assert set(near) <= {4 * row + column for row in range(50) for column in (0, 3)} | {30}
-    assert kernels.move(steps, rests, none, 1.0, none, some, some, doubt, near[:0]) == 101
+    assert kernels.move(steps, rests, (none,) * 3, (some,) * 3, doubt, near[:0]) == 101
 
 
 # -- refusals ----------------------------------------------------------------------------------------
@@ -376,26 +376,29 @@ def test_a_read_only_array_is_not_changed() -> None:
 
 @built
 def test_moves_of_wrong_arrays_are_refused() -> None:
-    def arguments() -> dict[str, Any]:
-        floats = {"uh": (5, 2), "ul": (5, 2), "eh": (2, 3), "el": (2, 3), "doubt": (3,), "rests": (5, 3)}
-        arrays: dict[str, Any] = {name: np.zeros(shape) for name, shape in floats.items()}
-        return {"steps": np.zeros((5, 3), np.int64), "near": np.zeros(2, np.int64), "shift": 1.0} | arrays
+    shapes = {f"u{place}": (5, 2) for place in (1, 2, 3)} | {f"e{place}": (2, 3) for place in (1, 2, 3)}
+    good: dict[str, Any] = {
+        name: np.zeros(shape) for name, shape in (shapes | {"doubt": (3,), "rests": (5, 3)}).items()
+    }
+    good |= {"steps": np.zeros((5, 3), np.int64), "near": np.zeros(2, np.int64)}
 
-    assert kernels.move(**arguments()) == 0
-    for name in arguments():
-        if name == "shift":
-            continue
-        good = arguments()[name]
+    def move(**wrong: Any) -> int:
+        given = good | wrong
+        left, right = (tuple(given[f"{side}{place}"] for place in (1, 2, 3)) for side in "ue")
+        return kernels.move(given["steps"], given["rests"], left, right, given["doubt"], given["near"])
+
+    assert move() == 0
+    for name, array in good.items():
         for wrong, error in (
-            (good.astype(np.float32), TypeError),
-            (good[None], ValueError),
-            (good[..., ::-1], ValueError),
+            (array.astype(np.float32), TypeError),
+            (array[None], ValueError),
+            (array[..., ::-1], ValueError),
         ):
             with pytest.raises(error, match=name):
-                kernels.move(**arguments() | {name: wrong})
+                move(**{name: wrong})
     shared = np.zeros((5, 3))
     with pytest.raises(ValueError, match="share memory"):
-        kernels.move(**arguments() | {"steps": shared.view(np.int64), "rests": shared})
+        move(steps=shared.view(np.int64), rests=shared)
 
 
 @built

@@ -50,7 +50,7 @@ from neverseen.hardware import Array, Hardware
 
 _SMALL = 2**6
 """Number of samples up to which a change is small: U has a column for each, a large change one for each class."""
-_CLASSES = 8  # times as many classes as samples make a change small too; of more samples, the doubt would be too large
+_CLASSES = 1  # times as many classes as samples make a change small too
 _FOLLOW_BITS = 22
 """U is refined until ``V S E`` adds less than 2**-22 grid steps to the doubt."""
 _ANEW_BITS = 30
@@ -58,6 +58,7 @@ _ANEW_BITS = 30
 _WRONG = "a float64 product computed on this machine is wrong beyond rounding; nothing was changed"
 _MOST_DOUBT = 2.0**-18
 """Grid steps. In columns with more, one entry in 2**17 would have to be looked at again: their residual is due."""
+_SOME_DOUBT = 2.0**-26
 
 
 def can_follow(samples: int, size: int) -> bool:
@@ -261,43 +262,51 @@ class Following:
         sizes = np.abs(misfit.whole) + np.abs(misfit.rest) + 1  # (k, C)
         blocks, left_over = self._refined_images(system, codes, images, sizes)
 
-        # Y' = Y + U S E. U is cut into uh 2**-g + ul and E into eh + el, so that uh and eh / cut are integers of
-        # `half` bits: uh eh is exact. The rest of the product is small, and so is its rounding.
+        # Y' = Y + U S E. U is cut into u1 + u2 + u3 and E into e1 + e2 + e3, so that u1 e1 is exact, and u1 e2 + u2 e1:
+        # u1 and e1 are `half` bits high, and the next parts, at most half a bit of these, one bit less. What is left of
+        # the product is small, and so is its rounding.
         half = (53 - max(0, count - 1).bit_length()) // 2
         first, scale = blocks[0]
-        top = hardware.max_abs(first)
-        place = scale - max(0, math.frexp(top)[1] - half)  # g
-        high = hardware.rint(first * 2.0 ** (place - scale))
-        low = first * 2.0**-scale - high * 2.0**-place  # exact: a difference of multiples of 2**-scale
+        place = scale - max(0, math.frexp(hardware.max_abs(first))[1] - half)  # u1 is a multiple of 2**-place
+        u1 = hardware.rint(first * 2.0 ** (place - scale)) * 2.0**-place
+        below = first * 2.0**-scale - u1  # exact: a difference of multiples of 2**-scale
+        u2 = hardware.rint(below * 2.0 ** (place + half - 1)) * 2.0 ** (1 - half - place)
+        u3 = below - u2
         for block, finer in blocks[1:]:
-            low = low + block * 2.0**-finer
-        cut = 2.0 ** (math.frexp(float(np.abs(misfit.whole).max(initial=1.0)))[1] - half)
-        eh = np.rint(misfit.whole / cut) * cut
-        el = (misfit.whole - eh) + misfit.rest  # the bracket is exact
-        error = misfit.error + np.abs(el) * 2.0**-52
-        tops, lows = (hardware.numpy(abs(part)).max(axis=0) for part in (high * 2.0**-place, low))  # (k,)
-        reach = (tops + lows) @ sizes * (1 + 1e-9)  # (C,): how far an entry of a column moves at most
-        inexact = (tops @ np.abs(el) + lows @ sizes) * (1 + 1e-9)
+            u3 = u3 + block * 2.0**-finer
+        most = float((np.abs(misfit.whole) + np.abs(misfit.rest)).max(initial=1.0))
+        cut = 2.0 ** (math.frexp(most)[1] - half)
+        e1 = np.rint((misfit.whole + misfit.rest) / cut) * cut
+        low = (misfit.whole - e1) + misfit.rest  # the bracket is exact
+        e2 = np.rint(low / cut * 2.0 ** (half - 1)) * (cut * 2.0 ** (1 - half))
+        e3, error = low - e2, misfit.error + np.abs(low) * 2.0**-52
+        tops, middles, lows = (hardware.numpy(abs(part)).max(axis=0) for part in (u1, u2, u3))  # (k,)
+        reach = (tops + middles + lows) @ sizes * (1 + 1e-9)  # (C,): how far an entry of a column moves at most
+        inexact = (tops @ np.abs(e3) + middles @ (np.abs(e2) + np.abs(e3)) + lows @ sizes) * (1 + 1e-9)
         if not reach.sum() + self.top < MOST_STEP:
             raise NoProgressError
-        # 2 k products and sums of each entry, each right to 2**-53, and a few operations on the rest, which is below 2.
+        # 3 k products and sums of each entry, each right to 2**-53, and a few operations on the rest, which is below 2.
         slips = (self.slips + (2 * count + 8) * 2.0**-52 * inexact + 2.0**-50) * (1 + 1e-9)
         residuals = (self.residuals + left_over + misfit.norms @ error) * (1 + 1e-9)
         doubts = (residuals / self.gamma + slips) * (1 + 1e-9)
         column = signs.astype(np.float64)[:, None]
-        right = hardware.array(column * eh), hardware.array(column * el)
-        steps, rests, near = hardware.move(self.steps, self.rests, (high, 2.0**-place, low), right, doubts)
-        self._check_move(high * 2.0**-place + low, right[0] + right[1], steps, rests, reach)
+        right = hardware.array(column * e1), hardware.array(column * e2), hardware.array(column * e3)
+        steps, rests, near = hardware.move(self.steps, self.rests, (u1, u2, u3), right, doubts)
+        self._check_move(u1 + (u2 + u3), right[0] + (right[1] + right[2]), steps, rests, reach)
         moved = replace(
             self, steps=steps, rests=rests, slips=slips, residuals=residuals, top=self.top + reach.max() + 1
         )
         return moved._settled(system, cross, near, doubts)
 
     def _settled(self, system: ChangedSystem, cross: Cross, near: list[int], doubts: np.ndarray) -> Following:
-        """Return the same with new residuals for columns with an entry in doubt, or with too much doubt."""
+        """Return the same with new residuals for columns with an entry in doubt, or with too much doubt.
+
+        Once one column needs it, all that have gathered some doubt are done with it: their turn would come soon.
+        """
         self._require_fit()
-        again = sorted({*near, *np.flatnonzero(~(doubts <= _MOST_DOUBT)).tolist()})
-        return self._anew(system, cross, again, None) if again else self
+        if not near and (doubts <= _MOST_DOUBT).all():
+            return self
+        return self._anew(system, cross, sorted({*near, *np.flatnonzero(~(doubts <= _SOME_DOUBT)).tolist()}), None)
 
     def _check_move(self, left: Array, right: Array, steps: Array, rests: Array, reach: np.ndarray) -> None:
         """Raise `HardwareError` unless steps and rests have moved by ``left @ right``, to within rounding.

@@ -77,13 +77,13 @@ class _Change:
         self._count, self._size, self._columns = count, size, columns
         self._whole, self._rows = (_blocks(count * size), 1), (_blocks(size * _WARP), 1)  # blocks
         # What several threads find together begins with zeros.
-        parts = [_TOPS, 3 + 4 * columns, *[count] * 9, aside, size]
+        parts = [_TOPS, 3 + 4 * columns, *[count] * 10, aside, size]
         found = torch.zeros(sum(parts), dtype=torch.float64, device=self._codes.device).split(parts)
         self._tops, self._about, self._sums, self._codes_seen, self._squares, self._check, *others = found
-        self._highs, self._lows, self._whole_across, self._rest_across, self._turned, *others = others
+        self._highs, self._middles, self._lows, self._whole_across, self._rest_across, self._turned, *others = others
         self._inner, self._seen = others
         self._floats, self._aside_floats, self._aside_turned = (self._new(rows, size) for rows in (count, aside, aside))
-        self._parts = self._new(2 * count, size)  # low and high
+        self._parts = self._new(3 * count, size)  # low, middle and high
         self._product = self._new(count, 3 * columns)  # of the codes with the solution
         self._meanwhile = _Meanwhile(self._codes)
 
@@ -137,9 +137,9 @@ class _Change:
         launch("top", self._whole, finer, tops[1:], count * size)
         self._second, side, product = self._cut(finer, tops[1:], limbs, 0)
         launch(
-            *("finished_images", (_blocks(size), count), residual, told, product, side, self._lefts, self._first),
-            *(self._second, self._system.probe, self._seen, tops, self._squares, self._check, self._parts[count:]),
-            *(self._parts, self._highs, self._lows, size, count, columns, limbs),
+            *("finished_images", (_blocks(size), count), residual, told, product, side, self._first, self._second),
+            *(self._system.probe, self._seen, tops, self._squares, self._check, self._parts[2 * count :]),
+            *(self._parts[count:], self._parts, self._highs, self._middles, self._lows, size, count, columns, limbs),
         )
 
     def find_misfit(self) -> None:
@@ -158,21 +158,22 @@ class _Change:
 
         launch, told, tops, across, about = self._launch, self._told, self._tops, self._system.across, self._about
         count, size, columns, limbs = self._count, self._size, self._columns, self._limbs
-        e, known = self._new(3, count, columns), about[3:]
+        e, known = self._new(5, count, columns), about[3:]
         launch(
-            *("bound", (_blocks(columns), 1), *self._misfit, told, self._sums, self._squares, self._highs, self._lows),
-            *(*e, known, tops, size, count, columns, limbs),
+            *("bound", (_blocks(columns), 1), *self._misfit, told, self._sums, self._squares, self._highs),
+            *(self._middles, self._lows, e, known, tops, size, count, columns, limbs),
         )
         launch("turn", (_blocks(count * _WARP), 1), e[0], across, self._turned, count, columns)
         steps, rests = torch.empty_like(self._steps), torch.empty_like(self._rests)  # row by row, as those are
-        low, high = self._parts[:count], self._parts[count:]
-        exact = others = e  # not read
+        low, middle, high = self._parts.split(count)
+        products = (e, e, e)  # not read
         made = count > _FEW_ROWS
         if made:
-            exact, others = high.t() @ e[2], self._parts.t() @ e[:2].view(2 * count, columns)
+            two = self._parts[count:].t() @ e[3:].view(2 * count, columns)
+            products = high.t() @ e[3], two, self._parts.t() @ e[:3].view(3 * count, columns)
         launch(
-            *("move", self._rows, self._steps, self._rests, told, self._first, self._second, high, low, *e),
-            *(exact, others, known, across, self._turned, steps, rests, known[3 * columns :], tops),
+            *("move", self._rows, self._steps, self._rests, told, self._first, self._second, high, middle, low, e),
+            *(*products, known, across, self._turned, steps, rests, known[3 * columns :], tops),
             *(size, count, columns, limbs, int(made)),
         )
         launch("tell", (1, 1), told, self._sums, tops, about, count, columns, limbs)

@@ -34,7 +34,7 @@ struct job {
     long threads;
     long d, n, columns;
     long strip, across, along;
-    const void *left, *right, *left_low, *right_low, *doubt;
+    const void *left, *right, *lefts[3], *rights[3], *doubt;
     void *out, *rests, *packed_left, *packed_right;
     double shift;
     int64_t *near;
@@ -308,14 +308,13 @@ void ns_times_codes(long level, long threads, long m, long inner, long n, const 
     run(&job, CHOOSE(cross_whole, level), (rows + job.strip - 1) / job.strip);
 }
 
-/* steps + rests (d, columns) move by U E, for U = uh shift + ul (d, n) and E = eh + el (n, columns); see `move`. Returns how
+/* steps + rests (d, columns) move by U E, for U = u1 + u2 + u3 (d, n) and E = e1 + e2 + e3 (n, columns); see `move`. Returns how
    many entries are near a half. */
-long ns_move(long level, long threads, long d, long n, long columns, int64_t *steps, double *rests, const double *uh,
-             double shift, const double *ul, const double *eh, const double *el, const double *doubt, int64_t *near,
-             long near_size) {
-    struct job job = {.threads = threads, .d = d, .n = n, .columns = columns, .left = uh, .right = eh, .left_low = ul};
-    job.right_low = el, job.doubt = doubt, job.out = steps, job.rests = rests, job.shift = shift;
-    job.near = near, job.near_size = near_size;
+long ns_move(long level, long threads, long d, long n, long columns, int64_t *steps, double *rests, const double *u1,
+             const double *u2, const double *u3, const double *e1, const double *e2, const double *e3, const double *doubt,
+             int64_t *near, long near_size) {
+    struct job job = {.threads = threads, .d = d, .n = n, .columns = columns, .lefts = {u1, u2, u3}, .rights = {e1, e2, e3}};
+    job.doubt = doubt, job.out = steps, job.rests = rests, job.near = near, job.near_size = near_size;
     run(&job, CHOOSE(move_real, level), (d + STRIP - 1) / STRIP);
     return job.near_count;
 }

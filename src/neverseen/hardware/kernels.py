@@ -49,7 +49,7 @@ _SIGNATURES = {  # as in kernels.c: the result and the arguments
     "ns_times_codes": ("-", "nnnnnppppp"),
     "ns_moments": ("-", "nnnpp"),
     "ns_update": ("-", "nnnnnppxppp"),
-    "ns_move": ("n", "nnnnnpppxpppppn"),
+    "ns_move": ("n", "nnnnn" + 10 * "p" + "n"),
 }
 
 
@@ -247,33 +247,26 @@ def add_low_rank(
 def move(
     steps: np.ndarray,
     rests: np.ndarray,
-    uh: np.ndarray,
-    shift: float,
-    ul: np.ndarray,
-    eh: np.ndarray,
-    el: np.ndarray,
+    left: tuple[np.ndarray, np.ndarray, np.ndarray],
+    right: tuple[np.ndarray, np.ndarray, np.ndarray],
     doubt: np.ndarray,
     near: np.ndarray,
     *,
     threads: int | None = None,
 ) -> int:
-    """Add ``(uh * shift + ul) @ (eh + el)`` to numbers stored as integer steps and rests; return how many are in doubt.
+    """Add ``(u1 + u2 + u3) @ (e1 + e2 + e3)`` to integer steps and rests; return how many entries are in doubt.
 
-    For each entry ``p = uh @ eh`` is exact, and ``q = ul @ (eh + el) + (uh * shift) @ el`` is rounded. Both are rounded
-    to integers, their remainders are added to the rest, and the rest is rounded again. The integers go to `steps`, and
-    a rest between -1/2 and 1/2 remains.
+    For each entry ``p = u1 @ e1`` and ``q = u1 @ e2 + u2 @ e1`` are exact, and what is left of the product is rounded.
+    All three are rounded to integers, their remainders are added to the rest, and the rest is rounded again. The
+    integers go to `steps`, and a rest between -1/2 and 1/2 remains.
 
     Parameters
     ----------
     steps : int64 ndarray of shape (d, C)
     rests : float64 ndarray of shape (d, C)
-    uh, ul : float64 ndarrays of shape (d, n)
-        `uh` holds integers.
-    shift : float
-        A power of two.
-    eh, el : float64 ndarrays of shape (n, C)
-        `eh` holds integers times some power of two. The caller bounds the partial sums of ``uh @ eh``, as multiples
-        of it, by 2**53, and the moves by 2**62.
+    left, right : three float64 ndarrays of shape (d, n) each, and three of shape (n, C)
+        The terms of p are multiples of some power of two, and so are those of q. The caller bounds the sums of their
+        magnitudes, as multiples of it, by 2**53, and the moves by 2**62.
     doubt : float64 ndarray of shape (C,)
         An entry is in doubt unless its rest is further than this from a half. NaN is in doubt.
     near : int64 ndarray, of any length
@@ -282,18 +275,18 @@ def move(
     _check("steps", steps, np.int64, (None, None), changes=True)
     (size, columns) = steps.shape
     _check("rests", rests, np.float64, (size, columns), changes=True)
-    _check("uh", uh, np.float64, (size, None))
-    _check("ul", ul, np.float64, uh.shape)
-    _check("eh", eh, np.float64, (uh.shape[1], columns))
-    _check("el", el, np.float64, eh.shape)
+    _check("u1", left[0], np.float64, (size, None))
+    terms = left[0].shape[1]
+    for place in range(3):
+        _check(f"u{place + 1}", left[place], np.float64, (size, terms))
+        _check(f"e{place + 1}", right[place], np.float64, (terms, columns))
     _check("doubt", doubt, np.float64, (columns,))
     _check("near", near, np.int64, (None,), changes=True)
     for written in (steps, rests, near):
-        _apart(written, *(each for each in (steps, rests, near, uh, ul, eh, el, doubt) if each is not written))
-    terms = uh.shape[1]
-    count = _threads(threads, size * columns * (3 * terms + 8))
+        _apart(written, *(each for each in (steps, rests, near, *left, *right, doubt) if each is not written))
+    count = _threads(threads, size * columns * (6 * terms + 8))
     sizes = _level, count, size, terms, columns
-    return int(_call("ns_move", *sizes, steps, rests, uh, float(shift), ul, eh, el, doubt, near, len(near)))
+    return int(_call("ns_move", *sizes, steps, rests, *left, *right, doubt, near, len(near)))
 
 
 # -- checks, and calls -------------------------------------------------------------------------------

@@ -184,58 +184,67 @@ TARGET static void NAME(cross)(struct job *job, long part, int thread) {
 /* -- moving an approximate solution --------------------------------------------------------------------------------- */
 
 #ifdef REAL
-/* For each entry: p = sum of uh eh, integers that the caller has bounded by 2^53, and so exact; q = sum of ul (eh + el) +
-   uh shift el, rounded. steps and rests take p shift + q: whole numbers go to steps, and what is left, at most a half, to rests.
-   Entries whose rest is nearer to a half than `doubt` of their column, or NaN, are noted in `near` and counted. */
+/* For each entry: p = sum of u1 e1 and q = sum of u1 e2 + u2 e1, which the caller has bounded so that they are exact; and
+   r = sum of u1 e3 + u2 (e2 + e3) + u3 (e1 + e2 + e3), rounded. steps and rests take p + q + r: whole numbers go to steps, and what
+   is left, at most a half, to rests. Entries whose rest is nearer to a half than `doubt` of their column, or NaN, are noted in
+   `near` and counted. */
 TARGET static void NAME(move)(struct job *job, long part, int thread) {
-    enum { WIDE = 2 * LANES, HIGH = 4 }; /* entries whose sums are kept in registers */
+    enum { WIDE = 2 * LANES, HIGH = 2, BLOCK = STRIP * WIDE }; /* entries whose sums are kept in registers */
     long d = job->d, n = job->n, columns = job->columns, start = part * STRIP, stop = LEAST(d, start + STRIP);
-    const double *uh = job->left, *ul = job->left_low, *eh = job->right, *el = job->right_low, *doubt = job->doubt;
-    double shift = job->shift, high[DEPTH * WIDE], low[DEPTH * WIDE], both[DEPTH * WIDE], p[STRIP * WIDE], q[STRIP * WIDE];
+    const double *u1 = job->lefts[0], *u2 = job->lefts[1], *u3 = job->lefts[2], *doubt = job->doubt;
+    const double *e1 = job->rights[0], *e2 = job->rights[1], *e3 = job->rights[2];
+    double e[5][DEPTH * WIDE], sums[3 * BLOCK]; /* e1, e2, e3, e2 + e3, all three; p, q, r */
     (void)thread;
     for (long j0 = 0; j0 < columns; j0 += WIDE) {
         long width = LEAST(WIDE, columns - j0);
-        memset(p, 0, sizeof p), memset(q, 0, sizeof q);
+        memset(sums, 0, sizeof sums);
         for (long k0 = 0; k0 < n; k0 += DEPTH) {
             long depth = LEAST(DEPTH, n - k0);
             for (long k = 0; k < depth; k++)
                 for (long j = 0; j < WIDE; j++) {
-                    long place = (k0 + k) * columns + j0 + j;
-                    high[k * WIDE + j] = j < width ? eh[place] : 0;
-                    low[k * WIDE + j] = j < width ? el[place] : 0;
-                    both[k * WIDE + j] = high[k * WIDE + j] + low[k * WIDE + j];
+                    long place = (k0 + k) * columns + j0 + j, here = k * WIDE + j;
+                    e[0][here] = j < width ? e1[place] : 0;
+                    e[1][here] = j < width ? e2[place] : 0;
+                    e[2][here] = j < width ? e3[place] : 0;
+                    e[3][here] = e[1][here] + e[2][here];
+                    e[4][here] = e[0][here] + e[3][here];
                 }
             for (long i = start; i < stop; i += HIGH) {
-                VEC P[HIGH][2] = {{{0}}}, Q[HIGH][2] = {{{0}}};
+                VEC P[HIGH][2] = {{{0}}}, Q[HIGH][2] = {{{0}}}, R[HIGH][2] = {{{0}}};
                 for (long k = 0; k < depth; k++)
-#pragma GCC unroll 4
+#pragma GCC unroll 2
                     for (int r = 0; r < HIGH; r++) {
                         long place = LEAST(i + r, stop - 1) * n + k0 + k; /* below the last row: it again, for nobody */
-                        double h = uh[place], l = ul[place], s = h * shift;
+                        double a = u1[place], b = u2[place], c = u3[place];
 #pragma GCC unroll 2
                         for (int v = 0; v < 2; v++) {
                             long lane = k * WIDE + v * LANES;
-                            P[r][v] += h * *(const VEC *)(high + lane);
-                            Q[r][v] += l * *(const VEC *)(both + lane);
-                            Q[r][v] += s * *(const VEC *)(low + lane);
+                            P[r][v] += a * *(const VEC *)(e[0] + lane);
+                            Q[r][v] += a * *(const VEC *)(e[1] + lane);
+                            Q[r][v] += b * *(const VEC *)(e[0] + lane);
+                            R[r][v] += a * *(const VEC *)(e[2] + lane);
+                            R[r][v] += b * *(const VEC *)(e[3] + lane);
+                            R[r][v] += c * *(const VEC *)(e[4] + lane);
                         }
                     }
                 for (int r = 0; r < HIGH; r++)
                     for (int v = 0; v < 2; v++) {
-                        *(VEC *)(p + (i - start + r) * WIDE + v * LANES) += P[r][v];
-                        *(VEC *)(q + (i - start + r) * WIDE + v * LANES) += Q[r][v];
+                        double *place = sums + (i - start + r) * WIDE + v * LANES;
+                        *(VEC *)place += P[r][v];
+                        *(VEC *)(place + BLOCK) += Q[r][v];
+                        *(VEC *)(place + 2 * BLOCK) += R[r][v];
                     }
             }
         }
         for (long i = start; i < stop; i++) {
             int64_t *steps = (int64_t *)job->out + i * columns + j0;
-            double *rests = (double *)job->rests + i * columns + j0, *pi = p + (i - start) * WIDE, *qi = q + (i - start) * WIDE;
+            double *rests = (double *)job->rests + i * columns + j0, *sum = sums + (i - start) * WIDE;
             int any = 0;
             for (long j = 0; j < width; j++) {
-                double whole = pi[j] * shift, w = rint(whole), v = rint(qi[j]);
-                double rest = (rests[j] + (whole - w)) + (qi[j] - v), carry = rint(rest);
+                double p = sum[j], q = sum[j + BLOCK], r = sum[j + 2 * BLOCK], w = rint(p), v = rint(q), u = rint(r);
+                double rest = ((rests[j] + (p - w)) + (q - v)) + (r - u), carry = rint(rest);
                 rests[j] = rest -= carry;
-                steps[j] += (int64_t)w + (int64_t)v + (int64_t)carry;
+                steps[j] += (int64_t)w + (int64_t)v + (int64_t)u + (int64_t)carry;
                 any |= !(0.5 - fabs(rest) > doubt[j0 + j]);
             }
             for (long j = 0; any && j < width; j++)

@@ -179,14 +179,14 @@ class NumpyHardware(HardwareOf[np.ndarray]):
         self,
         steps: np.ndarray,
         rests: np.ndarray,
-        left: tuple[np.ndarray, float, np.ndarray],
-        right: tuple[np.ndarray, np.ndarray],
+        left: tuple[np.ndarray, np.ndarray, np.ndarray],
+        right: tuple[np.ndarray, np.ndarray, np.ndarray],
         doubts: np.ndarray,
     ) -> Moved[np.ndarray]:
         if not kernels.available():
             return super().move(steps, rests, left, right, doubts)
         steps, rests, near = steps.copy(), rests.copy(), np.empty(_NEAR, np.int64)
-        count = kernels.move(steps, rests, left[0], left[1], left[2], *right, doubts, near)
+        count = kernels.move(steps, rests, left, right, doubts, near)
         if count > _NEAR:
             return steps, rests, self.near_half(rests, doubts)
         return steps, rests, sorted(set((near[:count] % len(doubts)).tolist()))

@@ -213,24 +213,28 @@ class HardwareOf(Protocol[A]):
         result: Any = matrix - self.matmul(left, right)
         return cast("A", result)
 
-    def move(self, steps: A, rests: A, left: tuple[A, float, A], right: tuple[A, A], doubts: np.ndarray) -> Moved[A]:
+    def move(self, steps: A, rests: A, left: tuple[A, A, A], right: tuple[A, A, A], doubts: np.ndarray) -> Moved[A]:
         """Return ``steps + rests`` moved by a product, as new steps and rests, and the columns `near_half`.
 
-        `left` is ``high * unit + low`` of shape (d, k), and `right` is ``eh + el`` of shape (k, C), all float64. The
-        product ``high @ eh`` is exact: its terms are multiples of a power of two, and their sums have 53 bits.
+        `left` is ``u1 + u2 + u3`` of shape (d, k), and `right` is ``e1 + e2 + e3`` of shape (k, C), all float64. The
+        products ``u1 @ e1`` and ``u1 @ e2 + u2 @ e1`` are exact: in each the terms are multiples of a power of two, and
+        their sums have 53 bits.
         """
-        high: Any
-        low: Any
-        eh: Any
-        el: Any
-        (high, unit, low), (eh, el) = left, right
-        whole: Any = self.matmul(high, eh) * unit
-        part: Any = self.matmul(low, eh + el) + self.matmul(high * unit, el)
-        w, v = self.rint(whole), self.rint(part)
-        rest: Any = (rests + (whole - w)) + (part - v)
+        moved: Any
+        rest: Any
+        e1: Any
+        e2: Any
+        e3: Any
+        (u1, u2, u3), (e1, e2, e3), moved, rest = left, right, steps, rests
+        for part in (
+            self.matmul(u1, e1),
+            self.matmul(self.concatenate([u1, u2], 1), self.concatenate([e2, e1], 0)),
+            self.matmul(self.concatenate([u1, u2, u3], 1), self.concatenate([e3, e2 + e3, e1 + (e2 + e3)], 0)),
+        ):
+            whole: Any = self.rint(part)
+            moved, rest = moved + self.int64(whole), rest + (part - whole)
         carry: Any = self.rint(rest)
-        moved: Any = steps + self.int64(w) + self.int64(v + carry)
-        return moved, rest - carry, self.near_half(rest - carry, doubts)
+        return moved + self.int64(carry), rest - carry, self.near_half(rest - carry, doubts)
 
     def int8_int64_matmul(self, left: A, right: A) -> A:
         """Return the product of an int8 and an int64 array modulo 2**64, if `integers` or `bytewise`."""

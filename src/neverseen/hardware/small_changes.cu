@@ -307,16 +307,16 @@ __device__ static Whole half_of(Whole k) {
     return (53 - bits) / 2;
 }
 
-// V, what its check needs, and U in two parts; a row of blocks for each column.
-EACH finished_images(const Whole *residual, const double *told, const double *product, const double *side, const double *left,
-            const double *first, const double *second, const Whole *probe, const Whole *seen, Tops *tops, double *squares,
-            Whole *check, double *high, double *low, double *highs, double *lows, Whole d, Whole k, Whole columns,
-            Whole limbs) {
+// V, what its check needs, and U in three parts; a row of blocks for each column.
+EACH finished_images(const Whole *residual, const double *told, const double *product, const double *side, const double *first,
+            const double *second, const Whole *probe, const Whole *seen, Tops *tops, double *squares, Whole *check,
+            double *high, double *middle, double *low, double *highs, double *middles, double *lows, Whole d, Whole k,
+            Whole columns, Whole limbs) {
     Whole bits = (Whole)told[2 * columns + 1], row = blockIdx.y, off = 0;
     Whole finer = finer_of(tops->answers, 2, bits), finer2 = finer_of(tops->correction, limbs, bits);
-    Whole place = half_of(k) - exponent_of(tops->answers);
-    double sign = told[2 * columns], gamma = told[2 * columns + 2], found = 0.0, square = 0.0, up = 0.0, down = 0.0;
-    double grid = power(-place);
+    Whole half = half_of(k), place = half - exponent_of(tops->answers);
+    double gamma = told[2 * columns + 2], found = 0.0, square = 0.0, up = 0.0, between = 0.0, down = 0.0;
+    double grid = power(-place), finer_grid = power(1 - half - place);
     THROUGH(i, d) {
         Whole at = row * d + i;
         double bound;
@@ -327,17 +327,21 @@ EACH finished_images(const Whole *residual, const double *told, const double *pr
         // r 2**(f1 + f2) V = 2**(f1 + f2) r C' - (A' r)(2**f2 b1 + b2): what depends on the row is added later.
         Whole block = plus(shifted((Whole)first[at], finer2), (Whole)second[at]);
         off = plus(off, plus(times(exact, probe[i]), times(block, seen[i])));
-        double coarse = rint(left[at] * sign * power(place));
-        double rest = (first[at] * power(-finer) - coarse * grid) + second[at] * power(-finer - finer2);
+        double coarse = rint(first[at] * power(place - finer)) * grid, below = first[at] * power(-finer) - coarse;
+        double finer_part = rint(below * power(place + half - 1)) * finer_grid;
+        double rest = (below - finer_part) + second[at] * power(-finer - finer2);
         high[at] = coarse;
+        middle[at] = finer_part;
         low[at] = rest;
         up = larger(up, magnitude(coarse));
+        between = larger(between, magnitude(finer_part));
         down = larger(down, magnitude(rest));
     }
     most(&tops->estimate2, found);
     add(squares + row, square);
     add(check + row, off);
     most(highs + row, up);
+    most(middles + row, between);
     most(lows + row, down);
 }
 
@@ -407,7 +411,7 @@ EACH misfit(const double *product, const double *wanted, const double *told, con
             rest[row * columns + j] = beside;
             error[row * columns + j] =
                 (sums[row] * (told[j] + (d + 8) * UNIT / cut) + UNIT * magnitude(beside)) * SLACK + UNIT / 256.0;
-            found = larger(found, magnitude(here));
+            found = larger(found, (magnitude(here) + magnitude(beside)) + 1.0);
             sum = plus(sum, times(minus((Whole)here, (Whole)want), across[j]));
             part += beside * sign_of(across[j]);
         }
@@ -425,30 +429,32 @@ EACH misfit(const double *product, const double *wanted, const double *told, con
 
 // -- the move -----------------------------------------------------------------------------------------------------------
 
-// E times the sign, as eh + el, el in units of U's grid, and eh; and bounds; a thread for each class.
+// E = e1 + e2 + e3 times the sign, as the sum, e2 + e3, e3, e1 and e2, one after the other; and bounds; a thread for each class.
 EACH bound(const double *whole, const double *rest, const double *error, const double *told, const double *sums,
-           const double *squares, const double *highs, const double *lows, double *both, double *fine, double *coarse,
-           double *known, Tops *tops, Whole d, Whole k, Whole columns, Whole limbs) {
+           const double *squares, const double *highs, const double *middles, const double *lows, double *parts, double *known,
+           Tops *tops, Whole d, Whole k, Whole columns, Whole limbs) {
     Whole bits = (Whole)told[2 * columns + 1];
     Whole finer = finer_of(tops->answers, 2, bits) + finer_of(tops->correction, limbs, bits);
-    Whole level = half_of(k) - exponent_of(tops->whole);
+    Whole half = half_of(k), level = half - exponent_of(tops->whole), size_of_part = k * columns;
     double sign = told[2 * columns], gamma = told[2 * columns + 2], norm = power(-finer) * (1.0 + (d + 8) * UNIT);
-    double grid = power(exponent_of(tops->answers) - half_of(k)), all = 0.0, worst = 0.0;
-    double up_unit = power(level), down_unit = power(-level);
+    double up_unit = power(level), down_unit = power(-level), all = 0.0, worst = 0.0;
+    double finer_up_unit = power(level + half - 1), finer_down_unit = power(1 - half - level);
     THROUGH(j, columns) {
         double left_over = 0.0, reach = 0.0, inexact = 0.0, lost = 0.0;
         for (Whole row = 0; row < k; row++) {
             Whole at = row * columns + j;
             double size = magnitude(whole[at]) + magnitude(rest[at]) + 1.0;
-            double upper = rint(whole[at] * up_unit) * down_unit, lower = (whole[at] - upper) + rest[at];
-            double up = highs[row] * grid, down = lows[row];
+            double e1 = rint((whole[at] + rest[at]) * up_unit) * down_unit, below = (whole[at] - e1) + rest[at];
+            double e2 = rint(below * finer_up_unit) * finer_down_unit, e3 = below - e2;
             left_over += sqrt(squares[row]) * norm * size;
-            reach += (up + down) * size;
-            inexact += up * magnitude(lower) + down * size;
-            lost += sqrt(sums[row] * 127.0) * (error[at] + magnitude(lower) * UNIT);  // ||c||**2 <= 127 |c|_1
-            both[at] = (upper + lower) * sign;
-            fine[at] = lower * sign * grid;
-            coarse[at] = upper * sign;
+            reach += (highs[row] + middles[row] + lows[row]) * size;
+            inexact += highs[row] * magnitude(e3) + middles[row] * (magnitude(e2) + magnitude(e3)) + lows[row] * size;
+            lost += sqrt(sums[row] * 127.0) * (error[at] + magnitude(below) * UNIT);  // ||c||**2 <= 127 |c|_1
+            parts[at] = (e1 + below) * sign;
+            parts[size_of_part + at] = below * sign;
+            parts[2 * size_of_part + at] = e3 * sign;
+            parts[3 * size_of_part + at] = e1 * sign;
+            parts[4 * size_of_part + at] = e2 * sign;
         }
         left_over *= SLACK;
         reach *= SLACK;
@@ -475,30 +481,37 @@ EACH turn(const double *both, const Whole *across, double *turned, Whole k, Whol
 }
 
 // Steps and rests moved by U S E, whether an entry is in doubt, and the check of the move; a warp for each row.
-// The move, in units of U's grid and what is added to that, is in `exact` and `others` if it is `made`.
-// The check takes U from the integers of which V is known: so it sees too whether its two parts are right.
+// The move is the sum of `exact`, `nearly` and `others` if it is `made`.
+// The check takes U from the integers of which V is known: so it sees too whether its parts are right.
 EACH move(const Whole *steps, const double *rests, const double *told, const double *first, const double *second,
-          const double *high, const double *low, const double *both, const double *fine, const double *coarse,
-          const double *exact, const double *others, const double *known, const Whole *across, const double *turned,
+          const double *high, const double *middle, const double *low, const double *parts, const double *exact,
+          const double *nearly, const double *others, const double *known, const Whole *across, const double *turned,
           Whole *moved, double *now, double *near, Tops *tops, Whole d, Whole k, Whole columns, Whole limbs, Whole made) {
-    double grid = power(exponent_of(tops->answers) - half_of(k)), found = 0.0, off = 0.0;
-    Whole bits = (Whole)told[2 * columns + 1], finer = finer_of(tops->answers, 2, bits);
+    double found = 0.0, off = 0.0;
+    Whole bits = (Whole)told[2 * columns + 1], finer = finer_of(tops->answers, 2, bits), size_of_part = k * columns;
     double coarse_unit = power(-finer), fine_unit = power(-finer - finer_of(tops->correction, limbs, bits));
     WARPS(i, d) {
         double turn = 0.0;
         for (Whole j = LANE; j < columns; j += LANES) {
-            Whole at = i * columns + j;
-            double whole = made ? exact[at] : 0.0, other = made ? others[at] : 0.0;
+            Whole at = i * columns + j, change = 0;
+            double sums[3] = {made ? exact[at] : 0.0, made ? nearly[at] : 0.0, made ? others[at] : 0.0};
             for (Whole row = 0; row < k && !made; row++) {
-                double upper = high[row * d + i];
-                Whole here = row * columns + j;
-                whole += upper * coarse[here];
-                other += low[row * d + i] * both[here] + upper * fine[here];
+                double u1 = high[row * d + i], u2 = middle[row * d + i], u3 = low[row * d + i];
+                const double *e = parts + row * columns + j;
+                sums[0] += u1 * e[3 * size_of_part];
+                sums[1] += u1 * e[4 * size_of_part] + u2 * e[3 * size_of_part];
+                sums[2] += u1 * e[2 * size_of_part] + u2 * e[size_of_part] + u3 * e[0];
             }
-            double part = whole * grid, w = rint(part), v = rint(other), before = rests[at];
-            double rest = (before + (part - w)) + (other - v), carry = rint(rest);
-            Whole change = plus((Whole)w, (Whole)(v + carry)), step = plus(steps[at], change);
+            double before = rests[at], rest = before;
+            for (int part = 0; part < 3; part++) {
+                double whole = rint(sums[part]);
+                change = plus(change, (Whole)whole);
+                rest += sums[part] - whole;
+            }
+            double carry = rint(rest);
+            change = plus(change, (Whole)carry);
             rest -= carry;
+            Whole step = plus(steps[at], change);
             moved[at] = step;
             now[at] = rest;
             if (!(0.5 - magnitude(rest) > known[2 * columns + j])) near[j] = 1.0;

@@ -23,7 +23,7 @@ _MOST_HERE = 2**15  # codes that the processor looks at: one step for the GPU ra
 _MANY_NUMBERS = 2**18  # features for whose quantisation the way to the GPU and back pays
 _BYTES = 0x0080808080808080
 _MOST_PINNED = 2**22  # numbers that are copied by way of pinned memory, which PyTorch keeps
-_PINNED = 2**15  # numbers; fewer go to a GPU without waiting for it. Of more, PyTorch's threads would make the copy
+_PINNED = 2**15  # numbers; fewer come from a GPU sooner without
 
 
 class CudaHardware(HardwareOf[Any]):
@@ -50,9 +50,11 @@ class CudaHardware(HardwareOf[Any]):
 
     def array(self, values: np.ndarray) -> torch.Tensor:
         tensor = self._torch.from_numpy(np.require(values, requirements=["C", "W"]))  # read-only ones it would warn of
-        if not 0 < values.size <= _PINNED:
+        if not 0 < values.size <= _MOST_PINNED:
             return tensor.cuda()
-        return tensor.pin_memory().cuda(non_blocking=True)  # by way of a copy: the GPU need not have caught up
+        place = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        place.numpy()[...] = values  # PyTorch would start threads to copy
+        return place.cuda(non_blocking=True)  # the GPU need not have caught up
 
     def numpy(self, array: torch.Tensor) -> np.ndarray:
         if not _PINNED < array.numel() <= _MOST_PINNED:
@@ -179,7 +181,7 @@ class CudaHardware(HardwareOf[Any]):
 
     def few_class_sums(self, codes: torch.Tensor, positions: np.ndarray, classes: int) -> torch.Tensor:
         if classes == 1:
-            return codes.sum(0, dtype=self._torch.int64)[None]
+            return codes.long() if len(codes) == 1 else codes.sum(0, dtype=self._torch.int64)[None]
         return self.class_sums(codes, positions, classes)  # in integers
 
     def where(self, mask: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -100,9 +100,9 @@ class _Images(NamedTuple):
 
     images: Tensor  # Z = A^-1 C', (d, k)
     answers: Tensor  # U
-    high: Tensor  # U in integers of few bits, times
-    grid: Tensor  # a power of two, and
-    low: Tensor  # the rest
+    high: Tensor  # U in three parts, of which the first two are multiples of powers of two
+    middle: Tensor
+    low: Tensor
     lengths: Tensor  # (k,), bounds on the norms of the columns of V
     limits: list[Tensor]  # below 1 if V is what it is modulo 2**64
     wrong: Tensor  # whether V fails its check
@@ -170,11 +170,14 @@ def _images(system: System, few: _Few, floats: Tensor, limbs: int) -> _Images:
     right = ((turned.long() * probe).sum(0) << (finer1 + finer2)) - (blocks * system.seen()[:, None]).sum(0)
     wrong = ((residual * probe).sum(0) != right).any().double()
     # U is cut as in `Following._moved`.
-    place = (53 - (count - 1).bit_length()) // 2 - _exponent(_top(answers))
-    high, grid = (answers * _power(place)).round(), _power(-place)
-    low = (first * _power(-finer1) - high * grid) + second * fine
+    half = (53 - (count - 1).bit_length()) // 2
+    place = half - _exponent(_top(answers))
+    high = (first * _power(place - finer1)).round() * _power(-place)
+    below = first * _power(-finer1) - high
+    middle = (below * _power(place + half - 1)).round() * _power(1 - half - place)
+    low = (below - middle) + second * fine
     shifts = [((finer - 31).abs() / 32).double() for finer in (finer1, finer2)]  # 0 to 62
-    return _Images(images, answers, high, grid, low, lengths, [size1 * 2.0**-61, size2 * 2.0**-61, *shifts], wrong)
+    return _Images(images, answers, high, middle, low, lengths, [size1 * 2.0**-61, size2 * 2.0**-61, *shifts], wrong)
 
 
 def _misfit(codes: Tensor, wanted: Tensor, steps: Tensor, rests: Tensor, slips: Tensor, across: Tensor) -> _Misfit:
@@ -203,31 +206,35 @@ def _moved(
 
     All is as in `Following._moved` and `Following._check_move`.
     """
-    (high, grid, low, lengths), (whole, rest, error, sums) = found[2:6], misfit[:4]
+    (high, middle, low, lengths), (whole, rest, error, sums) = found[2:6], misfit[:4]
     count, columns = whole.shape
     sizes = whole.abs() + rest.abs() + 1.0
     left_over = lengths @ sizes * _SLACK
-    level = (53 - (count - 1).bit_length()) // 2 - _exponent(_top(whole))
-    eh = (whole * _power(level)).round() * _power(-level)
-    el = (whole - eh) + rest
-    error = error + el.abs() * 2.0**-52
-    tops, lows = high.abs().amax(0) * grid, low.abs().amax(0)
-    reach = (tops + lows) @ sizes * _SLACK
-    inexact = tops @ el.abs() + lows @ sizes
+    half = (53 - (count - 1).bit_length()) // 2
+    level = half - _exponent(_top(sizes))
+    e1 = ((whole + rest) * _power(level)).round() * _power(-level)
+    below = (whole - e1) + rest
+    e2 = (below * _power(level + half - 1)).round() * _power(1 - half - level)
+    e3 = below - e2
+    error = error + below.abs() * 2.0**-52
+    tops, middles, lows = (part.abs().amax(0) for part in (high, middle, low))
+    reach = (tops + middles + lows) @ sizes * _SLACK
+    inexact = (tops @ e3.abs() + middles @ (e2.abs() + e3.abs()) + lows @ sizes) * _SLACK
     slips = (few.slips + ((2 * count + 8) * 2.0**-52 * _SLACK) * inexact + 2.0**-50) * _SLACK
     lost = (sums * 127.0).sqrt() @ error * _SLACK  # ||c||**2 <= 127 |c|_1
     residuals = (few.residuals + left_over + lost) * _SLACK
     doubts = (residuals / few.gamma + slips) * _SLACK
-    eh, el = eh * few.sign, el * few.sign
-    part, other = high @ eh * grid, low @ (eh + el) + high * grid @ el
-    w, v = part.round(), other.round()
-    now = (rests + (part - w)) + (other - v)
+    e1, e2, e3 = e1 * few.sign, e2 * few.sign, e3 * few.sign
+    moved, now = steps, rests
+    for part in (high @ e1, high @ e2 + middle @ e1, high @ e3 + middle @ (e2 + e3) + low @ (e1 + (e2 + e3))):
+        whole = part.round()
+        moved, now = moved + whole.long(), now + (part - whole)
     carry = now.round()
-    moved, now = steps + w.long() + (v + carry).long(), now - carry
+    moved, now = moved + carry.long(), now - carry
     near = (~(0.5 - now.abs() > doubts)).any(0).double()
     vector = _signs(system.across)
     turn = (moved - steps).double() @ vector + now @ vector - rests @ vector
-    off = _top(turn - (high * grid + low) @ ((eh + el) @ vector))
+    off = _top(turn - (high + (middle + low)) @ ((e1 + (e2 + e3)) @ vector))
     tolerance = (count + columns + 8) * 2.0**-50 * reach.sum() + (columns + 16) ** 2 * 2.0**-50
     limits = [left_over.amax() * 2.0**_FOLLOW_BITS / few.gamma, reach.sum() * 2.0**-52]
     return moved, now, (slips, residuals, doubts, near), limits, (~(off <= tolerance)).double()
