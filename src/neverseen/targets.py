@@ -91,6 +91,10 @@ class Targets:
             raise LabelError(f"{canonical[:100]} is no label of {self}")
         return label
 
+    def has_columns(self, counts: Mapping[str, int]) -> bool:
+        """Return whether samples can have these columns, in this order, and so many of them each. Do not trust them."""
+        return True
+
     def total(self, counts: Mapping[str, int]) -> int:
         """Return the number of samples, given the number of samples of each column."""
         raise NotImplementedError
@@ -278,6 +282,9 @@ class LabelSets(Targets):
             row[[place[name] for name in each]] = 1
         return Columns(names, values, values != 0, np.ones(len(texts), np.int64))
 
+    def has_columns(self, counts: Mapping[str, int]) -> bool:
+        return not counts or counts.get(text(None)) == max(counts.values())
+
     def total(self, counts: Mapping[str, int]) -> int:
         return counts.get(text(None), 0)
 
@@ -355,9 +362,15 @@ class Numbers(Targets):
 
     def columns(self, texts: Sequence[str]) -> Columns:
         values = np.array([self.parsed(each) for each in texts], np.int64).reshape(len(texts), self.outputs)
-        names = [text(place) for place in range(self.outputs)] if texts else []
+        names = self._names() if texts else []
         values = values[:, : len(names)]
         return Columns(names, values, np.ones(values.shape, bool), np.ones(len(texts), np.int64))
+
+    def has_columns(self, counts: Mapping[str, int]) -> bool:
+        return not counts or (list(counts) == self._names() and len(set(counts.values())) == 1)
+
+    def _names(self) -> list[str]:
+        return [text(place) for place in range(self.outputs)]
 
     def total(self, counts: Mapping[str, int]) -> int:
         return counts.get(text(0), 0)

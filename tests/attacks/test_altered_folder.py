@@ -387,6 +387,24 @@ def test_an_export_leaves_such_files_out(with_keys: Path, tmp_path: Path) -> Non
         assert not {"hoard", "certificates/notes.txt"} & set(archive.getnames())
 
 
+@pytest.mark.parametrize("name", ["ab" * 32, "certificates/000000001.json", "backbone.onnx"])
+def test_an_archive_has_a_file_under_a_name_that_another_store_may_use(
+    name: str, with_keys: Path, tmp_path: Path
+) -> None:
+    """No seal would clear it: this store has no centres, no network, and no certificate of that name."""
+    archive = packed(with_keys, tmp_path / "s.tar", added=name)
+    with pytest.raises(FileRejectedError, match=f"holds '{name}', which is no file of a store"):
+        read_archive(tmp_path / "again", archive)
+    skipped = list[str]()
+    read_archive(tmp_path / "again", archive, skipped=skipped.append)
+    assert skipped == [name]
+    assert not (tmp_path / "again" / name).exists()
+    (with_keys / name).write_bytes(b"kept")
+    write_archive(with_keys, tmp_path / "t.tar")
+    with tarfile.open(tmp_path / "t.tar") as written:
+        assert name not in written.getnames()
+
+
 def test_keys_that_a_killed_rotation_left_are_removed_and_never_archived(with_keys: Path, tmp_path: Path) -> None:
     left = with_keys / ".keys.json.ab_d3fgh"
     left.write_bytes((with_keys / "keys.json").read_bytes())

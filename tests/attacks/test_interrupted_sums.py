@@ -16,6 +16,7 @@ from neverseen.backbones import Precomputed
 from neverseen.engine.statistics import Statistics
 from neverseen.engine.systems import ChangedSystem
 from neverseen.hardware import Array
+from neverseen.labels import in_class_order
 from tests.samples import clustered
 
 ROWS, NUMBERS = clustered("interrupted", 60, 6, 3)
@@ -203,3 +204,34 @@ def test_a_look_from_another_thread_while_a_change_is_followed(tmp_path: Path, m
             looks[0].join()
             anew = AnalyticClassifier(RandomProjection(32), gamma=16, backbone=opened.backbone.digest())
             assert found == anew.fit(rows[: row + 1], names[: row + 1]).digest()
+
+
+def test_a_late_look_at_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began before a class came, and noted its order of the classes just when the weights were being labelled."""
+    begun, go = threading.Event(), threading.Event()
+    model = classifier().fit(ROWS[:40], [f"class {label}" for label in LABELS[:40]])
+    late = threading.Thread(target=lambda: model.classes_)
+
+    def ordered(names: list[str]) -> list[str]:
+        if threading.current_thread() is late:
+            begun.set()
+            go.wait(30)
+        return in_class_order(names)
+
+    def noted(self: Statistics, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name == "_in_order" and value[0] and late.is_alive() and threading.current_thread() is not late:
+            go.set()
+            late.join(30)
+
+    monkeypatch.setattr("neverseen.engine.statistics.in_class_order", ordered)
+    monkeypatch.setattr(Statistics, "__setattr__", noted, raising=False)
+    late.start()
+    begun.wait(30)
+    model.partial_fit(ROWS[40:41], ["a class"])
+    found = model.digest()
+    assert not late.is_alive()
+    monkeypatch.undo()
+    anew = classifier().fit(ROWS[:41], [*(f"class {label}" for label in LABELS[:40]), "a class"])
+    assert found == model.digest() == anew.digest()
+    assert model.predict(ROWS[:41]).tolist() == anew.predict(ROWS[:41]).tolist()

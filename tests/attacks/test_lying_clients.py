@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neverseen import AnalyticClassifier, Federation, FileRejectedError, Identity
+from neverseen import AnalyticClassifier, ConfigurationError, Federation, FileRejectedError, Identity
 from neverseen.io.files import replace_file
 from neverseen.io.tensorfile import pack, unpack
 from tests.samples import clustered
@@ -83,3 +83,20 @@ def test_a_lie_that_is_not_seen_leaves_with_the_liar(tmp_path: Path) -> None:
     for name in ("swapped", "indefinite", "late"):
         federation.leave(name)
     assert federation.classifier.digest() == before
+
+
+def test_nothing_is_added_behind_the_clients() -> None:
+    """What is merged into the sum itself is no client's: it stayed, whoever left, and `clients` did not name it."""
+    federation = honest()
+    before, clients = federation.classifier.digest(), federation.clients
+    for other in (client(slice(60, 90)), honest().classifier):
+        with pytest.raises(ConfigurationError, match="join or replace it in the federation"):
+            federation.classifier.merge(other)
+    whole, part = federation.classifier.exact, client(slice(0, 30)).exact
+    assert whole is not None
+    assert part is not None
+    with pytest.raises(ConfigurationError, match="join or replace it in the federation"):
+        whole.merge(part, subtract=True)
+    assert (federation.classifier.digest(), federation.clients) == (before, clients)
+    federation.leave("south")
+    assert federation.classifier.digest() == client(slice(0, 30)).digest()

@@ -21,10 +21,19 @@ from neverseen import AnalyticClassifier, Identity, RandomProjection, store
 from neverseen.backbones import Precomputed
 from neverseen.cli import app
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import CertificateRejectedError, ConfigurationError, InputError, LabelError, StoreDamagedError
+from neverseen.errors import (
+    CertificateRejectedError,
+    ConfigurationError,
+    FileRejectedError,
+    InputError,
+    LabelError,
+    StoreDamagedError,
+)
+from neverseen.io.files import replace_file
+from neverseen.io.tensorfile import pack, unpack
 from neverseen.labels import LabelIndex, from_private_text
 from neverseen.model.problem import sums_digest
-from neverseen.model.versions import Version
+from neverseen.model.versions import Version, read_version, write_version
 from neverseen.proof.certificates import check_chain
 from neverseen.service import Settings
 from neverseen.service.core import Service
@@ -314,3 +323,37 @@ def test_a_service_that_would_answer_with_columns(tmp_path: Path, targets: Targe
     with pytest.raises(ConfigurationError, match="the labels must be classes"):
         Service(tmp_path / "store", Settings(), Precomputed(6)).start()
     store.open(tmp_path / "store").close()  # it is not held by the service
+
+
+@pytest.mark.parametrize(
+    ("targets", "names"),
+    [
+        (LabelSets(), ['"large"', '"red"', '"round"']),
+        (Numbers(2), ["0", "7"]),
+        (Numbers(2), ["0", '"x"']),
+        (Numbers(2), ["0"]),
+        (Numbers(2), ["0", "1", "2"]),
+    ],
+    ids=str,
+)
+def test_columns_that_cannot_be(tmp_path: Path, targets: Targets, names: list[str]) -> None:
+    """A file says for which columns it has weights. The shape of predictions, and what they mean, followed it."""
+    model = in_memory(targets).fit(
+        ROWS, [["red", "round", "large"]] * 9 if targets.kind == "label-sets" else [[1, 2]] * 9
+    )
+    assert model.exact is not None
+    model.save(tmp_path / "model")
+    write_version(tmp_path / "version", Version.of(model.exact))
+    for name, format_, read in (
+        ("model", "neverseen-model-1", AnalyticClassifier.load),
+        ("version", "neverseen-version-1", read_version),
+    ):
+        about, tensors = unpack(tmp_path / name, format_)
+        read(tmp_path / name)
+        about |= {"classes": names} | ({"counts": [9] * len(names)} if name == "model" else {})
+        for each in tensors.keys() & {"sums", "weights", "rests"}:
+            axis = 0 if each == "sums" else 1
+            tensors[each] = np.take(tensors[each], [0] * len(names), axis)
+        replace_file(tmp_path / name, pack(about, tensors))
+        with pytest.raises(FileRejectedError):
+            read(tmp_path / name)

@@ -29,6 +29,7 @@ class Prepared:
     members: tuple[tuple[str, bytes], ...] = ()
     origin: object = None
     scale: float | None = None  # of the encoder that quantised them
+    backbone: str | None = None  # digest of the one that made the features; None if only its own model gets them
 
     def __post_init__(self) -> None:
         self.quantised.flags.writeable = False  # what stands for the samples is made of it
@@ -41,13 +42,15 @@ class Prepared:
         features = None if self.features is None else self.features[list(rows)]
         members = tuple(self.members[row] for row in rows) if self.members else ()
         fingerprints = [self.fingerprints[row] for row in rows]
-        return Prepared(self.quantised[list(rows)], fingerprints, features, members, self.origin, self.scale)
+        quantised = self.quantised[list(rows)]
+        return Prepared(quantised, fingerprints, features, members, self.origin, self.scale, self.backbone)
 
     @classmethod
     def joined(cls, parts: Sequence[Prepared]) -> Prepared:
         """Return several as one, in order. A cache does not keep them."""
         fingerprints = [each for part in parts for each in part.fingerprints]
-        return cls(np.concatenate([part.quantised for part in parts]), fingerprints, scale=parts[0].scale)
+        quantised = np.concatenate([part.quantised for part in parts])
+        return cls(quantised, fingerprints, scale=parts[0].scale, backbone=parts[0].backbone)
 
     def require_scale(self, encoder: Encoder) -> Prepared:
         """Return them, or raise `InputError` if they were prepared for a model with another scale."""
@@ -57,6 +60,16 @@ class Prepared:
                 "the samples themselves"
             )
         return self
+
+
+def require_own(samples: Any, backbone: str | None) -> Any:
+    """Return samples, or raise `InputError` if they were prepared with another backbone than that of this digest."""
+    if isinstance(samples, Prepared) and samples.backbone not in (None, backbone):
+        raise InputError(
+            "these samples were prepared with another backbone: its features mean nothing to this model. Give the "
+            "samples themselves"
+        )
+    return samples
 
 
 def as_samples(samples: Any) -> list[Any] | Prepared:

@@ -293,10 +293,11 @@ class Statistics:
     @property
     def classes(self) -> list[str]:
         """Canonical texts of the columns, in class order: the classes with samples, unless `targets` are others."""
-        names = list(self.counts)
-        if self._in_order[0] != names:
-            self._in_order = names, in_class_order(names)
-        return list(self._in_order[1])
+        names, (known, ordered) = list(self.counts), self._in_order
+        if known != names:  # what another thread notes meanwhile may be of earlier classes
+            ordered = in_class_order(names)
+            self._in_order = names, ordered
+        return list(ordered)
 
     def cross(self) -> np.ndarray:
         """Return B: int64 of shape (d, C), classes in class order. It is a transposed view, so it costs little."""

@@ -27,8 +27,8 @@ class Federation:
     A client learns alone, and gives its *part*: the file of its model without the key. The sum is bit for bit the model
     that learned all samples in one place. After a client has left, it is the one that never had its samples.
 
-    The sum learns and forgets nothing itself. To forget a sample, a client forgets it in its own model, and calls for
-    `replace` with its new part. A part holds sums of samples: **guard it like the data**.
+    The sum itself learns, forgets and merges nothing. To forget a sample, a client forgets it in its own model, and
+    calls for `replace` with its new part. A part holds sums of samples: **guard it like the data**.
 
     Parameters
     ----------
@@ -108,13 +108,15 @@ class Federation:
                 others[name] = new
             sum_ = None
             if others:
-                sum_ = self._empty((whole or added).n_features)  # type: ignore[union-attr]  # one of them is there
+                holdings = JointHoldings(by_class=self._settings.configuration().targets.one_hot)
+                sum_ = self._empty((whole or added).n_features, holdings)  # type: ignore[union-attr]  # one is there
                 if whole is not None:
                     sum_.merge(whole)
                 if gone is not None:
                     sum_.merge(_parsed(gone), subtract=True)
                 if added is not None:
                     sum_.merge(added)
+                holdings.complete = True
             self._held = others, sum_
 
     def _require_fit(self, added: ExactModel, raw: bytes, others: dict[str, bytes]) -> None:
@@ -134,9 +136,8 @@ class Federation:
             raise NotLearnedError(f"the federation has no client {name!r}")
         return parts[name]
 
-    def _empty(self, n_features: int) -> ExactModel:
+    def _empty(self, n_features: int, holdings: JointHoldings) -> ExactModel:
         made = self._settings.new_model(n_features)
-        holdings = JointHoldings(by_class=made.configuration.targets.one_hot)
         return ExactModel(made.configuration, n_features, holdings, made.hardware, made.statistics)
 
 

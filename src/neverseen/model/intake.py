@@ -16,7 +16,7 @@ import numpy as np
 
 from neverseen.backbones import Backbone, FeatureCache
 from neverseen.backbones.contents import as_list
-from neverseen.backbones.reading import Prepared, as_samples, lose, prepare, to_predict
+from neverseen.backbones.reading import Prepared, as_samples, lose, prepare, require_own, to_predict
 from neverseen.errors import (
     ConfigurationError,
     FeaturesMovedError,
@@ -102,7 +102,7 @@ class Intake:
         self.backbone = backbone
         self.keys = keys
         self._configuration, self._targets = configuration.digest(), configuration.targets
-        self._encoder = configuration.encoder
+        self._encoder, self._network = configuration.encoder, configuration.backbone
         self._owned = owned
 
     def require_keys(self) -> Keyring:
@@ -119,7 +119,8 @@ class Intake:
 
     def prepare(self, samples: Any, labels: Any = None, *, remember: bool) -> Prepared:
         """Return samples with their features and, if labels are given, with their member digests."""
-        prepared = prepare(self.backbone, self._encoder, as_samples(samples), remember=remember)
+        given = as_samples(require_own(samples, self._network))
+        prepared = replace(prepare(self.backbone, self._encoder, given, remember=remember), backbone=self._network)
         if labels is None:
             return prepared
         members = self._members(prepared, _indexed(labels, len(prepared), self._targets, any_label=True))
@@ -136,7 +137,7 @@ class Intake:
 
     def read(self, samples: Any) -> np.ndarray:
         """Return the quantised features of samples to predict."""
-        return to_predict(self.backbone, self._encoder, samples).quantised
+        return to_predict(self.backbone, self._encoder, require_own(samples, self._network)).quantised
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class Intake:
 
         A cache of features keeps the samples only once they are learned.
         """
-        listed = as_samples(samples)
+        listed = as_samples(require_own(samples, self._network))
         keys = self.require_keys()
         require_cipher()  # before the network has worked for minutes
         count = len(listed)
@@ -222,7 +223,7 @@ class Intake:
         self, given: Any, labels: Any, ids: Iterable[Any] | None, owners: Iterable[Any] | None, owner: str | None
     ) -> Change:
         self.require_keys()
-        samples = as_samples(given)
+        samples = as_samples(require_own(given, self._network))
         count = len(samples)
         index = _indexed(labels, count, self._targets, any_label=True)
         id_texts = [""] * count if ids is None else _texts("ids", ids, count)

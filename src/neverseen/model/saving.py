@@ -172,6 +172,8 @@ def _assemble(
     for name in classes:
         from_text(name)
     _demand(in_class_order(set(classes)) == classes, "the order of its classes")
+    held, targets = dict(zip(classes, counts, strict=True)), configuration.targets
+    _demand(targets.has_columns(held), "the list of its classes")
     _demand(n_features > 0 and (centres is None or centres.shape[1] == n_features), "the number of its features")
 
     size = configuration.encoder.code_size(n_features)
@@ -180,8 +182,8 @@ def _assemble(
     _demand(packed.shape == (triangle,) and packed.dtype.kind == "i", "the shape of its Gram matrix")
     _demand(sums.shape == (len(classes), size) and sums.dtype == np.int64, "the shape of its class sums")
     model = ExactModel.in_memory(configuration, n_features, key, hardware, track_classes, class_folder)
-    statistics, targets = model.statistics, configuration.targets
-    _require_possible(packed, sums, counts, targets.total(dict(zip(classes, counts, strict=True))), targets.largest)
+    statistics = model.statistics
+    _require_possible(packed, sums, counts, targets.total(held), targets.largest)
 
     if track_classes:
         assert statistics.class_grams is not None

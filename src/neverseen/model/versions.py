@@ -206,6 +206,7 @@ def _assembled(about: dict[str, Any], tensors: dict[str, np.ndarray], hardware: 
     fields = _FIELDS | ({"gamma"} if configuration.gamma == AUTO else set())
     demand(set(about) == fields, "it does not have the fields of a version")
     demand(isinstance(classes, list) and in_class_order(set(classes)) == classes, "its classes are not in order")
+    demand(configuration.targets.has_columns(dict.fromkeys(classes, 1)), "it has columns that its targets do not have")
     if not classes:
         version = Version.empty(configuration, hardware)
         demand(not tensors and type(n_features) is int and n_features == 0, "it has features but no classes")

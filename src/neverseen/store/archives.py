@@ -17,11 +17,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO
 
+from neverseen.backbones.recipes import FILE
 from neverseen.errors import ConfigurationError, FileRejectedError, LedgerError, NeverseenError, StoreDamagedError
 from neverseen.io.files import sync_folder
+from neverseen.labels import parse_json
 from neverseen.proof.keys import Keyring
 from neverseen.store.creating import open_store
 from neverseen.store.description import NAME, Description
+from neverseen.store.parts import KEYS
 from neverseen.store.snapshots import files_of
 from neverseen.store.store import Store
 
@@ -56,7 +59,10 @@ def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], 
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {file.parent} to write {file.name} to")
     with open_store(folder, keys=keys) as model:  # nobody else changes it meanwhile
-        digest = model.digest()
+        digest, names = model.digest(), _files(model)
+        missing = next((folder / name for name in names if not (folder / name).is_file()), None)
+        if missing is not None:
+            raise StoreDamagedError(f"{missing} is missing, or is a link to nothing: restore it from a copy")
         handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 600
         copy, copied = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
         os.close(copy)
@@ -65,7 +71,7 @@ def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], 
                 _copy_ledger(folder / LEDGER, copied)
                 # Links are followed: what is imported elsewhere must not point to this machine.
                 with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as archive:
-                    for name in _files(model):
+                    for name in names:
                         source = copied if name == LEDGER else folder / name
                         archive.add(source, name, recursive=False, filter=_anonymous)
                 raw.flush()
@@ -79,19 +85,18 @@ def write_archive(folder: str | os.PathLike[str], file: str | os.PathLike[str], 
 
 
 def _files(model: Store) -> list[str]:
-    """Return the files of a store by their names in its folder; raise unless all that it needs are there."""
-    folder = model.folder
-    places = [folder, *(folder / name for name in FOLDERS if (folder / name).is_dir())]
-    listed = {path.relative_to(folder).as_posix(): path for place in places for path in place.iterdir()}
-    found = [name for name, path in listed.items() if _NAME.fullmatch(name) and (path.is_file() or path.is_symlink())]
-    snapshot, published = model.ledger.meta("snapshot") or "", model.published_number
+    """Return the names of the files that a store uses, in its folder."""
+    folder, snapshot, published = model.folder, model.ledger.meta("snapshot") or "", model.published_number
+    centres = parse_json((folder / NAME).read_bytes())["centres"]
     needed = [NAME, *REQUIRED, *(f"sums/{name}" for name in files_of(folder / "sums", snapshot))]
     needed += [f"certificates/{number:08}.json" for number in range(1, published + 1)]
     needed += [f"versions/{published:08}.safetensors"] if published else []
-    missing = [name for name in {*found, *needed} if not (folder / name).is_file()]
-    if missing:
-        raise StoreDamagedError(f"{folder / min(missing)} is missing, or is a link to nothing: restore it from a copy")
-    return sorted(found)
+    needed += [] if centres is None else [centres]
+    if (model.description.backbone.get("recipe") or {}).get("kind") == "onnx":
+        needed.append(FILE)
+    if os.path.lexists(folder / KEYS):
+        needed.append(KEYS)
+    return sorted(needed)
 
 
 def _copy_ledger(source: Path, target: str) -> None:
@@ -131,7 +136,7 @@ def read_archive(
             (partial / name).mkdir(mode=0o700)
         try:
             with tarfile.open(file, mode="r:") as archive:
-                _unpack(archive, partial, file, skipped)
+                unpacked = _unpack(archive, partial, file, skipped)
         except (OSError, MemoryError, NeverseenError):
             raise
         except Exception as error:  # what is raised about a damaged header may be almost anything
@@ -145,7 +150,11 @@ def read_archive(
             raise FileRejectedError(f"{file} lacks {', '.join(missing)}: it is not a complete store")
         with open_store(partial, keys=keys) as model:
             model.check()
-            digest = model.digest()
+            digest, others = model.digest(), sorted(unpacked - {*_files(model)})
+        others = [name for name in others if (partial / name).is_file()]  # older sums and versions are removed already
+        _refuse_or_skip(file, others, skipped)
+        for name in others:
+            (partial / name).unlink()
         partial.rename(folder)
         sync_folder(folder.parent)
     except BaseException:
@@ -154,13 +163,13 @@ def read_archive(
     return digest
 
 
-def _unpack(archive: tarfile.TarFile, folder: Path, source: Path, skipped: Callable[[str], None] | None) -> None:
-    """Write the files of an archive; only names that a store's files have are allowed."""
-    others: list[str] = []
-    for member, content in _members(
-        archive, source
-    ):  # neither compressed nor sparse: the output is no larger than the archive
+def _unpack(archive: tarfile.TarFile, folder: Path, source: Path, skipped: Callable[[str], None] | None) -> set[str]:
+    """Write the files of an archive, and return their names; only those that a store's files can have are allowed."""
+    written, others = set[str](), list[str]()
+    # Neither compressed nor sparse: the output is no larger than the archive.
+    for member, content in _members(archive, source):
         if _NAME.fullmatch(member):
+            written.add(member)
             if (folder / member).exists():
                 raise FileRejectedError(f"{source} holds {member!r} twice")
             handle = os.open(folder / member, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -171,14 +180,23 @@ def _unpack(archive: tarfile.TarFile, folder: Path, source: Path, skipped: Calla
         elif skipped is not None:
             skipped(member)
         elif len(others) <= SHOWN:
-            others.append(repr(member[:80]))
-    if others:
-        few = ", ".join(others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
+            others.append(member)
+    _refuse_or_skip(source, others, None)
+    return written
+
+
+def _refuse_or_skip(source: Path, others: list[str], skipped: Callable[[str], None] | None) -> None:
+    """Raise `FileRejectedError` if an archive holds files that are none of its store's, or tell `skipped` of each."""
+    if others and skipped is None:
+        few = ", ".join(repr(name[:80]) for name in others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
         raise FileRejectedError(
             f"{source} holds {few}, which {'is no file' if len(others) == 1 else 'are no files'} of a store. Version "
             "0.1.0 archived every file in the folder: leave such files out",
             arguments=("skipped",),
         )
+    for name in others:
+        if skipped is not None:
+            skipped(name)
 
 
 def _members(archive: tarfile.TarFile, source: Path) -> Iterator[tuple[str, IO[bytes]]]:

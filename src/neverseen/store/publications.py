@@ -218,8 +218,9 @@ class Publications:
                 f"nothing is published in {self._folder} yet: publish it, or wait for the process that writes it"
             )
         for _ in range(10):  # another process may publish, and remove this version, between the two lines
-            if self._read is not None and self._read[0] == number:
-                return self._read[1]
+            read = self._read  # another thread may put an older one there meanwhile
+            if read is not None and read[0] == number:
+                return read[1]
             try:
                 self._read = number, self._version(number)
             except FileNotFoundError:
