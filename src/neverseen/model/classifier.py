@@ -337,7 +337,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Read a model that `save` wrote; raise `FileRejectedError` if the file is damaged or is not a model."""
         configuration, model, track_classes, found = saving.read(path, key, choose(hardware), class_folder)
         classifier = cls(
-            configuration.encoder,
+            clone(configuration.encoder),  # changing its settings must not change the model
             configuration.gamma,
             grid_bits=configuration.grid_bits,
             track_classes=track_classes,
