@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import decimal
 import math
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -260,7 +261,7 @@ def test_kernel_table_against_the_exponential() -> None:
 def test_tables_do_not_depend_on_settings_of_the_program() -> None:
     few = decimal.Context(prec=2)
     strict = decimal.Context(Emin=-1, Emax=1, traps=[decimal.Inexact, decimal.FloatOperation])
-    made = [
+    made: list[Callable[[], np.ndarray]] = [
         lambda: activation_table.__wrapped__("tanh", 2),
         lambda: activation_table.__wrapped__("sigmoid", 2),
         lambda: kernel_thresholds.__wrapped__(0.3, 2),
