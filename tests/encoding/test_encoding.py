@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import decimal
 import math
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -254,6 +256,21 @@ def test_kernel_table_against_the_exponential() -> None:
         value = 127 * math.exp(-distance / (512 * 0.25 * 64))
         if abs(value % 1 - 0.5) > 1e-9:
             assert (thresholds >= distance).sum() == round(value)
+
+
+def test_tables_do_not_depend_on_settings_of_the_program() -> None:
+    few = decimal.Context(prec=2)
+    strict = decimal.Context(Emin=-1, Emax=1, traps=[decimal.Inexact, decimal.FloatOperation])
+    made: list[Callable[[], np.ndarray]] = [
+        lambda: activation_table.__wrapped__("tanh", 2),
+        lambda: activation_table.__wrapped__("sigmoid", 2),
+        lambda: kernel_thresholds.__wrapped__(0.3, 2),
+    ]
+    for make in made:
+        wanted = make()
+        for context in (few, strict):
+            with decimal.localcontext(context):
+                np.testing.assert_array_equal(make(), wanted)
 
 
 def test_quantised_centres_are_taken_as_they_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -125,3 +126,18 @@ def test_a_captured_change_is_repeated() -> None:
         found = replayed(limbs, *given[:10], labels, *given[11:13], told)
         assert torch.equal(found[0], wanted[0])
         assert not torch.equal(replayed(limbs, *given[:10], labels * 2, *given[11:13], told)[0], wanted[0])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_other_threads_use_the_gpu_while_a_change_is_captured() -> None:
+    limbs, given, _ = change(96, 8, 10, 22, -1, "cuda")
+    run = functools.partial(fused_small_changes.small_change, kernels("cuda"))
+    wanted = run(limbs, *given)[0].cpu()
+
+    def captured() -> None:
+        for _ in range(10):
+            assert torch.equal(Replayed(run, still=9)(limbs, *given)[0].cpu(), wanted)
+
+    with ThreadPoolExecutor(4) as threads:
+        for each in [threads.submit(captured) for _ in range(4)]:
+            each.result()

@@ -32,6 +32,7 @@ from neverseen import (
 )
 from neverseen.backbones import Precomputed
 from neverseen.io.tensorfile import pack, unpack
+from neverseen.model.versions import Version
 from tests.samples import clustered, features
 
 X, Y = clustered("saving", 30, 4, 3)
@@ -259,6 +260,20 @@ def test_tracking_is_saved_as_it_is_not_as_it_is_set(tmp_path: Path) -> None:
     model = model_of(track_classes=False).set_params(track_classes=True)
     model.save(tmp_path / "model")
     assert AnalyticClassifier.load(tmp_path / "model").track_classes is False
+
+
+def test_settings_of_a_loaded_model_change_nothing_that_it_gave(tmp_path: Path) -> None:
+    model_of().save(tmp_path / "model")
+    loaded = AnalyticClassifier.load(tmp_path / "model", hardware="numpy")
+    assert loaded.exact is not None
+    version, view, means = Version.of(loaded.exact), loaded.without(X[:3], LABELS[:3]), loaded.means()
+
+    def given() -> tuple[Any, ...]:
+        return version.digest(), view.digest(), view.decision_function(X).tolist(), means.novelty(X).tolist()
+
+    before = given()
+    loaded.set_params(encoder__seed=10).fit(X[:9], LABELS[:9])
+    assert given() == before
 
 
 def test_models_with_custom_encoders_are_not_saved(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ transcendental, and so is ``ln`` of one other than 1. So no entry lies exactly w
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
@@ -14,6 +15,14 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+_CONTEXT = decimal.Context(  # not that of the program, which may have few digits, or trap what is rounded
+    prec=32,
+    rounding=decimal.ROUND_HALF_EVEN,
+    Emin=decimal.MIN_EMIN,
+    Emax=decimal.MAX_EMAX,
+    clamp=0,
+    traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow],
+)
 _REACH = 6  # standard deviations of a projection: beyond them, each curve has its last code
 
 
@@ -52,7 +61,9 @@ def activation_table(activation: str, n_features: int) -> np.ndarray:
             return curve(Decimal(p) / unit) + half
 
         entries = range(-_REACH * unit, _REACH * unit + 1)
-        table = np.array([_floor(partial(code, p)) if p else math.floor(code(p)) for p in entries], np.int8)
+        with localcontext(_CONTEXT):
+            zero = math.floor(code(0))
+        table = np.array([_floor(partial(code, p)) if p else zero for p in entries], np.int8)
     table.flags.writeable = False
     return table
 
@@ -77,8 +88,7 @@ def _floor(computed: Callable[[], Decimal]) -> int:
     """Return the floor of what is computed to a given number of digits; its error must stay below the slack."""
     digits = 32
     while True:
-        with localcontext() as context:
-            context.prec = digits
+        with localcontext(_CONTEXT, prec=digits):
             value = computed()
             slack = (1 + abs(value)) * Decimal(10) ** (8 - digits)
             low, high = math.floor(value - slack), math.floor(value + slack)

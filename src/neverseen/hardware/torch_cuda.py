@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ _FEW_ROWS = 4  # that are added one by one, as that is faster than to send their
 _MOST_HERE = 2**15  # codes that the processor looks at: one step for the GPU rather than five
 _MANY_NUMBERS = 2**18  # features for whose quantisation the way to the GPU and back pays
 _BYTES = 0x0080808080808080
+_LOADING = threading.Lock()
 _MOST_PINNED = 2**22  # numbers that are copied by way of pinned memory, which PyTorch keeps
 _PINNED = 2**15  # numbers; fewer come from a GPU sooner without
 
@@ -40,6 +42,8 @@ class CudaHardware(HardwareOf[Any]):
             raise ConfigurationError(
                 "hardware='cuda' was requested, but PyTorch sees no CUDA device; use hardware='auto'"
             )
+        with _LOADING:  # PyTorch loads a library for the first factor, and fails in threads that want one meanwhile
+            torch.linalg.cholesky_ex(torch.eye(1, device="cuda"))
         self._torch = torch
 
     def small_changes(self) -> SmallChange[torch.Tensor]:

@@ -15,6 +15,7 @@ Nothing waits for a number: whatever decides something is returned.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _FOLLOW_BITS = 22  # as in `neverseen.engine.following`
 _KEPT = 6  # graphs: each has memory of its own
+_CAPTURING = threading.Lock()  # PyTorch captures one graph at a time in a process
 _SLACK = 1 + 2.0**-30  # more than some thousand roundings of a sum of positive numbers
 
 
@@ -275,6 +277,7 @@ class Replayed:
     """A function of a number and tensors, captured as a CUDA graph for each number and shape, and then repeated.
 
     NumPy arrays among the arguments are sent to the GPU. Whoever calls must have read a result before the next call.
+    While one is captured, other threads may use the GPU, but not wait for all of it: ``torch.cuda.synchronize`` fails.
 
     Parameters
     ----------
@@ -316,7 +319,12 @@ class Replayed:
             self._function(number, *places)  # libraries make what they need
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        capture = torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local")  # others use the GPU too
+        with (
+            _CAPTURING,
+            torch.cuda.stream(stream),
+            capture,
+        ):  # if it fails, the second gives this thread its stream back
             results = self._function(number, *places)
         return graph, [sent.get(place, each) for place, each in enumerate(places)], results
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal
@@ -25,13 +24,11 @@ from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import decision, probabilities, scored, share_right
 from neverseen.model.inputs import label_list
 from neverseen.model.means import ClassMeans, class_means
+from neverseen.model.own_lock import own_lock
 from neverseen.model.validating import SEEN, column, read, unchanged_on_error
 from neverseen.model.without import LeftOut, Without, left_out, what_if
 from neverseen.proof.keys import Key
 from neverseen.targets import Classes, Targets
-
-_LOCKS = [threading.RLock() for _ in range(64)]
-"""Estimators share this lock: one of its own would be cloned, pickled and compared with the parameters."""
 
 
 class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -120,7 +117,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like of shape (n, n_features), finite
         y : sequence of n labels
         """
-        with self._changing(), unchanged_on_error(self):
+        with own_lock(self), unchanged_on_error(self):
             features, index = self._samples(X, y, reset=True)
             model = self.new_model(features.shape[1])
             model.apply(Change(LEARN, model.configuration.encoder.quantise(features, model.hardware), index))
@@ -137,7 +134,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes : iterable of labels, optional
             If given, other labels are refused. Not needed otherwise: a class exists once it has a sample.
         """
-        with self._changing(), unchanged_on_error(self):
+        with own_lock(self), unchanged_on_error(self):
             features, index = self._samples(X, y, reset=self.exact is None, least=0)
             if classes is not None:
                 unknown = set(index.texts) - {text(normalise(label)) for label in classes}
@@ -157,7 +154,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         others = other.exact
         if others is None:
             return self
-        with self._changing():
+        with own_lock(self):
             model = self.exact or self.new_model(others.n_features, default_key=others.holdings.key)
             model.merge(others)
             self.hold(model)
@@ -177,7 +174,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The features as they were learned.
         y : sequence of n labels
         """
-        with self._changing():
+        with own_lock(self):
             model, change = self._forgetting(X, y)
             model.apply(change)
             self.hold(model)
@@ -186,7 +183,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget_class(self, label: Any) -> AnalyticClassifier:
         """Forget every sample of a class. You do not need the samples, but the model needs ``track_classes=True``."""
         name = text(normalise(label))
-        with self._changing():
+        with own_lock(self):
             model = self.exact
             if model is None:
                 raise NotLearnedError(f"the model holds no sample of class {name}: never learned, or already forgotten")
@@ -340,7 +337,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Read a model that `save` wrote; raise `FileRejectedError` if the file is damaged or is not a model."""
         configuration, model, track_classes, found = saving.read(path, key, choose(hardware), class_folder)
         classifier = cls(
-            configuration.encoder,
+            clone(configuration.encoder),  # changing its settings must not change the model
             configuration.gamma,
             grid_bits=configuration.grid_bits,
             track_classes=track_classes,
@@ -409,10 +406,6 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(f"this {type(self).__name__} holds no samples; call fit or partial_fit first")
         return model
 
-    def _changing(self) -> threading.RLock:
-        """Return a lock that keeps two threads from starting, or emptying, the same model at once."""
-        return _LOCKS[id(self) % len(_LOCKS)]
-
     def _samples(
         self, X: Any, y: Any, *, reset: bool, least: int = 1, any_label: bool = False
     ) -> tuple[np.ndarray, LabelIndex]:
@@ -423,7 +416,7 @@ class AnalyticClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _forgetting(self, X: Any, y: Any) -> tuple[ExactModel, Change]:
         """Return the model, and the change that forgets these samples."""
-        with self._changing():
+        with own_lock(self):
             model = self.exact
             if model is None:
                 words = "the model holds no samples: nothing was learned, or everything is already forgotten"
