@@ -277,6 +277,40 @@ def test_one_key_has_a_share_of_the_predictions_that_wait(tmp_path: Path, monkey
         assert not predictor._room._held
 
 
+@pytest.mark.parametrize("dry_run", ["false", "true"])
+def test_small_requests_that_take_long_are_no_turn_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: str
+) -> None:
+    """Of a sample with 100,000 equal ones, each forget took seconds; who came after 200 of them waited for all."""
+    asked, plain = list[int](), Store.forgetting
+    with running(tmp_path / "s", QUICK) as service, ThreadPoolExecutor(8) as pool:
+        eve, ada = key(service, "eve", "forget"), key(service, "ada", "learn")
+        writer, wait = service.service.writer, [threading.Event() for _ in range(6)]
+
+        def slow(self: Store, *given: Any, **named: Any) -> Any:
+            asked.append(len(asked))
+            assert wait[asked[-1]].wait(120)
+            return plain(self, *given, **named)
+
+        monkeypatch.setattr(Store, "forgetting", slow)
+        body, query = {"samples": samples([0], ids=False)}, {"dry_run": dry_run}
+        gate = hold(writer)
+        late = [pool.submit(service.client.post, "/v1/forget", json=body, headers=eve, params=query) for _ in range(6)]
+        eventually(lambda: len(writer) == 7)
+        gate.set()
+        eventually(lambda: asked == [0])  # it has begun
+        learned = pool.submit(service.client.post, "/v1/samples", json={"samples": samples([1])}, headers=ada)
+        eventually(lambda: len(writer.waiting("ada")) == 1)
+        wait[0].set()
+        try:
+            assert learned.result(60).status_code == 201
+            assert len(asked) <= 2
+        finally:
+            for each in wait:
+                each.set()
+        assert {each.result().status_code for each in late} == {404}
+
+
 def test_one_bad_request_among_many_does_not_part_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commits: list[int] = []
     plain = Store.commit
