@@ -273,7 +273,7 @@ class Writer:
             return jobs
 
     def _goes_with(self, jobs: list[Job], samples: int) -> bool:
-        """Return whether the next job goes with others, which have so many samples. Without a store, all are refused."""
+        """Return whether the next job goes with others, which have so many samples; without a store, to be refused."""
         following = self._jobs.first()
         alike = following.kind == jobs[0].kind and jobs[0].is_joined and following.is_joined
         return self.store is None or (alike and len(jobs) < _TOGETHER and samples + following.samples <= TURN)
