@@ -157,7 +157,7 @@ def forgetting(store: Store, given: SampleList, owner: str | None) -> Change:
     change = store.forgetting(given.prepared, given.labels, ids=full, owner=owner)
     if ids is None or owner is not None:
         return change
-    said: dict[int, dict[str, list[str]]] = {}  # by the tickets, which are the same for equal samples
+    said: dict[int, dict[object, list[object]]] = {}  # by the tickets, which are the same for equal samples
     for row, (name, alike) in enumerate(zip(ids, store.alike(change), strict=True)):
         if id(alike) not in said:
             said[id(alike)] = _by_id(alike)
@@ -171,9 +171,9 @@ def forgetting(store: Store, given: SampleList, owner: str | None) -> Change:
     return change
 
 
-def _by_id(tickets: Sequence[HeldTicket]) -> dict[str, list[str]]:
+def _by_id(tickets: Sequence[HeldTicket]) -> dict[object, list[object]]:
     """Return the ids under which samples are held, by each id that may be given for them: with its owner or without."""
-    found: dict[str, list[str]] = {}
+    found: dict[object, list[object]] = {}
     for each in tickets:
         kept, whose = from_private_text(each.id), from_private_text(each.owner)
         for given in {kept, kept.removeprefix(full_id(whose, ""))} if isinstance(kept, str) else {kept}:

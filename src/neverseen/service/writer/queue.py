@@ -139,7 +139,7 @@ class Writer:
     def told(self, store: Store, question: Callable[[Store], Result], entry: dict[str, Any]) -> Result:
         """Answer a question, with its line in the audit log before the answer; for the writer's thread."""
         found = question(store)
-        if not self._audit.append([entry]):
+        if not self._audit.append([entry], later=False):
             raise _unlogged("nothing is answered")
         return found
 
