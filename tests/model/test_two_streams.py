@@ -281,6 +281,13 @@ def test_settings() -> None:
             new().set_params(**wrong).fit(X, Y)
 
 
+@pytest.mark.parametrize("ratio", [np.float32(0.6), "0.6", 2, np.int64(2)], ids=repr)
+def test_a_ratio_is_the_float_that_it_stands_for(ratio: Any) -> None:
+    given, plain = (TwoStreams(CODES, seed=3, compensation_ratio=each) for each in (ratio, float(ratio)))
+    assert given.digest() == plain.digest()
+    assert new().set_params(encoder=given).fit(X, Y).digest() == new().set_params(encoder=plain).fit(X, Y).digest()
+
+
 def test_a_file_with_another_ratio_is_refused(tmp_path: Path) -> None:
     new().fit(X, Y).save(tmp_path / "model")
     about, tensors = tensorfile.unpack(tmp_path / "model", "neverseen-model-1")

@@ -85,7 +85,7 @@ def right_side(
     """
     half, columns = len(gram) // 2, cross.shape[1]
     images = _images(gram, gamma, main, hardware)
-    sums, share = hardware.numpy(cross), Fraction(ratio)  # of a float: over a power of two
+    sums, share = hardware.numpy(cross), Fraction(float(ratio))  # over a power of two
     top, places = share.numerator << (EXTRA_BITS + 1), grid_bits + share.denominator.bit_length()
     result = np.empty((half, columns), np.int64)
     rows = max(1, _PART // max(1, columns))
