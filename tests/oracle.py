@@ -121,6 +121,11 @@ def exponential(x: Fraction, terms: int) -> tuple[Fraction, Fraction]:
     return low**size, high**size
 
 
+def two_streams(q: Row, n_codes: int, seed: int, activation: str = "relu", other: str = "tanh") -> Row:
+    """Two activations of one projection, side by side (§2.4)."""
+    return random_projection(q, n_codes, seed, activation) + random_projection(q, n_codes, seed, other)
+
+
 def sign_row(seed: int, i: int, n_codes: int) -> Row:
     """Row `i` of the sign matrix, from SHAKE-256 (§2.2)."""
     stream = hashlib.shake_256(b"neverseen:projection:1" + u64(seed) + u64(i)).digest(n_codes // 8 + 1)
@@ -301,6 +306,22 @@ def strength_score(gram: Matrix, cross: Matrix, total: int, gamma: int) -> int:
     return k
 
 
+# §5.3 two streams
+
+
+def stream_system(gram: Matrix, cross: Matrix, gamma: int, grid_bits: int, ratio: float) -> tuple[Matrix, Matrix, int]:
+    """The matrix, right side and gamma of the one system of both streams (§5.3)."""
+    h, columns = len(gram) // 2, range(len(cross[0]))
+    matrix = [[256 * gram[i][j] * ((i < h) == (j < h)) for j in range(2 * h)] for i in range(2 * h)]
+    main = weights([row[:h] for row in gram[:h]], cross[:h], gamma, grid_bits)
+    left = [
+        [cross[i][k] - sum(Fraction(gram[i][j] * main[j][k], 2**grid_bits) for j in range(h)) for k in columns]
+        for i in range(h, 2 * h)
+    ]
+    rest = [[math.floor(256 * Fraction(ratio) * value + Fraction(1, 2)) for value in row] for row in left]
+    return matrix, [[256 * value for value in row] for row in cross[:h]] + rest, 256 * gamma
+
+
 # §6 scores
 
 
@@ -453,6 +474,14 @@ def random_projection_configuration(
     """`E` of the random projection (§7)."""
     encoder = {"kind": "random-projection", "codes": n_codes, "seed": seed}
     return scaled(encoder if activation == "relu" else encoder | {"activation": activation}, scale)
+
+
+def two_streams_configuration(
+    n_codes: int, seed: int, ratio: float, activation: str = "relu", other: str = "tanh", scale: float | None = None
+) -> dict[str, Any]:
+    """`E` of two streams (§7)."""
+    encoder = {"kind": "two-streams", "codes": n_codes, "seed": seed, "activation": activation, "compensation": other}
+    return scaled(encoder | {"ratio": float(ratio).hex()}, scale)
 
 
 def gaussian_kernel_configuration(

@@ -19,6 +19,7 @@ from neverseen import (
     Identity,
     Key,
     RandomProjection,
+    TwoStreams,
     UnknownKindError,
     encoding,
     store,
@@ -38,6 +39,7 @@ ENCODERS = [
     *(RandomProjection(40, seed=3, activation=each) for each in ("tanh", "sigmoid", "gelu", "sign")),
     GaussianKernel(features("checked centres", 9, 6), 0.7),
     GaussianKernel(features("checked centres", 9, 6), 0.7, scale=2.0),
+    TwoStreams(20, seed=3),
 ]
 
 

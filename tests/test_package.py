@@ -17,7 +17,7 @@ import pytest
 from sklearn.base import clone
 
 import neverseen
-from neverseen import AnalyticClassifier, GaussianKernel, Identity, Key, RandomProjection, store
+from neverseen import AnalyticClassifier, GaussianKernel, Identity, Key, RandomProjection, TwoStreams, store
 from neverseen.backbones import Precomputed
 from neverseen.hardware import Hardware
 from neverseen.model import classifier as classifier_module
@@ -33,7 +33,7 @@ def test_public_face() -> None:
         "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "CheckFailedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "Federation", "FileRejectedError", "ForgettingModel", "GaussianKernel",
         "HardwareError", "IdTakenError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
         "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "NotTrackedError", "RandomProjection", "ReceiptRejectedError",
-        "StoreDamagedError", "StoreLockedError", "UnknownKindError", "__version__", "learn_batches",
+        "StoreDamagedError", "StoreLockedError", "TwoStreams", "UnknownKindError", "__version__", "learn_batches",
     }  # fmt: skip
     assert all(hasattr(neverseen, name) for name in neverseen.__all__)
 
@@ -116,6 +116,7 @@ RECORDED = {
     "scaled": "d17ba7494edd7ab717b02a3902e3dc2b4e4d4be8cba1d75f50ed75e525933829",
     "scaled kernel": "702ad85453a6675a93285cd62aaf1d9f8d11c66704cd449657742bb43b19ca5e",
     "chosen gamma": "92cb90407468ec7e354ec165a0e5de2ba6b47b13b70edd876cac00b72659e94d",
+    "two streams": "b5e5dedfe99769e80271034febcc29277e08331cedda96669dc9037f58b66353",
 }
 
 
@@ -135,6 +136,7 @@ def test_recorded_digests(kind: str, hardware: Hardware) -> None:
         "scaled": RandomProjection(200, seed=2026, scale=0.8),
         "scaled kernel": GaussianKernel(features("recorded centres", 150, 24), 0.6, scale=1.3),
         "chosen gamma": RandomProjection(200, seed=2026),
+        "two streams": TwoStreams(200, seed=2026),
     }[kind]
     gamma: Any = "auto" if kind == "chosen gamma" else 2**13
     model = AnalyticClassifier(encoder, gamma, track_classes=True, key=Key(bytes(32)), hardware=hardware.name)

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.learners import contestants as side
 from benchmarks.learners import references as published
-from benchmarks.learners import streams
+from benchmarks.learners import streams, two_streams
 from benchmarks.learners.contestants import Exact, Published
 from neverseen import AnalyticClassifier, Encoder, Identity, Key, RandomProjection
 from neverseen.targets import LabelSets, Numbers, WeightedClasses
@@ -135,6 +135,12 @@ ENTRIES = [
     Entry("GACL", exact(), learner(published.GACL), streams.blurry),
     Entry("TS-ACL", exact(), learner(published.TSACL)),
     Entry("RanPAC", exact(), ranpac, figure=_RANPAC),
+    Entry(
+        "DS-AL",
+        two_streams.ours,
+        lambda shape: two_streams.theirs(shape, embedding(two_streams.half(shape)), scaled),
+        figure=two_streams.FIGURE,
+    ),
     Entry("AFL", lambda shape: side.Clients(lambda: model(shape)), afl, codes=0),
     Entry("AIR", exact(track_classes=True, class_weight="balanced"), air, streams.long_tailed, codes=1024),
     Entry("weights", exact(side.weighted, targets=WeightedClasses()), weighted_ridge),

@@ -69,6 +69,7 @@ __all__ = [
     "ReceiptRejectedError",
     "StoreDamagedError",
     "StoreLockedError",
+    "TwoStreams",
     "UnknownKindError",
     "__version__",
     "learn_batches",
@@ -84,12 +85,13 @@ _LATE = {
     "GaussianKernel": "encoding",
     "Identity": "encoding",
     "RandomProjection": "encoding",
+    "TwoStreams": "encoding",
     "learn_batches": "model.batches",
 }
 _ROOMS = ("backbones", "checks", "client", "encoding", "hardware", "holdings", "ledger", "service", "store", "tracking")
 
 if TYPE_CHECKING:
-    from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
+    from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection, TwoStreams
     from neverseen.model.batches import learn_batches
     from neverseen.model.classifier import AnalyticClassifier
     from neverseen.model.federation import Federation

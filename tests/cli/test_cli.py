@@ -23,7 +23,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import neverseen
-from neverseen import AnalyticClassifier, GaussianKernel, Identity, RandomProjection, store
+from neverseen import AnalyticClassifier, GaussianKernel, Identity, RandomProjection, TwoStreams, store
 from neverseen.backbones import Precomputed, efficientnet_lite0, minilm
 from neverseen.cli import app, printing
 from neverseen.cli.opening import opened
@@ -205,6 +205,22 @@ def test_a_store_with_an_activation_and_a_scale() -> None:
         assert model.score(ROWS, NAMES) == rest.score(rows, NAMES)
     assert "--activation" in run("init", "t", *INIT, "--activation", "swish", code=2)
     assert "--scale" in run("init", "t", *INIT, "--scale", "nan", code=2)
+
+
+def test_a_store_of_two_streams() -> None:
+    write_csv("all.csv", ROWS, NAMES)
+    run("init", "s", *INIT, "--compensation", "0.6")
+    run("learn", "s", "all.csv", "--receipts", "all.jsonl")
+    run("forget", "s", "--receipts", "all.jsonl", "--id", "all.csv-0")
+    run("verify", "weights", "s")
+    rows = ROWS.astype(np.float32)
+    rest = AnalyticClassifier(TwoStreams(24, compensation_ratio=0.6), 512, backbone=Precomputed(8).digest())
+    rest.fit(rows[1:], NAMES[1:])
+    found = answer("predict", "s", "all.csv")
+    assert found["model"] == rest.digest()
+    assert [each["class"] for each in found["predictions"]] == rest.predict(rows).tolist()
+    assert "two streams need a gamma" in run("init", "t", *INIT[:-2], "--gamma", "auto", "--compensation", "1", code=1)
+    assert "--compensation" in run("init", "t", *INIT, "--compensation", "0", code=2)
 
 
 def test_learn_and_forget_in_json(shop: str) -> None:
@@ -537,8 +553,21 @@ def test_what_was_tampered_with_is_rejected(shop: str) -> None:
         AnalyticClassifier(Identity(scale=0.01), 64),
         *(AnalyticClassifier(RandomProjection(24, activation=each), 512) for each in ("tanh", "sigmoid", "gelu")),
         AnalyticClassifier(RandomProjection(24, activation="sign", scale=2.5), 512),
+        AnalyticClassifier(TwoStreams(12), 512),
     ],
-    ids=["projection", "identity", "kernel", "wide", "scaled kernel", "scaled", "tanh", "sigmoid", "gelu", "sign"],
+    ids=[
+        "projection",
+        "identity",
+        "kernel",
+        "wide",
+        "scaled kernel",
+        "scaled",
+        "tanh",
+        "sigmoid",
+        "gelu",
+        "sign",
+        "two",
+    ],
 )
 def test_the_graph_gives_the_same_scores(classifier: AnalyticClassifier) -> None:
     runtime = pytest.importorskip("onnxruntime")

@@ -11,7 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from neverseen import ConfigurationError, Encoder, GaussianKernel, HardwareError, Identity, InputError, RandomProjection
+from neverseen import (
+    ConfigurationError,
+    Encoder,
+    GaussianKernel,
+    HardwareError,
+    Identity,
+    InputError,
+    RandomProjection,
+    TwoStreams,
+)
 from neverseen.encoding import (
     ACTIVATIONS,
     activation_table,
@@ -177,6 +186,19 @@ def test_activations_are_the_specified_functions(activation: str, n_features: in
     assert encoder.expand(np.empty((0, n_features), np.int8), hardware).shape == (0, 19)
 
 
+def test_two_streams_are_two_projections_side_by_side(hardware: Hardware) -> None:
+    rows = features("two streams", 12, 5)
+    for encoder, others in (
+        (TwoStreams(9, 7), ("relu", "tanh")),
+        (TwoStreams(9, 7, activation="sign", compensation_activation="gelu", scale=0.25), ("sign", "gelu")),
+    ):
+        codes = hardware.numpy(encoder.expand(encoder.quantise(rows), hardware))
+        assert codes.dtype == np.int8
+        quantised = [oracle.quantise(row, encoder.scale) for row in rows.tolist()]
+        assert codes.tolist() == [oracle.two_streams(row, 9, 7, *others) for row in quantised]
+        assert encoder.expand(np.empty((0, 5), np.int8), hardware).shape == (0, encoder.code_size(5)) == (0, 18)
+
+
 @pytest.mark.parametrize("activation", [*CURVES, "sign"])
 @pytest.mark.parametrize("n_features", [1, 3, 40])
 def test_tables_have_the_codes_of_all_projections(activation: str, n_features: int) -> None:
@@ -295,6 +317,11 @@ def test_digests_tell_configurations_apart() -> None:
         RandomProjection(8, 0, scale=1.0),
         *(RandomProjection(8, 0, activation=each) for each in ACTIVATIONS[1:]),
         RandomProjection(8, 0, activation="tanh", scale=1.0),
+        TwoStreams(4, 0),
+        TwoStreams(4, 0, compensation_ratio=0.5),
+        TwoStreams(4, 0, activation="gelu"),
+        TwoStreams(4, 0, compensation_activation="gelu"),
+        TwoStreams(4, 0, scale=1.0),
     ]
     assert len({encoder.digest() for encoder in encoders}) == len(encoders)
     assert RandomProjection(int(np.int64(8)), 0).digest() == RandomProjection(8, 0).digest()
@@ -314,6 +341,11 @@ def test_settings_that_were_not_there_at_first_change_no_earlier_configuration()
         (RandomProjection(8, 3, activation="gelu"), oracle.random_projection_configuration(8, 3, "gelu")),
         (RandomProjection(8, 3, scale=0.1), oracle.random_projection_configuration(8, 3, scale=0.1)),
         (GaussianKernel(np.eye(3), 0.5, scale=0.1), oracle.gaussian_kernel_configuration(np.eye(3).tolist(), 0.5, 0.1)),
+        (TwoStreams(8, 3), oracle.two_streams_configuration(8, 3, 1.0)),
+        (
+            TwoStreams(8, 3, activation="gelu", compensation_ratio=0.6, scale=0.1),
+            oracle.two_streams_configuration(8, 3, 0.6, "gelu", scale=0.1),
+        ),
     ],
 )
 def test_configurations_are_as_specified_and_make_the_encoder_again(

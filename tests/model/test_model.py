@@ -31,6 +31,7 @@ from neverseen.engine.systems import IntegerSystem
 from neverseen.hardware import Hardware
 from neverseen.model import exact as model_module
 from neverseen.model import hints as hints_module
+from neverseen.model import problem as problem_module
 from tests import oracle
 from tests.conftest import hardware_here
 from tests.samples import clustered, features
@@ -211,7 +212,7 @@ def test_following_requests_gives_the_bits_of_full_solves(monkeypatch: pytest.Mo
         full_solves.append(1)
         return solve(*args, **options)
 
-    monkeypatch.setattr(hints_module, "solve", counted)
+    monkeypatch.setattr(problem_module, "solve", counted)
     held = list(range(200))
     for step in range(40):
         row = (step * 37) % 200

@@ -16,6 +16,7 @@ from neverseen import (
     InputError,
     NotLearnedError,
     RandomProjection,
+    TwoStreams,
 )
 from neverseen.encoding import Encoder
 from neverseen.model.configuration import Configuration
@@ -35,6 +36,7 @@ ENCODERS: dict[str, Encoder] = {
     "gelu": RandomProjection(48, seed=3, activation="gelu"),
     "sign": RandomProjection(48, seed=3, activation="sign", scale=0.3),
     "scaled kernel": GaussianKernel(features("centres of a head", 20, WIDTH), 0.5, scale=1.5),
+    "two streams": TwoStreams(24, seed=3),
 }
 
 

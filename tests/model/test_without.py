@@ -27,7 +27,7 @@ from neverseen.backbones import Precomputed
 from neverseen.encoding import quantise
 from neverseen.engine.solver import Solution, solve
 from neverseen.engine.statistics import Statistics
-from neverseen.model import hints as hints_module
+from neverseen.model import problem as problem_module
 from tests.samples import clustered
 
 KEYS = Keyring(Key(bytes([7] * 32)), [Key(bytes([8] * 32))])
@@ -59,7 +59,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         solves.append(1)
         return solve(*arguments, **options)
 
-    monkeypatch.setattr(hints_module, "solve", counted)
+    monkeypatch.setattr(problem_module, "solve", counted)
     return solves
 
 

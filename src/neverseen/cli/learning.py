@@ -53,6 +53,16 @@ def init(
     activation: Annotated[
         Literal["relu", "tanh", "sigmoid", "gelu", "sign"], typer.Option(help="What becomes of the random projection.")
     ] = "relu",
+    compensation: Annotated[
+        float | None,
+        typer.Option(
+            help="Add a second stream of as many codes, fitted to what the first leaves over (DS-AL), and multiply it "
+            "by this number, such as 0.6.",
+            min=2.0**-10,
+            max=2.0**10,
+            show_default="one stream",
+        ),
+    ] = None,
     scale: Annotated[
         float | None,
         typer.Option(
@@ -95,7 +105,7 @@ def init(
 
     Example: `neverseen init shop --backbone features:384`
     """
-    from neverseen import AnalyticClassifier, RandomProjection, store
+    from neverseen import AnalyticClassifier, Encoder, RandomProjection, TwoStreams, store
     from neverseen.backbones.recipes import kind_of
     from neverseen.store.description import NAME
 
@@ -103,7 +113,9 @@ def init(
     if not folder.is_dir() or any(folder.iterdir()):
         require_place(folder)
     made = operators_backbone(backbone)
-    encoder = RandomProjection(codes, seed, activation=activation, scale=scale)
+    encoder: Encoder = RandomProjection(codes, seed, activation=activation, scale=scale)
+    if compensation is not None:
+        encoder = TwoStreams(codes, seed, activation=activation, compensation_ratio=compensation, scale=scale)
     settings = AnalyticClassifier(encoder, gamma, track_classes=track_classes)
     known, created = None, None
     if keys is not None:

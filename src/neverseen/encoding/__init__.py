@@ -13,6 +13,7 @@ from neverseen.encoding.encoders import (
     GaussianKernel,
     Identity,
     RandomProjection,
+    TwoStreams,
     projection_shift,
     projection_signs,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "GaussianKernel",
     "Identity",
     "RandomProjection",
+    "TwoStreams",
     "activation_table",
     "as_features",
     "encoder_of",

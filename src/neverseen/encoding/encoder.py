@@ -40,10 +40,14 @@ class Encoder:
     scale : float, optional
         What `quantise` divides features by. If it is a setting of your encoder, `with_scale` adds it to the
         configuration, and `scale_in` reads it there.
+    compensation_ratio : float, optional
+        If it is not None, a code is two streams of one size, side by side: a model first fits the first half, and then
+        the second half to what the first leaves over (`neverseen.engine.streams`). Part of the configuration.
     """
 
     kind: ClassVar[str] = ""
     scale: float | None = None
+    compensation_ratio: float | None = None
     _settings: tuple[str, ...] = ()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

@@ -177,6 +177,84 @@ def _projection(seed: int, n_features: int, n_codes: int, hardware: Hardware) ->
 
 
 @register
+class TwoStreams(Encoder):
+    """Two activations of one random projection, as in DS-AL: a main stream, and one that compensates for its errors.
+
+    The main stream is a ridge model of its own. The compensation stream is fitted to what that leaves over, and the
+    prediction is the main stream's, plus `compensation_ratio` times that of the compensation stream.
+
+    Parameters
+    ----------
+    n_codes : int
+        Size of each stream, at most 2**19: a code has twice as many. Otherwise as in `RandomProjection`.
+    seed : int, 0 <= seed < 2**64
+    activation, compensation_activation : {"relu", "tanh", "sigmoid", "gelu", "sign"}
+        Of the two streams, as in `RandomProjection`.
+    compensation_ratio : float, 2**-10 <= ratio <= 2**10
+        DS-AL's paper has 0.6 for CIFAR-100 and 1.5 for ImageNet.
+    scale : float, 2**-40 <= scale <= 2**40, optional
+        Divides features by this instead of by the root mean square of their row, so that the length of a row counts.
+
+    Examples
+    --------
+    >>> TwoStreams(4, seed=0).encode([[1.0, 2.0, -1.0]]).tolist()
+    [[0, 11, 0, 0, 5, 88, -5, -118]]
+    """
+
+    kind = "two-streams"
+    _settings = ("n_codes", "seed", "activation", "compensation_activation", "compensation_ratio", "scale")
+
+    def __init__(
+        self,
+        n_codes: int = 1024,
+        seed: int = 0,
+        *,
+        activation: str = "relu",
+        compensation_activation: str = "tanh",
+        compensation_ratio: float = 1.0,
+        scale: float | None = None,
+    ) -> None:
+        self.n_codes, self.seed, self.scale = n_codes, seed, scale
+        self.activation, self.compensation_activation = activation, compensation_activation
+        self.compensation_ratio = compensation_ratio
+
+    def configuration(self) -> dict[str, Any]:
+        whole_number("n_codes", self.n_codes, 1, 2**19)
+        main, second = (stream.configuration() for stream in self._streams())
+        return main | {
+            "activation": self.activation,
+            "compensation": second.get("activation", "relu"),
+            "kind": self.kind,
+            "ratio": real_number("compensation_ratio", self.compensation_ratio, 2.0**-10, 2.0**10).hex(),
+        }
+
+    @classmethod
+    def from_configuration(cls, settings: dict[str, Any], array: np.ndarray | None) -> TwoStreams:
+        return cls(
+            settings["codes"],
+            settings["seed"],
+            activation=settings["activation"],
+            compensation_activation=settings["compensation"],
+            compensation_ratio=float.fromhex(settings["ratio"]),
+            scale=cls.scale_in(settings),
+        )
+
+    def code_size(self, n_features: int) -> int:
+        return sum(stream.code_size(n_features) for stream in self._streams())
+
+    def expand(self, quantised: np.ndarray, hardware: Hardware) -> Array:
+        return hardware.concatenate([stream.expand(quantised, hardware) for stream in self._streams()], 1)
+
+    def add_to(self, graph: Graph, quantised: str, n_features: int) -> str:
+        return graph.add("Concat", *(each.add_to(graph, quantised, n_features) for each in self._streams()), axis=1)
+
+    def _streams(self) -> list[RandomProjection]:
+        """Return an encoder for each stream. They share their signs, and so the memory for them."""
+        activations = (self.activation, self.compensation_activation)
+        return [RandomProjection(self.n_codes, self.seed, activation=each, scale=self.scale) for each in activations]
+
+
+@register
 class GaussianKernel(Encoder):
     """Gaussian kernel values to given centres, as integers 0..127.
 

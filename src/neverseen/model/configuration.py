@@ -70,6 +70,11 @@ class Configuration:
             raise ConfigurationError(f"class_weight must be None or 'balanced'; got {self.class_weight!r}")
         if self.class_weight is not None and not self.targets.one_hot:
             raise ConfigurationError(f"class_weight needs a class for each sample, and {self.targets} has none")
+        if self.encoder.compensation_ratio is not None and (self.gamma == AUTO or self.class_weight is not None):
+            raise ConfigurationError(
+                f"two streams need a gamma of your choice, and no class_weight; got gamma={self.gamma!r} and "
+                f"class_weight={self.class_weight!r}"
+            )
         if self.gamma == AUTO:
             if not self.targets.one_hot:
                 raise ConfigurationError(
@@ -111,7 +116,8 @@ class Configuration:
     @property
     def followed(self) -> bool:
         """Whether the weights can follow small changes: the system changes by little, and each sample has a class."""
-        return self.targets.one_hot and self.class_weight is None
+        plain = self.class_weight is None and self.encoder.compensation_ratio is None
+        return plain and self.targets.one_hot
 
     @classmethod
     def from_json(cls, settings: dict[str, Any], array: np.ndarray | None = None) -> Configuration:

@@ -6,13 +6,13 @@ import numpy as np
 
 from neverseen.engine.answering import leading_columns
 from neverseen.engine.following import Following, can_follow
-from neverseen.engine.solver import Solution, solve
+from neverseen.engine.solver import Solution
 from neverseen.engine.spectrum import Spectrum
 from neverseen.engine.statistics import MANY_ROWS, Statistics
 from neverseen.hardware import Array, Hardware
 from neverseen.labels import LabelIndex
 from neverseen.model.configuration import Configuration
-from neverseen.model.problem import problem, strength
+from neverseen.model.problem import solved, strength
 
 
 class Hints:
@@ -29,7 +29,8 @@ class Hints:
 
         Solutions never change, so both can share one. The data for following it is computed here, once for all copies.
         """
-        if self._last is not None and isinstance(self._last[0], Solution):
+        followed = self._configuration.followed
+        if followed and self._last is not None and isinstance(self._last[0], Solution):
             self._last = Following.of(self._last[0], self._hardware) or self._last[0], self._last[1]
         if self._last is not None and isinstance(self._last[0], Following):
             self._last[0].preconditioner.owner.shares = True
@@ -64,8 +65,7 @@ class Hints:
         solution: Solution | Following | None = self._followed(statistics, classes, gamma)
         if solution is None:
             self.discard()  # frees the old inverse before a new factor is made
-            system, grid_bits = problem(statistics, self._configuration, gamma), self._configuration.grid_bits
-            solution = solve(*system, grid_bits, hardware=self._hardware)
+            solution = solved(statistics, self._configuration, gamma)
         self._last, self._changes, self._spectrum = (solution, classes), [], spectrum
         return solution
 

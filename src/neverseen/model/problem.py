@@ -8,7 +8,8 @@ counts w_c times: ``w_c = max(1, floor(2**20 / n_c))``, so all classes count abo
 where A_c is the Gram matrix of class c, and n the number of samples. The last keeps gamma as large beside the sums as
 it would be without weights. Everything is an integer, so the solution is as exact as that of the plain system.
 
-With ``gamma="auto"``, the sums choose gamma (`neverseen.engine.strength`).
+With ``gamma="auto"``, the sums choose gamma (`neverseen.engine.strength`). With an encoder of two streams, the second
+is fitted to what the first leaves over (`neverseen.engine.streams`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import numpy as np
 
 from neverseen.engine.definiteness import why_impossible
 from neverseen.engine.packing import unpack_triangle
+from neverseen.engine.solver import Solution, solve
 from neverseen.engine.spectrum import Spectrum
 from neverseen.engine.statistics import Statistics
+from neverseen.engine.streams import blocks, right_side, solve_streams
 from neverseen.engine.strength import Strength, Sums, chosen_strength
 from neverseen.errors import NotTrackedError
 from neverseen.hardware import Array
@@ -46,11 +49,38 @@ def strength(statistics: Statistics, configuration: Configuration, spectrum: Spe
     return chosen_strength(Sums(statistics.gram, statistics.cross_here(), total, total, statistics.hardware), spectrum)
 
 
-def problem(statistics: Statistics, configuration: Configuration, chosen: int | None = None) -> Problem:
+def problem(
+    statistics: Statistics, configuration: Configuration, weights: np.ndarray, chosen: int | None = None
+) -> Problem:
     """Return the system whose rounded solution are the weights of a model with these sums.
 
-    If the sums choose gamma, and it is known already, give it as `chosen`.
+    Parameters
+    ----------
+    weights : int64 ndarray of shape (d, C)
+        The weights, or what shall be proved to be the weights. Only the system of two streams depends on them: that of
+        the second stream on those of the first.
+    chosen : int, optional
+        gamma, if the sums choose it and it is known already.
     """
+    ratio, plain = configuration.encoder.compensation_ratio, _plain(statistics, configuration, chosen)
+    if ratio is None:
+        return plain
+    hardware, (gram, cross, gamma) = statistics.hardware, plain
+    matrix, scaled = blocks(gram, gamma, hardware)
+    main = weights[: len(gram) // 2]
+    return Problem(matrix, right_side(gram, cross, gamma, configuration.grid_bits, ratio, main, hardware), scaled)
+
+
+def solved(statistics: Statistics, configuration: Configuration, chosen: int | None = None) -> Solution:
+    """Return the weights of a model with these sums; `chosen` as in `problem`."""
+    ratio, plain = configuration.encoder.compensation_ratio, _plain(statistics, configuration, chosen)
+    if ratio is None:
+        return solve(*plain, configuration.grid_bits, hardware=statistics.hardware)
+    return solve_streams(*plain, configuration.grid_bits, ratio, statistics.hardware)
+
+
+def _plain(statistics: Statistics, configuration: Configuration, chosen: int | None) -> Problem:
+    """Return the system of one stream."""
     gamma = configuration.gamma
     if gamma == "auto":
         gamma = strength(statistics, configuration).gamma if chosen is None else chosen

@@ -24,6 +24,7 @@ _OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {  # of ONNX
     "Add": torch.add,
     "Cast": lambda values, to: values.to(to),
     "Clip": torch.clamp,
+    "Concat": lambda *parts, axis: torch.cat(parts, axis),
     "Div": torch.div,
     "Floor": torch.floor,
     "Gather": lambda table, places: table[places],

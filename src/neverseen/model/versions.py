@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 
 from neverseen.encoding import require_storable
+from neverseen.engine.definiteness import least_eigenvalue
 from neverseen.engine.following import Following
 from neverseen.engine.packing import narrowed
 from neverseen.engine.solver import solve
 from neverseen.engine.statistics import Statistics
 from neverseen.engine.strength import MOST_EXPONENT
+from neverseen.engine.systems import IntegerSystem
 from neverseen.errors import (
     CertificateRejectedError,
     FileRejectedError,
@@ -42,7 +44,7 @@ from neverseen.labels import in_class_order
 from neverseen.model.configuration import AUTO, Configuration
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights
-from neverseen.model.problem import problem, strength, sums_digest, why_not_made_up
+from neverseen.model.problem import Problem, problem, strength, sums_digest, why_not_made_up
 from neverseen.proof.certificates import State
 from neverseen.proof.witness import MAX_BITS, Witness, check_weights, make_witness, require_gram
 
@@ -94,7 +96,7 @@ class Version(FrozenWeights):
                 return cls.empty(model.configuration, model.hardware)
             weights = np.array(model.weights())
             solution = model.solution()
-            system = problem(statistics, model.configuration, solution.gamma)
+            system = problem(statistics, model.configuration, weights, solution.gamma)
             witness = make_witness(system.gram, system.cross, solution, model.hardware)
             if isinstance(solution, Following):
                 _confirm(system.gram, system.cross, solution, witness)
@@ -122,8 +124,9 @@ class Version(FrozenWeights):
             raise CertificateRejectedError(f"the sums do not come from any samples: {why}")
         if self.configuration.gamma == AUTO:
             self._check_gamma(statistics)
+        one = self.configuration.encoder.compensation_ratio is None
         check_weights(
-            *problem(statistics, self.configuration, self.gamma),
+            *(self._system(statistics) if one else self._system_of_streams(statistics)),
             self.configuration.grid_bits,
             self.weights,
             self.witness,
@@ -139,6 +142,29 @@ class Version(FrozenWeights):
             raise CertificateRejectedError(f"the choice of gamma cannot be checked: {error}") from error
         if gamma != self.gamma:
             raise CertificateRejectedError(f"the sums choose gamma = {gamma}, and the version has {self.gamma}")
+
+    def _system(self, statistics: Statistics) -> Problem:
+        return problem(statistics, self.configuration, self.weights, self.gamma)
+
+    def _system_of_streams(self, statistics: Statistics) -> Problem:
+        """Return the system of two streams; raise `CertificateRejectedError` if these sums cannot have one.
+
+        It has only two blocks of the Gram matrix. So the whole matrix is proved here.
+        """
+        gram, gamma = statistics.gram, int(self.configuration.gamma)
+        require_gram(gram)
+        shape = (len(gram), len(self.classes))
+        if self.weights.shape != shape:
+            raise CertificateRejectedError(f"the weights do not have the shape {shape} of these sums")
+        try:
+            if least_eigenvalue(IntegerSystem(gram, gamma, statistics.hardware)) is None:
+                raise CertificateRejectedError(
+                    "the sums cannot be proved to come from samples: the matrix of both streams is not positive "
+                    "semidefinite, or gamma is too small for 64-bit floats to tell. Learn the data again to check"
+                )
+            return self._system(statistics)
+        except LimitError as error:
+            raise CertificateRejectedError(f"the sums are too large for two streams to be checked: {error}") from error
 
     def check_stated(self, statistics: Statistics, number: int, stated: State) -> None:
         """Raise `CertificateRejectedError` unless a certificate states these weights and sums, and they `check`.
