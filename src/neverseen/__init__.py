@@ -71,6 +71,7 @@ __all__ = [
     "StoreLockedError",
     "UnknownKindError",
     "__version__",
+    "choose_gamma",
     "learn_batches",
 ]
 
@@ -84,6 +85,7 @@ _LATE = {
     "GaussianKernel": "encoding",
     "Identity": "encoding",
     "RandomProjection": "encoding",
+    "choose_gamma": "model.choosing",
     "learn_batches": "model.batches",
 }
 _ROOMS = ("backbones", "checks", "client", "encoding", "hardware", "holdings", "ledger", "service", "store", "tracking")
@@ -91,6 +93,7 @@ _ROOMS = ("backbones", "checks", "client", "encoding", "hardware", "holdings", "
 if TYPE_CHECKING:
     from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection
     from neverseen.model.batches import learn_batches
+    from neverseen.model.choosing import choose_gamma
     from neverseen.model.classifier import AnalyticClassifier
     from neverseen.model.federation import Federation
     from neverseen.model.forgetting import ForgettingModel

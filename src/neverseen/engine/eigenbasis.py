@@ -51,20 +51,29 @@ class Eigenbasis:
     total : int
     squares : int
         ``Σ |y|**2``.
+
+    Attributes
+    ----------
+    values : ndarray of shape (d,)
+        m.
+    error : float
+        A bound on ||D||.
+    turn : float
+        A vector times Q, in float64, is off by this share of its norm at most.
     """
 
     def __init__(self, spectrum: Spectrum, cross: Array, total: int, squares: int, hardware: Hardware) -> None:
-        self._values, self._signs, self._images = spectrum.values, spectrum.signs, spectrum.images
+        self.values, self._signs, self._images = spectrum.values, spectrum.signs, spectrum.images
         self._total, self._squares, self._size = total, squares, len(spectrum.values)
         self._host = choose("numpy")
         floats = hardware.float64(cross)
         product = checked_product(spectrum.vectors.T, floats, hardware, rows=math.sqrt(1 + spectrum.tilt))
         self._right = hardware.numpy(product)  # T, (d, d) @ (d, C)
-        off = spectrum.tilt + _rounding(self._size) * spectrum.length
-        self._right_error = off * _norm(column_norms(floats, hardware)) * _SLACK  # t
-        shift = off * math.sqrt(spectrum.squares) * _SLACK  # v
+        self.turn = spectrum.tilt + rounding_of(self._size) * spectrum.length
+        self._right_error = self.turn * _norm(column_norms(floats, hardware)) * _SLACK  # t
+        shift = self.turn * math.sqrt(spectrum.squares) * _SLACK  # v
         self._length = _norm(self._images)
-        self._error = (5 * spectrum.error + shift * (2 * self._length + shift)) * _SLACK  # of D
+        self.error = (5 * spectrum.error + shift * (2 * self._length + shift)) * _SLACK  # of D
 
     def residual(self, gamma: int) -> Bounds | None:
         """Return bounds on RSS; None if there are none."""
@@ -76,27 +85,33 @@ class Eigenbasis:
         with np.errstate(all="ignore"):
             return _fractions(self._freedom(float(gamma)))
 
-    def _residual(self, gamma: float) -> tuple[float, float]:
-        ridged, right, images = (self._values + gamma)[:, None], self._right, self._images
+    def solution(self, gamma: float) -> tuple[np.ndarray, float]:
+        """Return V, (d, C), and r: a bound on the norm of its true residual, which may be infinite or NaN."""
+        ridged, right, images = (self.values + gamma)[:, None], self._right, self._images
         found, reached = right / ridged, np.zeros_like(right)
         if len(images):
             inner = _inverse(self._core(gamma)) @ (images @ found)  # (k, C)
             found -= (images.T @ inner) / ridged  # V; whatever it is, the rest is true
             reached = self._product(images.T, self._signs[:, None] * self._product(images, found))  # U'S U V
         image = ridged * found
+        size = _norm(found)
+        terms = _norm(image) + self._length**2 * size + _norm(right)
+        rounding = rounding_of(self._size + len(images)) * terms
+        return found, (_norm(right - image - reached) + rounding + self._right_error + self.error * size) * _SLACK
+
+    def _residual(self, gamma: float) -> tuple[float, float]:
+        right = self._right
+        found, rest = self.solution(gamma)
         size, length = _norm(found), _norm(right)
-        terms = _norm(image) + self._length**2 * size + length
-        rounding = _rounding(self._size + len(images)) * terms
-        rest = (_norm(right - image - reached) + rounding + self._right_error + self._error * size) * _SLACK  # r
         product, square = float((found * right).sum()), float((found * found).sum())
         centre = self._squares - product - gamma * square
         error = size * (self._right_error + 3 * rest) + 2 * rest**2 / gamma
-        error += _rounding(right.size) * (self._squares + size * length + gamma * size**2)
+        error += rounding_of(right.size) * (self._squares + size * length + gamma * size**2)
         return centre - error * _SLACK, centre + error * _SLACK
 
     def _freedom(self, gamma: float) -> tuple[float, float]:
-        ridged, size, images = self._values + gamma, self._size, self._images
-        off = self._error + 2.0**-52 * float(ridged.max(initial=0.0))  # of D, and of the sum
+        ridged, size, images = self.values + gamma, self._size, self._images
+        off = self.error + 2.0**-52 * float(ridged.max(initial=0.0))  # of D, and of the sum
         if not (off < gamma / 2 and ridged.min(initial=math.inf) > 0):
             return -math.inf, math.inf
         trace = total = float((1 / ridged).sum())
@@ -106,20 +121,20 @@ class Eigenbasis:
             inverse, count = _inverse(core), len(core)
             weight = _norm(images / np.sqrt(ridged)) ** 2  # the trace of U N U', which is no smaller than its norm
             narrow, width, reach = images / ridged, math.sqrt(count), _norm(inverse)  # U N
-            spread, unit = _norm(narrow), _rounding(size + 4 * count)
+            spread, unit = _norm(narrow), rounding_of(size + 4 * count)
             left = _norm(np.eye(count) - self._product(core, inverse)) + unit * (width + (1 + weight + width) * reach)
             trace -= float((self._product(inverse, narrow) * narrow).sum())
             defect = self._length * left * spread * _SLACK  # e
             total += 2 * reach * spread**2 * count
         whole = (math.sqrt(size) + defect) / (gamma - off)  # more than ||X||
-        error = math.sqrt(size) * (defect + off * whole) + _rounding(0) * (self._total + size)
-        error += gamma * _rounding(size + 2 * len(images)) * total
+        error = math.sqrt(size) * (defect + off * whole) + rounding_of(0) * (self._total + size)
+        error += gamma * rounding_of(size + 2 * len(images)) * total
         centre = self._total - size + gamma * trace
         return centre - error * _SLACK, centre + error * _SLACK
 
     def _core(self, gamma: float) -> np.ndarray:
         """Return about L, (k, k)."""
-        core = self._product(self._images, (self._images / (self._values + gamma)).T)
+        core = self._product(self._images, (self._images / (self.values + gamma)).T)
         core[np.diag_indices(len(core))] += self._signs
         return core
 
@@ -128,7 +143,7 @@ class Eigenbasis:
         return found
 
 
-def _rounding(terms: int) -> float:
+def rounding_of(terms: int) -> float:
     """Return a bound on the rounding of a sum of so many products, relative to the sum of their magnitudes."""
     return (terms + 16) * 2.0**-52
 
