@@ -279,17 +279,23 @@ def weights(gram: Matrix, cross: Matrix, gamma: int, grid_bits: int) -> Matrix:
 # §5.2 gamma chosen by the sums
 
 
-def chosen_gamma(gram: Matrix, cross: Matrix, total: int) -> int:
-    """The candidate with the smallest score, the greatest among equals (§5.2)."""
-    d, t = len(gram), sum(row[place] for place, row in enumerate(gram))
-    b, s = t.bit_length(), next(s for s in range(64) if d <= 2**s)
-    candidates: list[int] = [2**k for k in range(min(40, max(0, b - 17 - s)), min(40, max(0, b - 1)) + 1)]
+def chosen_gamma(gram: Matrix, cross: Matrix, total: int, squares: int | None = None) -> int:
+    """The candidate with the smallest score, the greatest among equals (§5.2). `squares` is `total` for classes."""
+    squares = total if squares is None else squares
+    candidates = gammas(gram)
     if len(candidates) == 1:
         return candidates[0]
-    return min(candidates, key=lambda gamma: (strength_score(gram, cross, total, gamma), -gamma))
+    return min(candidates, key=lambda gamma: (strength_score(gram, cross, total, squares, gamma), -gamma))
 
 
-def strength_score(gram: Matrix, cross: Matrix, total: int, gamma: int) -> int:
+def gammas(gram: Matrix) -> list[int]:
+    """The candidates (§5.2)."""
+    d, t = len(gram), sum(row[place] for place, row in enumerate(gram))
+    b, s = t.bit_length(), next(s for s in range(64) if d <= 2**s)
+    return [2**k for k in range(min(40, max(0, b - 17 - s)), min(40, max(0, b - 1)) + 1)]
+
+
+def strength_score(gram: Matrix, cross: Matrix, total: int, squares: int, gamma: int) -> int:
     """`round(16 log2(n RSS / f^2))` (§5.2)."""
     d, columns = len(gram), len(cross[0])
     w = exact_weights(gram, cross, gamma)
@@ -297,7 +303,11 @@ def strength_score(gram: Matrix, cross: Matrix, total: int, gamma: int) -> int:
     size = sum(w[i][j] * gram[i][k] * w[k][j] for i in range(d) for k in range(d) for j in range(columns))
     share = exact_weights(gram, gram, gamma)  # A^-1 G, which has the same trace as G A^-1
     free = total - sum(share[i][i] for i in range(d))
-    value = Fraction(total * (total - 2 * fits + size) / (free * free))
+    return score_of(Fraction(total * (squares - 2 * fits + size) / (free * free)))
+
+
+def score_of(value: Fraction) -> int:
+    """`round(16 log2(value))` (§5.2)."""
     k = round(16 * (math.log2(value.numerator) - math.log2(value.denominator)))  # nearly; log2 takes any integer
     while Fraction(2) ** (2 * k - 1) > value**32:
         k -= 1
@@ -320,6 +330,32 @@ def stream_system(gram: Matrix, cross: Matrix, gamma: int, grid_bits: int, ratio
     ]
     rest = [[math.floor(256 * Fraction(ratio) * value + Fraction(1, 2)) for value in row] for row in left]
     return matrix, [[256 * value for value in row] for row in cross[:h]] + rest, 256 * gamma
+
+
+# §5.4 gamma chosen by leaving out
+
+
+def gamma_by_leaving_out(codes: Sequence[Row], targets: Matrix) -> int:
+    """The candidate whose models have the smallest squared error on the sample that each has not learned (§5.4)."""
+    d = len(codes[0])
+    gram = [[sum(code[i] * code[j] for code in codes) for j in range(d)] for i in range(d)]
+    candidates = gammas(gram)
+    if not any(map(any, targets)):
+        return candidates[-1]
+    return min(candidates, key=lambda gamma: (score_of(left_out_error(codes, targets, gamma)), -gamma))
+
+
+def left_out_error(codes: Sequence[Row], targets: Matrix, gamma: int) -> Fraction:
+    """The sum of the squared errors: one model for each sample, which learns the others (§5.4)."""
+    d, total = len(codes[0]), Fraction(0)
+    for place, code in enumerate(codes):
+        rest = [(c, y) for k, (c, y) in enumerate(zip(codes, targets, strict=True)) if k != place]
+        gram = [[sum(c[i] * c[j] for c, _ in rest) for j in range(d)] for i in range(d)]
+        cross = [[sum(c[i] * y[j] for c, y in rest) for j in range(len(targets[0]))] for i in range(d)]
+        w = exact_weights(gram, cross, gamma)
+        for j, y in enumerate(targets[place]):
+            total += (y - sum(code[i] * w[i][j] for i in range(d))) ** 2
+    return total
 
 
 # §6 scores

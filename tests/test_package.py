@@ -33,7 +33,7 @@ def test_public_face() -> None:
         "AlreadyForgottenError", "AmbiguousError", "AnalyticClassifier", "CertificateRejectedError", "CheckFailedError", "ConfigurationError", "Encoder", "FeaturesMovedError", "Federation", "FileRejectedError", "ForgettingModel", "GaussianKernel",
         "HardwareError", "IdTakenError", "Identity", "IllConditionedError", "InputError", "Key", "KeyMissingError", "Keyring", "LabelError", "LedgerError", "LimitError",
         "MissingPackageError", "NeverseenError", "NotLearnedError", "NotPublishedError", "NotTrackedError", "RandomProjection", "ReceiptRejectedError",
-        "StoreDamagedError", "StoreLockedError", "TwoStreams", "UnknownKindError", "__version__", "learn_batches",
+        "StoreDamagedError", "StoreLockedError", "TwoStreams", "UnknownKindError", "__version__", "choose_gamma", "learn_batches",
     }  # fmt: skip
     assert all(hasattr(neverseen, name) for name in neverseen.__all__)
 

@@ -6,6 +6,9 @@ The columns: the mean over the phases and the value after the last, in percent; 
 history of learning and forgetting is that of a model which never saw what was forgotten; the processor seconds, of all
 cores together, for learning and predicting; and what is kept, ours as the saved file and the other as its arrays.
 
+With ``--learners``, other rows that the JSON file has already stay, if they are of the same samples and settings. Each
+row names its own commit.
+
 ``--data-set digits`` takes a minute and needs nothing. CIFAR-10 and CIFAR-100 need the images, and some minutes for
 their features (`benchmarks.learners.data`).
 """
@@ -13,6 +16,7 @@ their features (`benchmarks.learners.data`).
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,8 @@ from benchmarks.learners.entries import ENTRIES
 from benchmarks.paper.data import data_folder
 from benchmarks.provenance import provenance, write_json
 from neverseen.errors import NeverseenError
+
+_ORIGIN = ("commit", "uncommitted_changes")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,14 +57,26 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'':12}" + f"{'ours':>8}{'float':>8}" * 4)
     settings = {"gamma": options.gamma, "phases": phases, "codes": options.codes, "data": found.about}
     results = provenance("learners", features_sha256=found.digest(), samples=len(found.train), **settings)
-    results["rows"] = rows = []
+    rows = _kept(options.json, results)
     for entry in ENTRIES:
         if entry.name in options.learners:
-            rows.append(compared(entry, found, options.codes, options.gamma, phases))
-            print(_line(rows[-1]), flush=True)
+            row = compared(entry, found, options.codes, options.gamma, phases)
+            rows[entry.name] = row | {name: results[name] for name in _ORIGIN}
+            print(_line(row), flush=True)
             if options.json:
-                write_json(options.json, results)
-    return int(not all(row["digest equal"] for row in rows))
+                write_json(options.json, results | {"rows": [rows[name] for name in names if name in rows]})
+    return int(not all(row["digest equal"] for row in rows.values()))
+
+
+def _kept(path: Path | None, results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of an earlier file with the same settings, by name."""
+    if path is None or not path.exists():
+        return {}
+    earlier = json.loads(path.read_text())
+    if any(earlier[name] != results[name] for name in ("settings", "versions", "hardware")):
+        return {}
+    origin = {name: earlier[name] for name in _ORIGIN}
+    return {row["name"]: origin | row for row in earlier["rows"]}
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from benchmarks.learners import contestants as side
+from benchmarks.learners import streams
 from benchmarks.learners.contestants import Exact
 from benchmarks.learners.data import Features
 from benchmarks.learners.entries import Entry, Shape
@@ -54,7 +55,7 @@ def compared(entry: Entry, found: Features, codes: int, gamma: int, phases: int)
     """Return the figures of one row."""
     size = codes if entry.codes is None else min(codes, entry.codes)
     classes = int(found.train_labels.max()) + 1
-    shape = Shape(found.train.shape[1], size, gamma, classes, phases)
+    shape = Shape(found.train.shape[1], size, gamma, classes, phases, streams.base_set(found)[:size])
     stream, measure = entry.stream(found, phases), MEASURES[entry.measure]
     row: dict[str, Any] = {"name": entry.name, "measure": entry.measure, "codes": size or shape.width}
     row |= {"stream": entry.stream.__name__, "samples": sum(len(labels) for _, labels in stream.phases)}

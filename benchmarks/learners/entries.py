@@ -2,7 +2,8 @@
 
 Both sides of a row see the same rows of features. The float side divides a row by its root mean square, as the encoders
 do, and scales the result so that its codes have the spread of the integer codes: one gamma then means one strength for
-both. It rounds nothing, and its projection is the one that its own public code draws.
+both. It rounds nothing, and its projection is the one that its own public code draws. GKEAL and F-OAL have the gammas
+of their public code, and features as their code has them: as they are, or with a root mean square of 1 in each row.
 """
 
 from __future__ import annotations
@@ -16,10 +17,16 @@ from benchmarks.learners import contestants as side
 from benchmarks.learners import references as published
 from benchmarks.learners import streams, two_streams
 from benchmarks.learners.contestants import Exact, Published
-from neverseen import AnalyticClassifier, Encoder, Identity, Key, RandomProjection
+from benchmarks.learners.references.embeddings import sigmoid
+from neverseen import AnalyticClassifier, Encoder, GaussianKernel, Identity, Key, RandomProjection
+from neverseen.encoding import projection_shift
 from neverseen.targets import LabelSets, Numbers, WeightedClasses
 
 SHRINKAGE = 2.0**-6
+CENTRES = 1024  # of GKEAL, at most; they are the base set
+SIGMA, KERNEL_GAMMA = 20.0, 0.1  # gamma of its public code; sigma for features of 64 to 1280 numbers
+FOAL_CODES, FOAL_SCALE = 1000, 3**0.5  # its weights have a variance of 1 / (3 width)
+CODE = 127  # what 1 is in codes of a kernel or a sigmoid
 
 
 class Shape(NamedTuple):
@@ -30,6 +37,7 @@ class Shape(NamedTuple):
     gamma: int
     classes: int
     phases: int
+    base: np.ndarray  # rows that are learned by nobody, if the stream leaves them out
 
 
 class Entry(NamedTuple):
@@ -50,7 +58,8 @@ class Entry(NamedTuple):
 def model(shape: Shape, **settings: Any) -> AnalyticClassifier:
     """Return a classifier that holds nothing, and has the key of all these models."""
     encoder: Encoder = RandomProjection(shape.codes) if shape.codes else Identity()
-    return AnalyticClassifier(encoder, shape.gamma, key=Key(bytes(32)), **settings)
+    given: dict[str, Any] = {"encoder": encoder, "gamma": shape.gamma, "key": Key(bytes(32))}
+    return AnalyticClassifier(**given | settings)
 
 
 def exact(asked: side.Asked = side.classes, **settings: Any) -> Callable[[Shape], Exact]:
@@ -61,6 +70,39 @@ def exact(asked: side.Asked = side.classes, **settings: Any) -> Callable[[Shape]
 def means(by: str, shrinkage: float | None = None, *, novel: bool = False) -> Callable[[Shape], Exact]:
     """Return a maker of an exact side that predicts by means."""
     return lambda shape: side.Means(lambda: model(shape), by, shrinkage, novel=novel)
+
+
+def activated(name: str, unit: int) -> Callable[[Shape], Exact]:
+    """Return a maker of an exact side with another activation than ReLU, whose codes have that unit."""
+
+    def made(shape: Shape) -> Exact:
+        encoder, gamma = RandomProjection(shape.codes, activation=name), strength(shape, unit)
+        return Exact(lambda: model(shape, encoder=encoder, gamma=gamma))
+
+    return made
+
+
+def strength(shape: Shape, unit: int) -> int:
+    """Return a gamma that is as strong beside codes of that unit as the row's is beside those of a ReLU."""
+    return max(1, round(shape.gamma * (unit / relu_unit(shape.width)) ** 2))
+
+
+def relu_unit(width: int) -> float:
+    """Return what a standard deviation of a projection is in codes of `RandomProjection` with ReLU."""
+    return float(16.0 * width**0.5 / 2.0 ** projection_shift(width))
+
+
+def kernel(shape: Shape) -> Exact:
+    """Return GKEAL on fixed centres, with distances as they are."""
+    scale = float(np.sqrt(np.mean(np.asarray(shape.base, np.float64) ** 2)))
+    encoder = GaussianKernel(shape.base, SIGMA / (scale * shape.width**0.5), scale=scale)
+    return Exact(lambda: model(shape, encoder=encoder, gamma=round(KERNEL_GAMMA * CODE**2)))
+
+
+def foal(shape: Shape) -> Exact:
+    """Return F-OAL."""
+    encoder = RandomProjection(shape.codes, activation="sigmoid", scale=FOAL_SCALE)
+    return Exact(lambda: model(shape, encoder=encoder, gamma=CODE**2))
 
 
 # -- published formulas --------------------------------------------------------------------------------
@@ -78,11 +120,8 @@ def embedding(shape: Shape, *, normal: bool = False) -> Callable[[np.ndarray], n
     """Return the ReLU of a random projection, with the spread of `RandomProjection`; the features for no codes."""
     if not shape.codes:
         return scaled
-    shift = 0
-    while 81 * 4 ** (shift + 1) <= 128 * shape.width:  # as in section 2.2 of docs/specification.md
-        shift += 1
     # Entries of the projection have a variance of 1, or of 1 / (3 width) where they are uniform.
-    factor = (1.0 if normal else (3.0 * shape.width) ** 0.5) / 2.0**shift
+    factor = (1.0 if normal else (3.0 * shape.width) ** 0.5) / 2.0 ** projection_shift(shape.width)
     projection = published.Projection(shape.width, shape.codes, normal=normal)
     return lambda rows: projection(scaled(rows) * factor)
 
@@ -90,6 +129,32 @@ def embedding(shape: Shape, *, normal: bool = False) -> Callable[[np.ndarray], n
 def learner(kind: Callable[..., Any], **settings: Any) -> Callable[[Shape], Published]:
     """Return a maker of a float side that learns classes, with the gamma of the row."""
     return lambda shape: Published(kind(embedding(shape), gamma=shape.gamma, **settings))
+
+
+def curved(curve: Callable[[np.ndarray], np.ndarray], unit: int) -> Callable[[Shape], Published]:
+    """Return a maker of plain ridge regression with another activation than ReLU."""
+
+    def made(shape: Shape) -> Published:
+        drawn = published.Projection(shape.width, shape.codes, curve, normal=True)
+        drawn.matrix /= 16.0 * shape.width**0.5  # a projection has a standard deviation of 1
+
+        def embed(rows: np.ndarray) -> np.ndarray:
+            return unit * drawn(scaled(rows))
+
+        learner = published.Ridge(embed, strength(shape, unit))
+        return Published(learner, side.one_hot(shape.classes), answers=side.greatest)
+
+    return made
+
+
+def gkeal(shape: Shape) -> Published:
+    """Return GKEAL on the same centres."""
+    return Published(published.GKEAL(shape.base, SIGMA, KERNEL_GAMMA))
+
+
+def published_foal(shape: Shape) -> Published:
+    """Return F-OAL, in batches of ten samples."""
+    return Published(published.FOAL(published.Projection(shape.width, shape.codes, sigmoid)))
 
 
 def ridge(shape: Shape) -> Published:
@@ -124,9 +189,12 @@ def air(shape: Shape) -> Published:
     return Published(published.AIR(embedding(shape), shape.gamma))
 
 
-# From README.md of ZHUANGHP/Analytic-continual-learning (0afd6bf), and from paper_tables of RanPAC/RanPAC (012927f).
+# From README.md of ZHUANGHP/Analytic-continual-learning (0afd6bf), from paper_tables of RanPAC/RanPAC (012927f), and
+# from the second version of F-OAL's paper, whose code publishes no figures.
 _ACIL = "average 71.0, last 63.4 (ResNet-32, trained on 50 classes; 25 phases)"
 _RANPAC = "last 75.5 (ResNet-50), 89.0 (ViT-B/16)"
+_GKEAL = "average 70.4, last 62.3 (ResNet-32, trained on 50 classes; 25 phases)"
+_FOAL = "86.5 in its paper (ViT-B/16)"
 _NCM = "last 61.5 (ResNet-50), 83.4 (ViT-B/16)"
 
 ENTRIES = [
@@ -141,6 +209,12 @@ ENTRIES = [
         lambda shape: two_streams.theirs(shape, embedding(two_streams.half(shape)), scaled),
         figure=two_streams.FIGURE,
     ),
+    Entry("RanPAC auto", exact(gamma="auto"), ranpac, figure=_RANPAC),
+    Entry("GKEAL", kernel, gkeal, streams.beside_base, codes=CENTRES, figure=_GKEAL),
+    Entry("F-OAL", foal, published_foal, streams.unit_length, codes=FOAL_CODES, figure=_FOAL),
+    Entry("tanh", activated("tanh", CODE), curved(np.tanh, CODE)),
+    Entry("GELU", activated("gelu", 32), curved(lambda x: x * sigmoid(1.702 * x), 32)),
+    Entry("sign", activated("sign", CODE), curved(np.sign, CODE)),
     Entry("AFL", lambda shape: side.Clients(lambda: model(shape)), afl, codes=0),
     Entry("AIR", exact(track_classes=True, class_weight="balanced"), air, streams.long_tailed, codes=1024),
     Entry("weights", exact(side.weighted, targets=WeightedClasses()), weighted_ridge),

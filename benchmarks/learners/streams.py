@@ -13,6 +13,9 @@ Part = tuple[np.ndarray, np.ndarray]
 """Rows, and what is asked of them: most often their classes."""
 
 
+_BASE = 1024
+
+
 class Stream(NamedTuple):
     """Phases to learn, and for each phase the rows to test on once it is learned."""
 
@@ -28,6 +31,22 @@ def by_class(found: Features, count: int) -> Stream:
     groups = _groups(found, count)
     seen = [np.concatenate(groups[: place + 1]) for place in range(len(groups))]
     return Stream([_of(found, group) for group in groups], [_of(found, classes, test=True) for classes in seen])
+
+
+def beside_base(found: Features, count: int) -> Stream:
+    """Return phases by class, without the rows of the base set."""
+    first = len(base_set(found))
+    return by_class(found._replace(train=found.train[first:], train_labels=found.train_labels[first:]), count)
+
+
+def base_set(found: Features) -> np.ndarray:
+    """Return the rows of the base set: the first ones, a quarter at most."""
+    return found.train[: min(_BASE, len(found.train) // 4)]
+
+
+def unit_length(found: Features, count: int) -> Stream:
+    """Return phases by class of rows that have a root mean square of 1, as after a layer norm without an offset."""
+    return by_class(found._replace(train=_unit(found.train), test=_unit(found.test)), count)
 
 
 def blurry(found: Features, count: int) -> Stream:
@@ -73,6 +92,12 @@ def partly_unknown(found: Features, count: int, tests: int = 1000) -> Stream:
     last = found.train[:0], found.train_labels[:0]
     together = tuple(np.concatenate(parts) for parts in zip(*known, last, strict=True))
     return Stream([together], [(found.test[rows], new[rows])])  # type: ignore[list-item]
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    lengths = np.sqrt(np.mean(rows.astype(np.float64) ** 2, axis=1, keepdims=True))
+    found: np.ndarray = rows / np.where(lengths > 0, lengths, 1)
+    return found
 
 
 def _groups(found: Features, count: int) -> list[np.ndarray]:

@@ -72,6 +72,7 @@ __all__ = [
     "TwoStreams",
     "UnknownKindError",
     "__version__",
+    "choose_gamma",
     "learn_batches",
 ]
 
@@ -86,6 +87,7 @@ _LATE = {
     "Identity": "encoding",
     "RandomProjection": "encoding",
     "TwoStreams": "encoding",
+    "choose_gamma": "model.choosing",
     "learn_batches": "model.batches",
 }
 _ROOMS = ("backbones", "checks", "client", "encoding", "hardware", "holdings", "ledger", "service", "store", "tracking")
@@ -93,6 +95,7 @@ _ROOMS = ("backbones", "checks", "client", "encoding", "hardware", "holdings", "
 if TYPE_CHECKING:
     from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection, TwoStreams
     from neverseen.model.batches import learn_batches
+    from neverseen.model.choosing import choose_gamma
     from neverseen.model.classifier import AnalyticClassifier
     from neverseen.model.federation import Federation
     from neverseen.model.forgetting import ForgettingModel

@@ -111,6 +111,13 @@ class Targets:
                 held[name] = held.get(name, 0) + count
         return {name: held[name] for name in in_class_order(held) if held[name]}
 
+    def squares(self, counts: Mapping[str, int]) -> int | None:
+        """Return ``Σ |y|**2`` over all samples, given the number of samples of each column; None if these do not tell.
+
+        Without it, or where samples have weights, the sums cannot choose gamma.
+        """
+        return sum(counts.values()) if self.one_hot else None
+
     def answers(self, scores: np.ndarray, names: Sequence[str], grid_bits: int) -> Any:
         """Return the prediction for each row of scores, int64 of shape (n, C) in grid steps."""
         raise NotImplementedError
@@ -287,6 +294,9 @@ class LabelSets(Targets):
 
     def total(self, counts: Mapping[str, int]) -> int:
         return counts.get(text(None), 0)
+
+    def squares(self, counts: Mapping[str, int]) -> int:
+        return sum(counts.values())  # y is 1 where a sample counts, and 0 elsewhere
 
     def answers(self, scores: np.ndarray, names: Sequence[str], grid_bits: int) -> list[frozenset[Label]]:
         labels = [from_private_text(name) for name in names[1:]]  # null is the first in class order

@@ -25,6 +25,16 @@ def gram_of(codes: np.ndarray) -> np.ndarray:
     return wide.T @ wide
 
 
+def following(spectrum: Spectrum, rows: np.ndarray, before: set[int], after: set[int]) -> Spectrum:
+    """Return the spectrum of some rows, told of the change to others."""
+    gone, come = (rows[sorted(each)] for each in (before - after, after - before))
+    moved = spectrum.after(gone, -1)
+    assert moved is not None
+    moved = moved.settled().after(come, 1)
+    assert moved is not None
+    return moved
+
+
 def freedom(codes: np.ndarray, gamma: int) -> Fraction:
     """Return ``n - trace(G (G + gamma I)^-1)`` in fractions."""
     gram = gram_of(codes)
@@ -53,7 +63,7 @@ def test_bounds_follow_samples_that_come_and_go(data: st.DataObject) -> None:
     spectrum = Spectrum.of(gram_of(rows[before]), len(before), NUMPY)
     assert spectrum is not None
     assert spectrum.is_current
-    moved = spectrum.after(len({*after} - {*before}), len({*before} - {*after}))
+    moved = following(spectrum, rows, set(before), set(after))
     low, high = moved.freedom(2**6)
     assert low <= freedom(rows[after], 2**6) <= high
     assert moved.is_current == (before == after)
@@ -86,6 +96,18 @@ def test_a_bad_decomposition_proves_little_and_nothing_wrong(damage: str, monkey
             assert low <= freedom(codes, gamma) <= high
         true = np.sort(values)[::-1]
         assert ((spectrum.lows <= true) & (true <= spectrum.highs)).all()
+
+
+def test_too_many_changes_are_not_followed() -> None:
+    rows = code_rows("too many", 40, 4)
+    spectrum = Spectrum.of(gram_of(rows), 40, NUMPY)
+    assert spectrum is not None
+    assert spectrum.after(rows[:17], -1) is None
+    for row in range(16):
+        spectrum = spectrum.after(rows[row : row + 1], -1)
+        assert spectrum is not None
+    assert spectrum.after(rows[16:17], -1) is None
+    assert spectrum.settled().images.shape == (16, 4)
 
 
 def test_wrong_products_are_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:

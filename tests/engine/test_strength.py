@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neverseen import IllConditionedError, InputError
+from neverseen.engine.eigenbasis import Eigenbasis
 from neverseen.engine.preconditioning import NoProgressError
 from neverseen.engine.refinement import Refinement
 from neverseen.engine.spectrum import Spectrum
@@ -122,9 +123,29 @@ def test_without_a_decomposition_the_choice_is_the_same(
 def test_loose_bounds_on_eigenvalues_are_made_up_for(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     codes, labels = sample(f"loose {shape}", *shape)
     monkeypatch.setattr(Spectrum, "freedom", lambda self, gamma: (Fraction(0), Fraction(self.total)))
+    monkeypatch.setattr(Eigenbasis, "freedom", lambda *_: None)
     assert chosen_strength(sums_of(codes, labels)).gamma == chosen(codes, labels)
 
 
+@pytest.fixture
+def no_basis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds in the eigenbasis, which nearly always decide, are not there."""
+    for name in ("residual", "freedom"):
+        monkeypatch.setattr(Eigenbasis, name, lambda *_: None)
+
+
+@pytest.mark.parametrize("shape", [(3, 6), (40, 6)])
+@pytest.mark.usefixtures("no_basis")
+def test_without_an_eigenbasis_the_choice_is_the_same(shape: tuple[int, int]) -> None:
+    codes, labels = sample(f"no basis {shape}", *shape)
+    spectrum = chosen_strength(sums_of(codes, labels)).spectrum
+    assert spectrum is not None
+    assert chosen_strength(sums_of(codes[1:], labels[1:]), spectrum.after(codes[:1], -1)).gamma == chosen(
+        codes[1:], labels[1:]
+    )
+
+
+@pytest.mark.usefixtures("no_basis")
 def test_preconditioners_that_fail_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     codes, labels = sample("fail", 30, 5)
     step = Refinement.step
@@ -149,7 +170,7 @@ def test_large_systems_without_a_factor_say_what_to_do(monkeypatch: pytest.Monke
         chosen_strength(sums_of(codes, labels))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(st.data())
 def test_an_earlier_spectrum_changes_no_choice(data: st.DataObject) -> None:
     codes, labels = sample("earlier", 60, 4)
@@ -160,8 +181,8 @@ def test_an_earlier_spectrum_changes_no_choice(data: st.DataObject) -> None:
         back = data.draw(st.sets(st.sampled_from([*(set(range(60)) - held), 0]), max_size=4)) - held
         held = held - gone | back
         rows = sorted(held)
-        if spectrum is not None:
-            spectrum = spectrum.after(len(back), len(gone))
+        for change, sign in ((back, 1), (gone, -1)):
+            spectrum = None if spectrum is None else spectrum.after(codes[sorted(change)], sign)
         found = chosen_strength(sums_of(codes[rows], labels[rows]), spectrum)
         assert found.gamma == chosen(codes[rows], labels[rows])
         spectrum = found.spectrum
@@ -172,9 +193,9 @@ def test_a_small_change_of_many_samples_needs_no_new_spectrum(monkeypatch: pytes
     spectrum = chosen_strength(sums_of(codes, labels)).spectrum
     assert spectrum is not None
     monkeypatch.setattr(Spectrum, "of", None)
-    found = chosen_strength(sums_of(codes[3:], labels[3:]), spectrum.after(0, 3))
+    found = chosen_strength(sums_of(codes[3:], labels[3:]), spectrum.after(codes[:3], -1))
     assert found.spectrum is not None
-    assert (found.spectrum.added, found.spectrum.removed) == (0, 3)
+    assert found.spectrum.signs.tolist() == [-1] * 3
 
 
 # -- sums of no samples ------------------------------------------------------------------------------

@@ -242,10 +242,37 @@ def test_other_values_are_refused_with_the_reason(gamma: Any, words: str) -> Non
         AnalyticClassifier(Identity(), gamma).fit(X, Y)
 
 
-@pytest.mark.parametrize("targets", [LabelSets(), Numbers(), WeightedClasses()], ids=str)
-def test_targets_that_are_no_classes_are_refused(targets: Targets) -> None:
-    with pytest.raises(ConfigurationError, match="needs a class for each sample.* choose gamma yourself"):
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (
+            Numbers(),
+            "the sum of the squares of all targets, which a model of Numbers.* choose gamma yourself, .*choose_g",
+        ),
+        (WeightedClasses(), "counts all samples alike, and WeightedClasses.* do not: choose gamma yourself"),
+    ],
+    ids=str,
+)
+def test_targets_whose_sums_say_too_little_are_refused(targets: Targets, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
         new(targets=targets).configuration()
+
+
+def test_label_sets_choose_too(tmp_path: Path) -> None:
+    sets = [[name, "all"] if row % 4 else [] for row, name in enumerate(Y)]
+    model = new(targets=LabelSets()).fit(X, sets)
+    codes, left = Identity().encode(X).tolist(), range(7, COUNT)
+    model.gamma_  # noqa: B018 (the next choice starts from here)
+    model.forget(X[:7], sets[:7])
+    never = new(targets=LabelSets()).fit(X[7:], sets[7:])
+    assert model.digest() == never.digest()
+    rows = LabelSets().columns([oracle.label_text(frozenset(sets[row])) for row in left]).values
+    wide = np.array([codes[row] for row in left])
+    squares = int((rows**2).sum())
+    assert squares > len(left)
+    assert model.gamma_ == oracle.chosen_gamma((wide.T @ wide).tolist(), (wide.T @ rows).tolist(), len(left), squares)
+    write_version(tmp_path / "version", version_of(model)[0])
+    read_version(tmp_path / "version").check(version_of(never)[1])
 
 
 def test_balanced_classes_are_refused(tmp_path: Path) -> None:

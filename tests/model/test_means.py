@@ -147,6 +147,10 @@ def summed(counts: list[int], rows: list[list[int]]) -> Statistics:
     return found
 
 
+def test_means_say_what_they_are() -> None:
+    assert repr(means_of(summed([2, 1], [[4, 2], [1, 0]]), "mean")) == "<ClassMeans by 'mean': 3 samples of 2 classes>"
+
+
 def means_of(held: Statistics, by: str) -> ClassMeans:
     return ClassMeans(Configuration(Identity(), 2**39, 1), held.size, held, lambda rows: rows, by)
 

@@ -29,6 +29,12 @@ By the eigenvalues of G (`neverseen.engine.spectrum`), for all candidates at onc
 inverse of A itself, refined in the same way: ``freedom = n - d + gamma trace A^-1``, and with ``R = I - A X``,
 ``|trace A^-1 - trace X| <= sqrt(d) |R| / gamma``.
 
+What comes first
+----------------
+From the eigenvectors follow bounds on both, in float64, for any candidate at little cost
+(`neverseen.engine.eigenbasis`). They nearly always decide, also when a few samples came or went since the eigenvectors
+were computed.
+
 Which candidates are looked at
 ------------------------------
 RSS grows with gamma, and no faster than its square: it is a sum of squares, each times ``(gamma / (k + gamma))**2`` for
@@ -46,6 +52,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neverseen.engine.eigenbasis import Bounds, Eigenbasis
 from neverseen.engine.fixedpoint import LIMB
 from neverseen.engine.preconditioning import CholeskyFactor, NoProgressError, Preconditioner
 from neverseen.engine.rational import eliminated
@@ -62,7 +69,6 @@ _BELOW = 16
 """Bits of the mean of the diagonal of G that the smallest candidate may be below it."""
 
 Digits = list[tuple[Array, int]]
-Bounds = tuple[Fraction, Fraction]
 
 
 class Sums(NamedTuple):
@@ -134,9 +140,13 @@ def chosen_strength(sums: Sums, spectrum: Spectrum | None = None) -> Strength:
         return Strength(options[0], None)
     if spectrum is not None:
         with suppress(_OutdatedError):
-            return Strength(_best([_Candidate(sums, trace, gamma, spectrum) for gamma in options]), spectrum)
-    spectrum = Spectrum.of(sums.gram, sums.total, sums.hardware)
-    return Strength(_best([_Candidate(sums, trace, gamma, spectrum) for gamma in options]), spectrum)
+            return _strength(sums, trace, options, spectrum.settled())
+    return _strength(sums, trace, options, Spectrum.of(sums.gram, sums.total, sums.hardware))
+
+
+def _strength(sums: Sums, trace: int, options: list[int], spectrum: Spectrum | None) -> Strength:
+    basis = None if spectrum is None else Eigenbasis(spectrum, sums.cross, sums.total, sums.squares, sums.hardware)
+    return Strength(_best([_Candidate(sums, trace, gamma, spectrum, basis) for gamma in options]), spectrum)
 
 
 class _OutdatedError(Exception):
@@ -163,9 +173,11 @@ def _best(options: list[_Candidate]) -> int:
 
 
 def _spread(known: _Candidate, options: list[_Candidate]) -> None:
-    """Bound RSS of all candidates by that of one."""
+    """Bound RSS of all candidates that were not looked at by that of one."""
     (low, high), one = known.residual, Fraction(1)
     for other in options:
+        if other.seen:
+            continue
         factor = Fraction(other.gamma, known.gamma) ** 2
         other.bound_residual((low * min(one, factor), high * max(one, factor)))
 
@@ -181,8 +193,9 @@ class _Candidate:
         Whether its own system was looked at.
     """
 
-    def __init__(self, sums: Sums, trace: int, gamma: int, spectrum: Spectrum | None) -> None:
+    def __init__(self, sums: Sums, trace: int, gamma: int, spectrum: Spectrum | None, basis: Eigenbasis | None) -> None:
         self._sums, self.gamma, self._spectrum, self.seen = sums, gamma, spectrum, False
+        self._basis = basis
         share = Fraction(gamma, trace + gamma)  # no eigenvalue is above the trace
         self.residual: Bounds = (sums.squares * share**2, Fraction(sums.squares))
         self.freedom: Bounds = (sums.total * share, Fraction(sums.total))
@@ -203,13 +216,20 @@ class _Candidate:
 
     def bound_residual(self, bounds: Bounds) -> None:
         """Note bounds on RSS."""
-        self.residual, self._scores = _within(self.residual, bounds), None
+        found = _within(self.residual, bounds)
+        if found != self.residual:
+            self.residual, self._scores = found, None
 
     def _bound_freedom(self, bounds: Bounds) -> None:
         self.freedom, self._scores = _within(self.freedom, bounds), None
 
     def refine(self) -> None:
-        """Bring the bounds closer to each other."""
+        """Bring the bounds closer to each other, or look at the system for the first time."""
+        if not self.seen and self._basis is not None:
+            self.seen = True
+            self.bound_residual(self._basis.residual(self.gamma) or self.residual)
+            self._bound_freedom(self._basis.freedom(self.gamma) or self.freedom)
+            return
         self.seen = True
         (low, high), (least, most) = before = self.residual, self.freedom
         while before == (self.residual, self.freedom):

@@ -13,7 +13,7 @@ import numpy as np
 from neverseen.encoding import Encoder, encoder_of, whole_number
 from neverseen.errors import ConfigurationError
 from neverseen.labels import canonical_json
-from neverseen.targets import Classes, Targets, targets_of
+from neverseen.targets import Classes, Targets, WeightedClasses, targets_of
 
 _HEX_DIGEST = re.compile("[0-9a-f]{64}")
 AUTO: Literal["auto"] = "auto"
@@ -76,14 +76,19 @@ class Configuration:
                 f"class_weight={self.class_weight!r}"
             )
         if self.gamma == AUTO:
-            if not self.targets.one_hot:
-                raise ConfigurationError(
-                    f"gamma='auto' needs a class for each sample, and {self.targets} has none: choose gamma yourself"
-                )
             if self.class_weight is not None:
                 raise ConfigurationError(
                     f"gamma='auto' counts all samples alike, and class_weight={self.class_weight!r} does not: choose "
                     "gamma yourself, or leave class_weight out"
+                )
+            if isinstance(self.targets, WeightedClasses):
+                raise ConfigurationError(
+                    f"gamma='auto' counts all samples alike, and {self.targets} do not: choose gamma yourself"
+                )
+            if self.targets.squares({}) is None:
+                raise ConfigurationError(
+                    f"gamma='auto' needs the sum of the squares of all targets, which a model of {self.targets} does "
+                    "not keep: choose gamma yourself, for example with neverseen.choose_gamma"
                 )
         elif self.class_weight is not None and self.gamma > 2**24:  # or no sum of few samples would leave room to solve
             raise ConfigurationError(

@@ -375,8 +375,8 @@ class ExactModel:
         """Drop data that only saves time: factors, earlier solutions, codes of recent samples. The bits stay the same.
 
         Hints are in memory only and are never saved, but they may hold traces of samples forgotten since the last full
-        solve. So may the sums until waiting samples are added to them, which this does too. Weights for the model as it
-        is now stay.
+        solve or decomposition. So may the sums until waiting samples are added to them, which this does too. Weights
+        for the model as it is now stay.
         """
         with self._lock:
             self._hints, self._answered = Hints(self.configuration, self.hardware), 0

@@ -218,6 +218,10 @@ class ForgettingModel:
         """
         self._commit(self._intake.forgetting(given, labels, ids), dry_run)
 
+    def forgetting(self, given: Any, labels: Any = None, *, ids: Iterable[Any] | None = None) -> Change:
+        """Return the change that `forget` would make. Whether the samples are held is not looked at."""
+        return self._intake.forgetting(given, labels, ids)
+
     def forget_class(self, label: Any, *, dry_run: bool = False) -> None:
         """Forget every sample of a class, without receipts. Needs a classifier with ``track_classes=True``.
 

@@ -54,7 +54,7 @@ class Hints:
         names = [index.texts[position] for position in index.positions]
         self._changes.append((codes, np.full(len(names), sign), names))
         if self._spectrum is not None:
-            self._spectrum = self._spectrum.after(*((len(names), 0) if sign > 0 else (0, len(names))))
+            self._spectrum = self._spectrum.after(codes, sign)
 
     def solution(self, statistics: Statistics) -> Solution | Following:
         """Return the solution of the sums. All changes since the last solution must have been noted."""

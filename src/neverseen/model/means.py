@@ -106,6 +106,9 @@ class ClassMeans:
         for array in (self.classes_, self.counts, self._sums):
             array.flags.writeable = False
 
+    def __repr__(self) -> str:
+        return f"<ClassMeans by {self.by!r}: {sum(self._counts)} samples of {len(self._counts)} classes>"
+
     def predict(self, samples: Any) -> np.ndarray:
         """Return the class of the nearest mean for each sample, the first in class order among equals."""
         labels: np.ndarray = self.classes_[self._placed(self._read(samples))]

@@ -26,7 +26,7 @@ from neverseen.engine.spectrum import Spectrum
 from neverseen.engine.statistics import Statistics
 from neverseen.engine.streams import blocks, right_side, solve_streams
 from neverseen.engine.strength import Strength, Sums, chosen_strength
-from neverseen.errors import NotTrackedError
+from neverseen.errors import ConfigurationError, NotTrackedError
 from neverseen.hardware import Array
 from neverseen.model.configuration import Configuration
 
@@ -45,8 +45,11 @@ def strength(statistics: Statistics, configuration: Configuration, spectrum: Spe
     """Return the gamma of a model with these sums. If they choose it, a `spectrum` of earlier sums saves time."""
     if configuration.gamma != "auto":
         return Strength(configuration.gamma, None)
-    total = statistics.total  # each target is one-hot, so the sum of their squares is the number of samples
-    return chosen_strength(Sums(statistics.gram, statistics.cross_here(), total, total, statistics.hardware), spectrum)
+    squares = configuration.targets.squares(statistics.counts)
+    if squares is None:
+        raise ConfigurationError(f"the sums of {configuration.targets} cannot choose gamma")
+    sums = Sums(statistics.gram, statistics.cross_here(), statistics.total, squares, statistics.hardware)
+    return chosen_strength(sums, spectrum)
 
 
 def problem(
