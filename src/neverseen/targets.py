@@ -13,6 +13,7 @@ labels. `register` adds a kind of targets.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -20,7 +21,17 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from neverseen.errors import ConfigurationError, LabelError
-from neverseen.labels import Label, as_array, from_private_text, in_class_order, normalise, require_classes, text
+from neverseen.labels import (
+    Label,
+    as_array,
+    from_private_text,
+    in_class_order,
+    normalise,
+    order_key,
+    plain,
+    require_classes,
+    text,
+)
 from neverseen.registry import Registry
 
 PART = 1024
@@ -47,10 +58,16 @@ class Targets:
         Whether each label is a class of its own. Other kinds cannot forget a class as a whole.
     largest : int
         Bound on the magnitude of an entry of y, and on the weight of a sample.
+    measure : str
+        What `score` measures, as a word for programs.
+    measured : str
+        The same, for people.
     """
 
     kind: ClassVar[str] = ""
     one_hot: ClassVar[bool] = False
+    measure: ClassVar[str] = "score"
+    measured: ClassVar[str] = "score"
     largest: int = 1
 
     def configuration(self) -> dict[str, Any] | None:
@@ -111,6 +128,11 @@ class Targets:
                 held[name] = held.get(name, 0) + count
         return {name: held[name] for name in in_class_order(held) if held[name]}
 
+    def per_class(self, labels: Sequence[Label]) -> dict[str, int]:
+        """Return the number of samples of each class, or of each label in sets, given the label of each sample."""
+        counts = Counter(map(text, labels))
+        return dict(counts) if self.one_hot else self.classes(self.counted(counts))
+
     def answers(self, scores: np.ndarray, names: Sequence[str], grid_bits: int) -> Any:
         """Return the prediction for each row of scores, int64 of shape (n, C) in grid steps."""
         raise NotImplementedError
@@ -118,6 +140,21 @@ class Targets:
     def score(self, answers: Any, labels: Sequence[Label]) -> float:
         """Return how good predictions are: 1 is best."""
         raise NotImplementedError
+
+    def given(self, label: Label) -> Any:
+        """Return the JSON value of a label: `label` returns the same label for it, if each part is a text or a number.
+
+        Where the label is a class, this is the class as `neverseen.labels.plain` writes it.
+        """
+        return plain(label)
+
+    def said(self, answers: Any) -> list[Any]:
+        """Return predictions as JSON values, written as `given` writes labels."""
+        return [plain(answer) for answer in answers]
+
+    def classes(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return the numbers of samples of those columns that are classes, or labels of samples."""
+        return dict(counts)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -159,6 +196,7 @@ class Classes(Targets):
 
     kind = "classes"
     one_hot = True
+    measure, measured = "accuracy", "right"
 
     def configuration(self) -> None:
         return None
@@ -203,6 +241,7 @@ class WeightedClasses(Classes):
 
     kind = "weighted-classes"
     one_hot = False
+    measure, measured = "weighted-accuracy", "right, by weight"
     largest = 1000
 
     def configuration(self) -> dict[str, Any]:  # type: ignore[override]
@@ -230,6 +269,10 @@ class WeightedClasses(Classes):
         right = [normalise(said) == label[0] for said, label in zip(answers, labels, strict=True)]  # type: ignore[index]
         return float(np.average(right, weights=[label[1] for label in labels]))  # type: ignore[index]
 
+    def given(self, label: Label) -> list[Any]:
+        pair: Any = label
+        return [plain(pair[0]), pair[1]]
+
 
 @register
 class LabelSets(Targets):
@@ -249,6 +292,7 @@ class LabelSets(Targets):
     """
 
     kind = "label-sets"
+    measure, measured = "mean-jaccard", "labels in both, of those in either (mean)"
 
     def label(self, given: Any, any_label: bool = False) -> Label:
         if not isinstance(given, list | tuple | set | frozenset | np.ndarray):
@@ -298,6 +342,15 @@ class LabelSets(Targets):
         pairs = [(frozenset(said), label) for said, label in zip(answers, labels, strict=True)]
         return float(np.mean([len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs]))  # type: ignore[operator]
 
+    def given(self, label: Label) -> list[Any]:
+        return [plain(each) for each in sorted(label, key=order_key)]  # type: ignore[call-overload]
+
+    def said(self, answers: Any) -> list[Any]:
+        return [self.given(answer) for answer in answers]
+
+    def classes(self, counts: Mapping[str, int]) -> dict[str, int]:
+        return {name: count for name, count in counts.items() if name != text(None)}
+
 
 @register
 class Numbers(Targets):
@@ -322,6 +375,7 @@ class Numbers(Targets):
     """
 
     kind = "numbers"
+    measure, measured = "r2", "explained variance (R²)"
     largest = 2**20
 
     def __init__(self, outputs: int = 1, bits: int = 8) -> None:
@@ -385,3 +439,13 @@ class Numbers(Targets):
         left = ((truth - np.asarray(answers).reshape(truth.shape)) ** 2).sum(axis=0)
         spread = ((truth - truth.mean(axis=0)) ** 2).sum(axis=0)
         return float(np.mean(np.where(spread > 0, 1 - left / np.where(spread > 0, spread, 1), left == 0)))
+
+    def given(self, label: Label) -> list[float]:
+        return [math.ldexp(steps, -self.bits) for steps in label]  # type: ignore[attr-defined]
+
+    def said(self, answers: Any) -> list[Any]:
+        found: list[Any] = np.asarray(answers, np.float64).reshape(-1, self.outputs).tolist()
+        return found
+
+    def classes(self, counts: Mapping[str, int]) -> dict[str, int]:
+        return {}

@@ -232,24 +232,35 @@ def test_a_table_of_numbers() -> None:
 
 @pytest.mark.parametrize(("targets", "labels"), KINDS[:2], ids=lambda each: getattr(each, "kind", ""))
 def test_asking_for_classes(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
-    """Where a class is asked for, a store of other labels refuses: it answered with the name of a column."""
+    """Where a class is asked for, a store of other labels refuses; else it answers with sets or numbers.
+
+    It answered with the name of a column.
+    """
     with made(tmp_path / "store", targets) as model:
         model.learn(ROWS, labels)
         model.publish()
         with pytest.raises(ConfigurationError, match="the labels must be classes"):
             model.held_labels(np.ones((1, 6), np.int8))
-    table = tmp_path / "table.csv"
-    table.write_text("label,a,b,c,d,e,f\n" + "red,1,2,3,4,5,6\n" * 2)
-    for words in (
-        ["predict", table, "--labelled"],
-        ["what-if", table, "--leave-one-out"],
-        ["what-if", table, "--test", table],
-    ):
-        command, *rest = map(str, words)
-        found = CliRunner().invoke(app, [command, str(tmp_path / "store"), *rest])
-        assert found.exit_code == 1
-        assert "the labels must be classes" in found.output
-    assert CliRunner().invoke(app, ["predict", str(tmp_path / "store"), str(table)]).exit_code == 0
+    table = tmp_path / "table.jsonl"
+    for label, code in ((labels[0], 0), ("red", 1)):
+        entries = [{"features": row.tolist(), "label": label} for row in ROWS[:1]]
+        table.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        for words in (
+            ["predict", table, "--labelled"],
+            ["what-if", table, "--leave-one-out"],
+            ["what-if", table, "--test", table],
+        ):
+            command, *rest = map(str, words)
+            found = CliRunner().invoke(app, [command, str(tmp_path / "store"), *rest, "--json"])
+            assert found.exit_code == code, found.output
+            if code:
+                assert "table.jsonl, line 1: " in found.output
+            elif command == "predict":
+                field = "labels" if targets.kind == "label-sets" else "numbers"
+                said = json.loads(found.stdout)["predictions"][0]
+                assert set(said) == {field, "sample"}
+                with store.open(tmp_path / "store", write=False) as model:
+                    assert said[field] == targets.said(model.predict(ROWS[:1]))[0]
     with pytest.raises(ConfigurationError, match="the labels must be classes"):
         Service(tmp_path / "store", Settings()).start()
     store.open(tmp_path / "store").close()
