@@ -37,9 +37,11 @@ from neverseen.model.versions import Version, read_version, write_version
 from neverseen.proof.certificates import check_chain
 from neverseen.service import Settings
 from neverseen.service.core import Service
+from neverseen.service.operations.served import require_served
 from neverseen.store import Store
 from neverseen.store.journal import samples_record
 from neverseen.targets import PART, LabelSets, Numbers, Targets, WeightedClasses
+from tests.services import QUICK, running
 
 FALSE_LABELS = [
     *('"ab"', "5", "null", '{"bytes":"6162"}', '{"frozenset":[null]}', '{"tuple":[]}', '{"tuple":["cat"]}'),
@@ -261,8 +263,6 @@ def test_asking_for_classes(tmp_path: Path, targets: Targets, labels: list[Any])
                 assert set(said) == {field, "sample"}
                 with store.open(tmp_path / "store", write=False) as model:
                     assert said[field] == targets.said(model.predict(ROWS[:1]))[0]
-    with pytest.raises(ConfigurationError, match="the labels must be classes"):
-        Service(tmp_path / "store", Settings()).start()
     store.open(tmp_path / "store").close()
 
 
@@ -326,13 +326,19 @@ def test_numbers_are_rounded_once() -> None:
 
 
 @pytest.mark.parametrize(("targets", "labels"), KINDS, ids=lambda each: getattr(each, "kind", ""))
-def test_a_service_that_would_answer_with_columns(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
-    """A service answers with the class of the greatest score, which is no answer where labels are not classes."""
+def test_a_service_answers_with_no_column(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
+    """It answered with the column of the greatest score, which is no answer where labels are not classes."""
     with made(tmp_path / "store", targets) as model:
         model.learn(ROWS, labels)
         model.publish()
-    with pytest.raises(ConfigurationError, match="the labels must be classes"):
-        Service(tmp_path / "store", Settings(), Precomputed(6)).start()
+        expected = targets.said(model.predict(ROWS))
+    with running(tmp_path / "store", QUICK, Precomputed(6), None) as service:
+        body = {"samples": [{"features": row} for row in ROWS.tolist()]}
+        found = service.client.post("/v1/predict", json=body, headers=service.admin).json()["predictions"]
+        field = {"label-sets": "labels", "numbers": "numbers"}.get(targets.kind, "label")
+        assert found == [{field: answer} for answer in expected]
+    with pytest.raises(ConfigurationError, match="effect = 'immediate' needs classes without weights"):
+        Service(tmp_path / "store", Settings(effect="immediate"), Precomputed(6)).start()
     store.open(tmp_path / "store").close()  # it is not held by the service
 
 
@@ -368,3 +374,14 @@ def test_columns_that_cannot_be(tmp_path: Path, targets: Targets, names: list[st
         replace_file(tmp_path / name, pack(about, tensors))
         with pytest.raises(FileRejectedError):
             read(tmp_path / name)
+
+
+def test_a_service_of_labels_that_it_does_not_know(tmp_path: Path) -> None:
+    """A kind of another package has answers of its own, which no route describes."""
+
+    class Odd(LabelSets):
+        kind = "odd"
+
+    settings = in_memory(Odd()).configuration()
+    with pytest.raises(ConfigurationError, match=r"the labels of this store are Odd\(\)"):
+        require_served(settings, Settings(), tmp_path)
