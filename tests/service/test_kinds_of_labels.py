@@ -142,7 +142,8 @@ def test_answers_are_those_of_the_library(service: Running, kind: Kind) -> None:
     assert about["samples"] == 20
     assert about["classes"] == len(about["class_counts"])
     counts: dict[Any, int] = {}
-    for label in kind.targets.labels(given(kind, range(20))):
+    held: list[Any] = kind.targets.labels(given(kind, range(20)))
+    for label in held:
         names = [] if field == "numbers" else [label[0]] if field == "label" else label
         for each in names:
             counts[each] = counts.get(each, 0) + 1

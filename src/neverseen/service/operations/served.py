@@ -35,5 +35,5 @@ def require_served(configuration: Configuration, settings: Settings, place: Path
     if targets.kind != "weighted-classes" and (place / PROBE).is_file():
         raise ConfigurationError(
             f"{place / PROBE} measures the share of correct classes, and the labels of this store are {targets}: "
-            "remove it, and use neverseen predict --labelled"
+            "remove it"
         )
