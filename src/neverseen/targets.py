@@ -59,15 +59,12 @@ class Targets:
     largest : int
         Bound on the magnitude of an entry of y, and on the weight of a sample.
     measure : str
-        What `score` measures, as a word for programs.
-    measured : str
-        The same, for people.
+        What `score` measures.
     """
 
     kind: ClassVar[str] = ""
     one_hot: ClassVar[bool] = False
     measure: ClassVar[str] = "score"
-    measured: ClassVar[str] = "score"
     largest: int = 1
 
     def configuration(self) -> dict[str, Any] | None:
@@ -196,7 +193,7 @@ class Classes(Targets):
 
     kind = "classes"
     one_hot = True
-    measure, measured = "accuracy", "right"
+    measure = "accuracy"
 
     def configuration(self) -> None:
         return None
@@ -241,7 +238,7 @@ class WeightedClasses(Classes):
 
     kind = "weighted-classes"
     one_hot = False
-    measure, measured = "weighted-accuracy", "right, by weight"
+    measure = "weighted-accuracy"
     largest = 1000
 
     def configuration(self) -> dict[str, Any]:  # type: ignore[override]
@@ -292,7 +289,7 @@ class LabelSets(Targets):
     """
 
     kind = "label-sets"
-    measure, measured = "mean-jaccard", "labels in both, of those in either (mean)"
+    measure = "mean-jaccard"
 
     def label(self, given: Any, any_label: bool = False) -> Label:
         if not isinstance(given, list | tuple | set | frozenset | np.ndarray):
@@ -375,7 +372,7 @@ class Numbers(Targets):
     """
 
     kind = "numbers"
-    measure, measured = "r2", "explained variance (R²)"
+    measure = "r2"
     largest = 2**20
 
     def __init__(self, outputs: int = 1, bits: int = 8) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from neverseen import AnalyticClassifier, Key, RandomProjection
 from neverseen.backbones import Precomputed
+from neverseen.cli.answers import measured
 from neverseen.targets import LabelSets, Numbers, Targets, WeightedClasses
 from tests.cli.test_cli import _here, answer, run
 from tests.samples import clustered
@@ -126,7 +127,7 @@ def test_answers_are_those_of_the_library(kind: Kind) -> None:
         assert said == expected.tolist()
     assert (found["measure"], found["accuracy"]) == (kind.targets.measure, None)
     assert found["score"] == model.score(rows, truth)
-    assert f"{kind.targets.measured}: " in run("predict", "shop", "test.csv", "--labelled")
+    assert f"{measured(kind.targets)}: " in run("predict", "shop", "test.csv", "--labelled")
     write("some.csv", kind, range(3))
     before = answer("status", "shop")
     view = model.without(ROWS[:3].astype(np.float32), labels(kind, range(3)))

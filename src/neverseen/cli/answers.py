@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 _LISTS = {"label-sets": "labels", "numbers": "numbers"}
 """The field of predictions that are lists."""
+MEASURED = {
+    "accuracy": "right",
+    "weighted-accuracy": "right, by weight",
+    "mean-jaccard": "labels in both, of those in either (mean)",
+    "r2": "explained variance (R²)",
+}
+"""What a score measures, for people."""
 
 
 def field_of(targets: Targets) -> str:
@@ -69,6 +76,11 @@ def score_of(targets: Targets, answers: Sequence[Any], labels: Sequence[Any]) ->
 def score_view(targets: Targets, score: float | None) -> dict[str, Any]:
     """Return a score as fields of a JSON object, with the name of its measure."""
     return {"accuracy": score if targets.one_hot else None, "measure": targets.measure, "score": score}
+
+
+def measured(targets: Targets) -> str:
+    """Return what a score measures, for people."""
+    return MEASURED.get(targets.measure, targets.measure)
 
 
 def score_words(targets: Targets, score: float | None) -> str:

@@ -13,6 +13,7 @@ from neverseen.cli.answers import (
     field_of,
     fields,
     for_people,
+    measured,
     predicted_as,
     score_of,
     score_view,
@@ -141,7 +142,7 @@ def _print_comparison(targets: Targets, document: dict[str, Any], tested: int) -
         rows.append([plural, *(len(side["classes"]) for side in both)])
     rows.append(["model", *(side["model"][:16] for side in both)])
     if tested:
-        rows.append([targets.measured, *(score_words(targets, side["score"]) for side in both)])
+        rows.append([measured(targets), *(score_words(targets, side["score"]) for side in both)])
     print_table(("", "now", "without"), rows)
     words = f"{document['changed']:,} of {counted(tested, 'prediction')} would change; " if tested else ""
     typer.echo(f"{words}nothing was changed")
@@ -168,4 +169,4 @@ def _print_one_by_one(
     cells = zip(names, both[: len(names)], both[len(names) :], strict=True)
     print_table(("sample", field_of(targets), "predicted"), cells)
     words = score_words(targets, score)
-    typer.echo(f"{targets.measured} without having learned the sample: {words}; nothing was changed")
+    typer.echo(f"{measured(targets)} without having learned the sample: {words}; nothing was changed")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from neverseen.cli import options
-from neverseen.cli.answers import field_of, for_people, kind_words, score_of, score_view, score_words
+from neverseen.cli.answers import field_of, for_people, kind_words, measured, score_of, score_view, score_words
 from neverseen.cli.opening import described, opened, require_outside, require_published, taken_by
 from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import (
@@ -102,7 +102,7 @@ def predict(
         heads, cells = [*heads, "novelty"], [*cells, [f"{value:.4g}" for value in far]]
     print_table(heads, zip(*cells, strict=True))
     if score is not None:
-        typer.echo(f"{targets.measured}: {score_words(targets, score)}")
+        typer.echo(f"{measured(targets)}: {score_words(targets, score)}")
 
 
 def _answers(model: Store, samples: Any, by: str | None, novelty: bool) -> tuple[Any, list[float], str]:
