@@ -65,7 +65,8 @@ MORE = [1, 1, 1, 1]  # cats outnumber dogs, so they weigh less
 
 
 def made(folder: Path, targets: Targets) -> Store:
-    settings = AnalyticClassifier(RandomProjection(16, seed=0), gamma=2**10, targets=targets)
+    grid_bits = 20 if targets.kind == "numbers" else 40
+    settings = AnalyticClassifier(RandomProjection(16, seed=0), 2**10, grid_bits=grid_bits, targets=targets)
     return store.create(folder, Precomputed(6), settings)
 
 
@@ -384,4 +385,4 @@ def test_a_service_of_labels_that_it_does_not_know(tmp_path: Path) -> None:
 
     settings = in_memory(Odd()).configuration()
     with pytest.raises(ConfigurationError, match=r"the labels of this store are Odd\(\)"):
-        require_served(settings, Settings(), tmp_path)
+        require_served(settings, Settings(), tmp_path, 6)

@@ -57,9 +57,9 @@ def labels(kind: Kind, rows: Any) -> list[Any]:
 
 def never(kind: Kind, rows: Any) -> AnalyticClassifier:
     """The model in memory that learned these rows, and nothing else."""
-    model = AnalyticClassifier(
-        RandomProjection(16), 256, targets=kind.targets, backbone=Precomputed(4).digest(), key=Key.generate()
-    )
+    grid_bits = 20 if kind.targets.kind == "numbers" else 40
+    about: dict[str, Any] = {"backbone": Precomputed(4).digest(), "key": Key.generate()}
+    model = AnalyticClassifier(RandomProjection(16), 256, grid_bits=grid_bits, targets=kind.targets, **about)
     return model.fit(ROWS[list(rows)].astype(np.float32), labels(kind, rows))
 
 

@@ -739,7 +739,7 @@ def test_labels_that_are_not_classes(browser: Browser, tmp_path: Path) -> None:
         (WeightedClasses(), "Weight", "3", ["cat", 3], "cat"),
     ):
         folder = tmp_path / targets.kind
-        classifier = AnalyticClassifier(RandomProjection(64, seed=0), 2**4, targets=targets)
+        classifier = AnalyticClassifier(RandomProjection(64, seed=0), 2**4, grid_bits=18, targets=targets)
         store.create(folder, Precomputed(SIZE), classifier).close()
         with running(folder) as service, opened(browser, service) as page:
             go(page, "/#/learn")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from neverseen import AnalyticClassifier, ConfigurationError, RandomProjection, store
 from neverseen.client import Client, ServiceError
-from neverseen.errors import InputError
+from neverseen.errors import InputError, LimitError
 from neverseen.service import Settings
 from neverseen.service.core import Service
 from neverseen.service.errors import Refusal
@@ -69,7 +70,10 @@ def kind(name: str) -> Kind:
 
 
 def classifier(kind: Kind) -> AnalyticClassifier:
-    return AnalyticClassifier(RandomProjection(16, seed=1), 2**8, targets=kind.targets, hardware="numpy")
+    grid_bits = 20 if kind.targets.kind == "numbers" else 40
+    return AnalyticClassifier(
+        RandomProjection(16, seed=1), 2**8, grid_bits=grid_bits, targets=kind.targets, hardware="numpy"
+    )
 
 
 def new_store(folder: Path, kind: Kind) -> Path:
@@ -365,6 +369,26 @@ def test_refused_at_the_start(tmp_path: Path, kind: Kind) -> None:
         with pytest.raises(ConfigurationError, match=r"probe\.npz measures the share of correct classes"):
             Service(place, QUICK, BACKBONE, KEYS).start()
     store.open(place, backbone=BACKBONE, keys=KEYS).close()
+
+
+def test_numbers_that_could_not_be_published(tmp_path: Path) -> None:
+    """Few samples, chosen badly, can have weights beyond 64 bits: then no version could be shown any more."""
+    worst = np.tile(ROWS[:1], (4, 1)) / 10
+    for grid_bits, fits in ((40, False), (22, True)):
+        settings = AnalyticClassifier(RandomProjection(16, scale=1.0), 2**8, grid_bits=grid_bits, targets=Numbers())
+        store.create(tmp_path / str(grid_bits), BACKBONE, settings, keys=KEYS).close()
+        service = Service(tmp_path / str(grid_bits), QUICK, BACKBONE, KEYS)
+        if not fits:
+            with pytest.raises(ConfigurationError, match="grid_bits of at most 22"):
+                service.start()
+        else:
+            service.start()
+            service.stop()
+        with store.open(tmp_path / str(grid_bits), backbone=BACKBONE, keys=KEYS) as opened:
+            opened.learn(worst, [4096.0] * 4)
+            opened.publish()
+            with nullcontext() if fits else pytest.raises(LimitError, match="too large for 64-bit scores"):
+                opened.predict(worst)  # as the service does before it shows a version
 
 
 def test_too_many_labels(tmp_path: Path) -> None:

@@ -103,6 +103,12 @@ def init(
             show_default="8",
         ),
     ] = None,
+    grid_bits: Annotated[
+        int | None,
+        typer.Option(
+            help="Weights are rounded to multiples of 2**-grid_bits.", min=1, max=52, show_default="40; 20 for numbers"
+        ),
+    ] = None,
     class_weight: Annotated[
         Literal["balanced"] | None,
         typer.Option(help="balanced: small classes count as much as large ones. Needs --track-classes."),
@@ -141,7 +147,8 @@ def init(
     if class_weight is not None and not track_classes:
         raise typer.BadParameter("--class-weight balanced needs the sums of each class: add --track-classes")
     ways: dict[str, Any] = {"track_classes": track_classes, "targets": labels, "class_weight": class_weight}
-    settings = AnalyticClassifier(encoder, gamma, **ways)
+    grid = grid_bits or (20 if targets == "numbers" else 40)  # a number of 20 bits times 40 bits would be too large
+    settings = AnalyticClassifier(encoder, gamma, grid_bits=grid, **ways)
     settings.configuration().require_tracking(track_classes)  # before keys are made
     known, created = None, None
     if keys is not None:

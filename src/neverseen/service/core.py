@@ -117,7 +117,8 @@ class Service:
             undone.callback(self.writer.stop, self.settings.stop_timeout)
             opened = self.writer.open()  # before the log is touched: only one process may write to either
             self.targets = opened.description.configuration.targets
-            require_served(opened.description.configuration, self.settings, place)
+            about = opened.description
+            require_served(about.configuration, self.settings, place, about.n_features)
             self._keys = opened.required_keys()  # a store that is opened again has these: its file may be older by then
             self.repetitions = Repetitions(place, opened.ledger.has_tags())
             key = audit_key(self._keys)
