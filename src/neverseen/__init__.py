@@ -90,7 +90,19 @@ _LATE = {
     "choose_gamma": "model.choosing",
     "learn_batches": "model.batches",
 }
-_ROOMS = ("backbones", "checks", "client", "encoding", "hardware", "holdings", "ledger", "service", "store", "tracking")
+_ROOMS = (
+    "backbones",
+    "checks",
+    "client",
+    "encoding",
+    "hardware",
+    "holdings",
+    "ledger",
+    "service",
+    "store",
+    "targets",
+    "tracking",
+)
 
 if TYPE_CHECKING:
     from neverseen.encoding import Encoder, GaussianKernel, Identity, RandomProjection, TwoStreams

@@ -37,9 +37,11 @@ from neverseen.model.versions import Version, read_version, write_version
 from neverseen.proof.certificates import check_chain
 from neverseen.service import Settings
 from neverseen.service.core import Service
+from neverseen.service.operations.served import require_served
 from neverseen.store import Store
 from neverseen.store.journal import samples_record
 from neverseen.targets import PART, LabelSets, Numbers, Targets, WeightedClasses
+from tests.services import QUICK, running
 
 FALSE_LABELS = [
     *('"ab"', "5", "null", '{"bytes":"6162"}', '{"frozenset":[null]}', '{"tuple":[]}', '{"tuple":["cat"]}'),
@@ -63,7 +65,8 @@ MORE = [1, 1, 1, 1]  # cats outnumber dogs, so they weigh less
 
 
 def made(folder: Path, targets: Targets) -> Store:
-    settings = AnalyticClassifier(RandomProjection(16, seed=0), gamma=2**10, targets=targets)
+    grid_bits = 20 if targets.kind == "numbers" else 40
+    settings = AnalyticClassifier(RandomProjection(16, seed=0), 2**10, grid_bits=grid_bits, targets=targets)
     return store.create(folder, Precomputed(6), settings)
 
 
@@ -232,26 +235,35 @@ def test_a_table_of_numbers() -> None:
 
 @pytest.mark.parametrize(("targets", "labels"), KINDS[:2], ids=lambda each: getattr(each, "kind", ""))
 def test_asking_for_classes(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
-    """Where a class is asked for, a store of other labels refuses: it answered with the name of a column."""
+    """Where a class is asked for, a store of other labels refuses; else it answers with sets or numbers.
+
+    It answered with the name of a column.
+    """
     with made(tmp_path / "store", targets) as model:
         model.learn(ROWS, labels)
         model.publish()
         with pytest.raises(ConfigurationError, match="the labels must be classes"):
             model.held_labels(np.ones((1, 6), np.int8))
-    table = tmp_path / "table.csv"
-    table.write_text("label,a,b,c,d,e,f\n" + "red,1,2,3,4,5,6\n" * 2)
-    for words in (
-        ["predict", table, "--labelled"],
-        ["what-if", table, "--leave-one-out"],
-        ["what-if", table, "--test", table],
-    ):
-        command, *rest = map(str, words)
-        found = CliRunner().invoke(app, [command, str(tmp_path / "store"), *rest])
-        assert found.exit_code == 1
-        assert "the labels must be classes" in found.output
-    assert CliRunner().invoke(app, ["predict", str(tmp_path / "store"), str(table)]).exit_code == 0
-    with pytest.raises(ConfigurationError, match="the labels must be classes"):
-        Service(tmp_path / "store", Settings()).start()
+    table = tmp_path / "table.jsonl"
+    for label, code in ((labels[0], 0), ("red", 1)):
+        entries = [{"features": row.tolist(), "label": label} for row in ROWS[:1]]
+        table.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        for words in (
+            ["predict", table, "--labelled"],
+            ["what-if", table, "--leave-one-out"],
+            ["what-if", table, "--test", table],
+        ):
+            command, *rest = map(str, words)
+            found = CliRunner().invoke(app, [command, str(tmp_path / "store"), *rest, "--json"])
+            assert found.exit_code == code, found.output
+            if code:
+                assert "table.jsonl, line 1: " in found.output
+            elif command == "predict":
+                field = "labels" if targets.kind == "label-sets" else "numbers"
+                said = json.loads(found.stdout)["predictions"][0]
+                assert set(said) == {field, "sample"}
+                with store.open(tmp_path / "store", write=False) as model:
+                    assert said[field] == targets.said(model.predict(ROWS[:1]))[0]
     store.open(tmp_path / "store").close()
 
 
@@ -315,13 +327,19 @@ def test_numbers_are_rounded_once() -> None:
 
 
 @pytest.mark.parametrize(("targets", "labels"), KINDS, ids=lambda each: getattr(each, "kind", ""))
-def test_a_service_that_would_answer_with_columns(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
-    """A service answers with the class of the greatest score, which is no answer where labels are not classes."""
+def test_a_service_answers_with_no_column(tmp_path: Path, targets: Targets, labels: list[Any]) -> None:
+    """It answered with the column of the greatest score, which is no answer where labels are not classes."""
     with made(tmp_path / "store", targets) as model:
         model.learn(ROWS, labels)
         model.publish()
-    with pytest.raises(ConfigurationError, match="the labels must be classes"):
-        Service(tmp_path / "store", Settings(), Precomputed(6)).start()
+        expected = targets.said(model.predict(ROWS))
+    with running(tmp_path / "store", QUICK, Precomputed(6), None) as service:
+        body = {"samples": [{"features": row} for row in ROWS.tolist()]}
+        found = service.client.post("/v1/predict", json=body, headers=service.admin).json()["predictions"]
+        field = {"label-sets": "labels", "numbers": "numbers"}.get(targets.kind, "label")
+        assert found == [{field: answer} for answer in expected]
+    with pytest.raises(ConfigurationError, match="effect = 'immediate' needs classes without weights"):
+        Service(tmp_path / "store", Settings(effect="immediate"), Precomputed(6)).start()
     store.open(tmp_path / "store").close()  # it is not held by the service
 
 
@@ -357,3 +375,14 @@ def test_columns_that_cannot_be(tmp_path: Path, targets: Targets, names: list[st
         replace_file(tmp_path / name, pack(about, tensors))
         with pytest.raises(FileRejectedError):
             read(tmp_path / name)
+
+
+def test_a_service_of_labels_that_it_does_not_know(tmp_path: Path) -> None:
+    """A kind of another package has answers of its own, which no route describes."""
+
+    class Odd(LabelSets):
+        kind = "odd"
+
+    settings = in_memory(Odd()).configuration()
+    with pytest.raises(ConfigurationError, match=r"the labels of this store are Odd\(\)"):
+        require_served(settings, Settings(), tmp_path, 6)

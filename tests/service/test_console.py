@@ -26,6 +26,7 @@ from neverseen import AnalyticClassifier, RandomProjection, store
 from neverseen.backbones import Backbone, Precomputed
 from neverseen.labels import canonical_json
 from neverseen.service import Settings
+from neverseen.targets import LabelSets, Numbers, WeightedClasses
 from tests.proof.test_certificates import ALONE, CHAIN, CHAINS, certificate_after, of_format_1
 from tests.services import token
 from tests.waiting import eventually, on_page
@@ -728,6 +729,44 @@ def test_a_new_model(browser: Browser, tmp_path: Path) -> None:
         page.get_by_label("Features").fill(json.dumps([0.0] * SIZE))
         page.get_by_role("button", name="Predict").click()
         page.locator(".notice.bad").wait_for()
+
+
+def test_labels_that_are_not_classes(browser: Browser, tmp_path: Path) -> None:
+    """Sets and numbers are sent and shown as such, and no class is offered to be forgotten."""
+    for targets, name, text, label, shown in (
+        (LabelSets(), "Labels", "red|round", ["red", "round"], "red, round"),
+        (Numbers(2, bits=4), "Numbers", "0.5 | -2", [0.5, -2], None),
+        (WeightedClasses(), "Weight", "3", ["cat", 3], "cat"),
+    ):
+        folder = tmp_path / targets.kind
+        classifier = AnalyticClassifier(RandomProjection(64, seed=0), 2**4, grid_bits=18, targets=targets)
+        store.create(folder, Precomputed(SIZE), classifier).close()
+        with running(folder) as service, opened(browser, service) as page:
+            go(page, "/#/learn")
+            page.get_by_label("Features").fill(", ".join(map(str, centre("heron"))))
+            if targets.kind == "weighted-classes":
+                page.get_by_label("Label", exact=True).fill("cat")
+            else:
+                page.get_by_label(name, exact=True).fill("|")
+                page.get_by_role("button", name="Learn", exact=True).click()
+                page.locator(".notice.bad").wait_for()
+            page.get_by_label(name, exact=True).fill(text)
+            page.get_by_role("button", name="Learn", exact=True).click()
+            with page.expect_download() as saved:
+                page.get_by_role("button", name="Download").click()
+            assert json.loads(Path(saved.value.path()).read_text())["label"] == label
+            page.locator(".steps li.done", has_text="published").wait_for()
+            go(page, "/#/predict")
+            page.get_by_label("Features").fill(json.dumps(centre("heron")))
+            page.get_by_role("button", name="Predict").click()
+            said = page.locator(".answer").inner_text()
+            assert said == shown if shown else len(said.split(", ")) == 2
+            go(page, "/#/forget")
+            page.get_by_label("By receipt").wait_for()
+            assert page.get_by_label("A whole class").count() == 0
+            go(page, "/#/")
+            told = {"label-sets": "Labels", "numbers": "2 numbers to predict"}.get(targets.kind, "Classes")
+            page.locator(".tile", has_text=told).wait_for()
 
 
 def test_a_hidden_tab_asks_nothing(browser: Browser, service: Running) -> None:

@@ -186,7 +186,7 @@ def test_what_takes_long_is_not_done_on_the_event_loop(tmp_path: Path, monkeypat
 
     with running(tmp_path / "s", Settings(quiet=0, max_delay=0, output="scores")) as service:
         for place, name in (
-            (core, "texts_of"),
+            (core, "columns_of"),
             (core, "written"),
             (core, "_prepared"),
             (core.Service, "_digest"),
@@ -197,7 +197,7 @@ def test_what_takes_long_is_not_done_on_the_event_loop(tmp_path: Path, monkeypat
         given = [{"features": ROWS[row % 200].tolist(), "label": f"class {row % 50}"} for row in range(300)]
         learned = service.client.post("/v1/samples", json={"samples": given}, headers=service.admin)
         assert learned.status_code == 201, learned.text
-        assert set(done) == {"texts_of", "_prepared", "_digest", "_learned", "unpacked"}
+        assert set(done) == {"columns_of", "_prepared", "_digest", "_learned", "unpacked"}
         assert {name.rpartition("_")[0] for name in done.values()} == {"service", "prepare"}
         service.wait(learned.json()["request"]["id"])
         done.clear()

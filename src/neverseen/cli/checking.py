@@ -256,6 +256,7 @@ def retrain(
     source: options.Source,
     labels: options.Labels = None,
     label: options.Label = None,
+    weights: options.Weights = None,
     ids: options.Ids = None,
     owners: options.Owners = None,
     texts: options.Texts = None,
@@ -281,7 +282,7 @@ def retrain(
         require_published(model)
         certificate = model.certificate(model.published_number)
     check_signature(certificate, description.public_key)
-    columns = Columns(labels, ids, owners, label, texts)
+    columns = Columns(labels, ids, owners, label, texts, weights=weights)
     found = read_source(source, columns, takes=takes, skip_bad=skip_bad)
     network = made or backbone_for(folder, backbone)
     if network.digest() != description.configuration.backbone:
@@ -359,7 +360,10 @@ def store(folder: options.Folder, as_json: options.Json = False) -> None:
             model.version()
         about = model.status()
     facts = {"certificates": number, "check": "store", "classes": about["classes"], "samples": about["samples"]}
-    held = f"{counted(about['samples'], 'sample')} of {counted(about['classes'], 'class', 'classes')}"
+    held = counted(about["samples"], "sample")
+    if about["targets"]["kind"] != "numbers":
+        nouns = ("label", "labels") if about["targets"]["kind"] == "label-sets" else ("class", "classes")
+        held += f" of {counted(about['classes'], *nouns)}"
     _passed(f"{folder} is whole: {held} in ledger and sums, {counted(number, 'certificate')}", facts, as_json)
 
 

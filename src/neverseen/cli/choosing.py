@@ -27,7 +27,7 @@ class Asked:
     """Samples that a store is asked about."""
 
     places: list[str]  # of each, for messages
-    names: list[Any]  # their labels
+    names: list[Any]  # their labels, as `neverseen.targets` keeps them
     request: dict[str, Any]  # as `Store.forget` takes it
     found: Samples | None = None  # those of a source
 
@@ -57,6 +57,7 @@ class Choice:
         columns = self.columns
         of_sources: dict[str, Any] = {
             "--labels": columns.labels,
+            "--weights": columns.weights,
             "--label": columns.label,
             "--ids": columns.ids,
             "--owners": columns.owners,
@@ -91,7 +92,9 @@ class Choice:
             "ids": None if self.by_content or self.source.is_dir() else found.ids,
             "owners": found.owners,
         }
-        return Asked([f"{self.source}, {place}" for place in found.places], found.labels or [], request, found)
+        targets = model.description.configuration.targets
+        names = [targets.label(label, any_label=True) for label in found.labels or []]
+        return Asked([f"{self.source}, {place}" for place in found.places], names, request, found)
 
     def _chosen(self, model: Store, given: list[tuple[str, bytes]]) -> list[tuple[str, Shown]]:
         """Return the receipts of these ids and owners, as sealed in them."""

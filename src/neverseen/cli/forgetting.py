@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neverseen.cli import options
+from neverseen.cli.answers import class_head
 from neverseen.cli.choosing import Choice, refusals_told, tell_waiting
 from neverseen.cli.opening import described, opened, taken_by
 from neverseen.cli.output import OUTCOME
@@ -25,7 +25,7 @@ from neverseen.cli.printing import (
 )
 from neverseen.cli.publishing import ended
 from neverseen.errors import ConfigurationError, InputError, NotLearnedError
-from neverseen.labels import from_text, normalise, plain, text
+from neverseen.labels import from_text, plain
 from neverseen.sources.samples import Columns
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def forget(
     kind: options.Kind = None,
     labels: options.Labels = None,
     label: options.Label = None,
+    weights: options.Weights = None,
     ids: options.Ids = None,
     owners: options.Owners = None,
     texts: options.Texts = None,
@@ -69,7 +70,7 @@ def forget(
 
     Example: `neverseen forget shop --receipts monday.jsonl --owner ada`
     """
-    columns = Columns(labels, ids, owners, label, texts)
+    columns = Columns(labels, ids, owners, label, texts, weights=weights)
     chosen = Choice(folder, source, receipts, only_id, only_owner, columns, by_content, skip_bad, kind)
     chosen.require_options()
     _require_agreement(seal, publish)
@@ -82,8 +83,8 @@ def forget(
         with refusals_told(model, asked), _told_if_made(model, counted(len(asked.names), "sample")):
             model.forget(**asked.request, dry_run=dry_run)
         skipped = [] if asked.found is None else skipped_view(asked.found)
-        classes = Counter(text(normalise(name)) for name in asked.names)
-        _finish(model, classes, dry_run, seal, publish, as_json, {"skipped": skipped})
+        classes = model.description.configuration.targets.per_class(asked.names)
+        _finish(model, classes, len(asked.names), dry_run, seal, publish, as_json, {"skipped": skipped})
 
 
 def forget_class(
@@ -125,7 +126,8 @@ def forget_class(
             raise InputError(f"several classes are called {label!r}: {names}; add --kind text or --kind number")
         with _told_if_made(model, counted(counts[held[0]], "sample")):
             model.forget_class(from_text(held[0]), dry_run=dry_run)
-        _finish(model, Counter({held[0]: counts[held[0]]}), dry_run, seal, publish, as_json, {})
+        classes = {held[0]: counts[held[0]]}
+        _finish(model, classes, counts[held[0]], dry_run, seal, publish, as_json, {})
 
 
 def _require_agreement(seal: bool, publish: bool) -> None:
@@ -160,9 +162,16 @@ def _has_changed(model: Store, before: str | None) -> bool:
 
 
 def _finish(
-    model: Store, classes: Counter[str], dry_run: bool, seal: bool, publish: bool, as_json: bool, more: dict[str, Any]
+    model: Store,
+    classes: dict[str, int],
+    count: int,
+    dry_run: bool,
+    seal: bool,
+    publish: bool,
+    as_json: bool,
+    more: dict[str, Any],
 ) -> None:
-    certificate, count = None, classes.total()
+    certificate = None
     if not dry_run:
         certificate = ended(model, f"{counted(count, 'sample')} forgotten", publish, seal=seal)
     if as_json:
@@ -179,7 +188,9 @@ def _finish(
         )
         return
     if dry_run:
-        print_table(("class", "samples to forget"), class_rows(classes))
+        if classes:
+            head = class_head(model.description.configuration.targets)
+            print_table((head, "samples to forget"), class_rows(classes))
         typer.echo(f"would forget {counted(count, 'sample')}; nothing was changed")
         return
     ending = "; sealed" if seal else ""

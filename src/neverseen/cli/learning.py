@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from neverseen.cli import options
-from neverseen.cli.opening import keys_of, opened, operators_backbone, require_outside, require_place, taken_by
+from neverseen.cli.answers import kind_words
+from neverseen.cli.opening import (
+    described,
+    keys_of,
+    opened,
+    operators_backbone,
+    require_outside,
+    require_place,
+    taken_by,
+)
 from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import (
     about,
@@ -22,10 +31,13 @@ from neverseen.cli.printing import (
 )
 from neverseen.cli.publishing import ended
 from neverseen.errors import IdTakenError, InputError, LabelError
-from neverseen.labels import has_surrogates, normalise, require_classes, text
+from neverseen.labels import has_surrogates, normalise, text
 from neverseen.proof.keys import Keyring
 from neverseen.sources.receipts import ReceiptFile
 from neverseen.sources.samples import Columns, Samples, read_source
+
+if TYPE_CHECKING:
+    from neverseen.targets import Targets
 
 
 def register(app: typer.Typer) -> None:
@@ -84,6 +96,33 @@ def init(
     track_classes: Annotated[
         bool, typer.Option("--track-classes", help="Keep separate sums for each class. forget-class needs them.")
     ] = False,
+    targets: Annotated[
+        Literal["classes", "weighted-classes", "label-sets", "numbers"],
+        typer.Option(help="What labels are: a class each, a class with a weight, any number of labels, or numbers."),
+    ] = "classes",
+    outputs: Annotated[
+        int | None,
+        typer.Option(help="With --targets numbers: how many numbers a sample has.", min=1, max=4096, show_default="1"),
+    ] = None,
+    bits: Annotated[
+        int | None,
+        typer.Option(
+            help="With --targets numbers: they are rounded to multiples of 2**-bits, and at most 2**(20 - bits).",
+            min=-64,
+            max=64,
+            show_default="8",
+        ),
+    ] = None,
+    grid_bits: Annotated[
+        int | None,
+        typer.Option(
+            help="Weights are rounded to multiples of 2**-grid_bits.", min=1, max=52, show_default="40; 20 for numbers"
+        ),
+    ] = None,
+    class_weight: Annotated[
+        Literal["balanced"] | None,
+        typer.Option(help="balanced: small classes count as much as large ones. Needs --track-classes."),
+    ] = None,
     ledger: Annotated[
         str | None,
         typer.Option(
@@ -116,7 +155,13 @@ def init(
     encoder: Encoder = RandomProjection(codes, seed, activation=activation, scale=scale)
     if compensation is not None:
         encoder = TwoStreams(codes, seed, activation=activation, compensation_ratio=compensation, scale=scale)
-    settings = AnalyticClassifier(encoder, gamma, track_classes=track_classes)
+    labels = _targets(targets, outputs, bits)
+    if class_weight is not None and not track_classes:
+        raise typer.BadParameter("--class-weight balanced needs the sums of each class: add --track-classes")
+    ways: dict[str, Any] = {"track_classes": track_classes, "targets": labels, "class_weight": class_weight}
+    grid = grid_bits or (20 if targets == "numbers" else 40)  # a number of 20 bits times 40 bits would be too large
+    settings = AnalyticClassifier(encoder, gamma, grid_bits=grid, **ways)
+    settings.configuration().require_tracking(track_classes)  # before keys are made
     known, created = None, None
     if keys is not None:
         require_outside(folder, keys, "--keys", "Without --keys, init keeps the keys there")
@@ -136,12 +181,26 @@ def init(
         "folder": str(folder),
         "n_features": made.n_features,
         "public_key": description.public_key,
+        "targets": {"kind": "classes"} if labels is None else labels.configuration(),
     }
     what = f"rows of {made.n_features} features" if kind_of(made) == "features" else kind_of(made)
+    if labels is not None:
+        what += f", and learns {kind_words(labels.configuration() or {})}"
     words = f"Created {folder}. It takes {what}.\nIt signs its certificates with the key {description.public_key}"
     if description.backbone["recipe"] is None:
         words += f"\nIt has no recipe for its backbone: give --backbone {backbone} with each command"
     tell(words, facts, as_json)
+
+
+def _targets(kind: str, outputs: int | None, bits: int | None) -> Targets | None:
+    """Return what labels stand for; None for classes."""
+    from neverseen.targets import Numbers, targets_of
+
+    if kind != "numbers" and (outputs is not None or bits is not None):
+        raise typer.BadParameter("--outputs and --bits are for numbers: give --targets numbers too")
+    if kind == "numbers":
+        return Numbers(1 if outputs is None else outputs, 8 if bits is None else bits)
+    return None if kind == "classes" else targets_of({"kind": kind})
 
 
 def learn(
@@ -149,6 +208,7 @@ def learn(
     source: options.Source,
     labels: options.Labels = None,
     label: options.Label = None,
+    weights: options.Weights = None,
     ids: options.Ids = None,
     owners: options.Owners = None,
     texts: options.Texts = None,
@@ -177,8 +237,10 @@ def learn(
 
     takes, made = taken_by(folder, backbone)
     require_outside(folder, receipts, "--receipts")
-    found = read_source(source, Columns(labels, ids, owners, label, texts), takes=takes, skip_bad=skip_bad)
-    _require_names(source, found, random_ids)
+    found = read_source(
+        source, Columns(labels, ids, owners, label, texts, weights=weights), takes=takes, skip_bad=skip_bad
+    )
+    _require_names(source, found, random_ids, described(folder).configuration.targets)
     ways: dict[str, Any] = {"raw": True, "words": backbone, "made": made, "needs_keys": True}
     with opened(folder, write=True, keys=keys, signs=publish, **ways) as model:
         file, change, given = ReceiptFile(receipts), None, found.samples
@@ -204,7 +266,8 @@ def learn(
                     model.description.configuration.encoder.scale,
                 )
                 again = model.held_already(taken, found.labels or [], found.owners)
-            file.write(change.receipts, change.facts())  # before the change: with the receipts it can be undone
+            # Before the change: with the receipts it can be undone.
+            file.write(change.receipts, change.facts(), model.description.configuration.targets.given)
             model.commit(change)
             learned = f"{counted(len(change), 'sample')} learned, with receipts in {file.path}"
             if change.receipts:
@@ -243,12 +306,12 @@ def learn(
     typer.echo(f"receipts are in {file.path}: give them to their owners")
 
 
-def _require_names(source: Path, found: Samples, random_ids: bool) -> None:
-    """Raise, with its place in the source, for a label that no class can have, or a file's name that no id can be."""
+def _require_names(source: Path, found: Samples, random_ids: bool, targets: Targets) -> None:
+    """Raise, with its place in the source, for a label that cannot be learned, or a file's name that no id can be."""
     ids = [None] * len(found) if random_ids or found.ids is None else found.ids
     for label, name, place in zip(found.labels or (), ids, found.places, strict=False):
         try:
-            require_classes([label])
+            targets.label(label)
         except LabelError as error:
             raise LabelError(f"{source}, {place}: {error}") from None
         if isinstance(name, str) and has_surrogates(name):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from neverseen.cli import options
+from neverseen.cli.answers import field_of, for_people, kind_words, measured, score_of, score_view, score_words
 from neverseen.cli.opening import described, opened, require_outside, require_published, taken_by
 from neverseen.cli.output import OUTCOME
 from neverseen.cli.printing import (
@@ -19,10 +20,8 @@ from neverseen.cli.printing import (
     print_table,
     skipped_view,
     usable,
-    written,
 )
 from neverseen.io.files import replace_file
-from neverseen.labels import normalise, plain, text
 from neverseen.sources.samples import Columns, read_source
 
 if TYPE_CHECKING:
@@ -46,10 +45,16 @@ def predict(
     folder: options.Folder,
     source: options.Source,
     labelled: Annotated[
-        bool, typer.Option("--labelled", help="The source has labels: print the share of correct predictions.")
+        bool,
+        typer.Option(
+            "--labelled",
+            help="The source has labels: print how good the predictions are. Of classes, this is the share of correct "
+            "ones; of label sets, the mean share of common labels; of numbers, the explained variance.",
+        ),
     ] = False,
     labels: options.Labels = None,
     label: options.Label = None,
+    weights: options.Weights = None,
     ids: options.Ids = None,
     owners: options.Owners = None,
     texts: options.Texts = None,
@@ -68,40 +73,36 @@ def predict(
     backbone: options.Backbone = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict the class of each sample with the published version, or by the means of the classes.
+    """Predict each sample with the published version, or by the means of the classes.
 
     Example: `neverseen predict shop tuesday.csv`
     """
-    if labelled:
-        described(folder).configuration.require_classes("--labelled compares classes")
+    targets = described(folder).configuration.targets
     takes, made = taken_by(folder, backbone)
     if by is None:
         with opened(folder, write=False) as model:
             require_published(model)
-    columns = Columns(labels, ids, owners, label, texts, told_apart=False)
+    columns = Columns(labels, ids, owners, label, texts, told_apart=False, weights=weights)
     found = read_source(source, columns, labelled=labelled, takes=takes, skip_bad=skip_bad)
     with opened(folder, write=False, raw=True, words=backbone, made=made) as model:
         answers, far, digest = _answers(model, found.samples, by, novelty)
         number = model.published_number if by is None else None
     found = usable(found)
-    predicted = [normalise(tuple(name) if getattr(name, "ndim", 0) else name) for name in answers]  # rows of numbers
-    share = None
-    if labelled and found.labels is not None:
-        truth = [text(normalise(name)) for name in found.labels]
-        share = sum(text(name) == true for name, true in zip(predicted, truth, strict=True)) / len(truth)
+    score = score_of(targets, answers, found.labels) if labelled and found.labels is not None else None
     if as_json:
-        rows = [{"class": plain(name), "sample": sample} for sample, name in zip(found.names, predicted, strict=True)]
+        said = zip(found.names, targets.said(answers), strict=True)
+        rows: list[dict[str, Any]] = [{field_of(targets): answer, "sample": sample} for sample, answer in said]
         for row, value in zip(rows, far, strict=True) if novelty else ():
             row["novelty"] = value
-        document = {"accuracy": share, "model": digest, "predictions": rows, "skipped": skipped_view(found)}
-        print_json(document | {"version": number})
+        document = {"model": digest, "predictions": rows, "skipped": skipped_view(found)}
+        print_json(document | score_view(targets, score) | {"version": number})
         return
-    heads, cells = ["sample", "class"], [found.names, written(predicted)]
+    heads, cells = ["sample", field_of(targets)], [found.names, for_people(targets, answers)]
     if novelty:
         heads, cells = [*heads, "novelty"], [*cells, [f"{value:.4g}" for value in far]]
     print_table(heads, zip(*cells, strict=True))
-    if share is not None:
-        typer.echo(f"right: {share:.1%}")
+    if score is not None:
+        typer.echo(f"{measured(targets)}: {score_words(targets, score)}")
 
 
 def _answers(model: Store, samples: Any, by: str | None, novelty: bool) -> tuple[Any, list[float], str]:
@@ -132,9 +133,11 @@ def status(folder: options.Folder, as_json: options.Json = False) -> None:
         return
     sealed = "no" if not found["sealed"] else "yes" if found["published"] else "nothing to seal"
     told: dict[str, Any] = found | {"published": found["published"] or "none", "sealed": sealed}
+    told["targets"] = kind_words(found["targets"])
     print_facts({HEADINGS.get(name, name): value for name, value in told.items() if name != "samples_by_class"})
     if classes:
-        print_table(("class", "samples"), class_rows(found["samples_by_class"]))
+        head = "label" if found["targets"]["kind"] == "label-sets" else "class"
+        print_table((head, "samples"), class_rows(found["samples_by_class"]))
 
 
 def history(folder: options.Folder, as_json: options.Json = False) -> None:

@@ -105,6 +105,7 @@ def backbone_for(folder: Path, words: str | None) -> Backbone:
 def taken_by(folder: Path, words: str | None) -> tuple[Takes, Backbone | None]:
     """Return the kind of samples of a store, and its backbone if only that could tell. Call this before slow work."""
     from neverseen.backbones.recipes import kind_of, takes
+    from neverseen.targets import Classes
 
     description = described(folder)
     name = str(description.backbone["name"])
@@ -113,7 +114,9 @@ def taken_by(folder: Path, words: str | None) -> tuple[Takes, Backbone | None]:
     if kind is None:
         made = backbone_for(folder, words)
         kind = kind_of(made)
-    return Takes(kind, description.n_features, str(folder), name), made
+    targets = description.configuration.targets
+    others = None if type(targets) is Classes else targets
+    return Takes(kind, description.n_features, str(folder), name, others), made
 
 
 def require_writable(folder: Path) -> None:

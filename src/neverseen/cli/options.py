@@ -24,12 +24,27 @@ Keys = Annotated[
     Path | None, typer.Option(help="The key file, if it is not in the store's folder.", show_default=False)
 ]
 Labels = Annotated[
-    str | None, typer.Option(help="Column (or array) of labels.", show_default="label; y in .npz", metavar="COLUMN")
+    str | None,
+    typer.Option(
+        help="Column (or array) of labels. If each sample has several numbers: one column of lists, or their columns "
+        "with commas between.",
+        show_default="label; y in .npz",
+        metavar="COLUMN",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Column (or array) of weights, if the store learns weighted classes.",
+        show_default="weight; weights in .npz",
+        metavar="COLUMN",
+    ),
 ]
 Label = Annotated[
     str | None,
     typer.Option(
-        help="One label for all samples. Images may then lie anywhere in the folder, and lines are whole texts.",
+        help="One label for all samples. Images may then lie anywhere in the folder, and lines are whole texts. "
+        "Several labels or numbers: red|round.",
         show_default=False,
     ),
 ]

@@ -76,12 +76,15 @@ class ModelState:
     Attributes
     ----------
     accuracy : float or None
-        Share of correct predictions for the test samples; None if there are none.
+        Share of correct predictions for the test samples; None if there are none, or if labels are no classes.
+    score : float or None
+        How good the predictions are, by `WhatIf.measure`; of classes, the accuracy. None if there are none.
     """
 
     samples: int
     digest: str
     accuracy: float | None
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,16 @@ class WhatIf:
         Number of test samples whose prediction differs; None if there are none.
     raw : dict
         The whole answer of the service.
+    measure : str
+        What the scores measure: ``"accuracy"``, ``"weighted-accuracy"``, ``"mean-jaccard"`` (label sets) or ``"r2"``
+        (numbers).
     """
 
     now: ModelState
     without: ModelState
     changed: int | None
     raw: dict[str, Any] = field(repr=False)
+    measure: str = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -108,13 +115,26 @@ class Prediction:
 
     Attributes
     ----------
+    label : str, int or None
+        None if the service predicts label sets or numbers.
     scores : dict, or None
         By label, best first, if the service's output mode gives scores. In the mode ``"scores"`` all labels are texts,
         even numbers.
+    labels : frozenset, or None
+        The predicted labels, if the service predicts label sets.
+    numbers : list of float, or None
+        If the service predicts numbers.
     """
 
-    label: Label
+    label: Label | None
     scores: dict[Label, float] | None = None
+    labels: frozenset[Label] | None = None
+    numbers: list[float] | None = None
+
+    @property
+    def answer(self) -> Any:
+        """The label, the set of labels, or the numbers: whatever the service predicts."""
+        return next((each for each in (self.labels, self.numbers) if each is not None), self.label)
 
 
 @dataclass(frozen=True)
@@ -125,9 +145,9 @@ class Predictions:
     rows: list[Prediction]
 
     @property
-    def labels(self) -> list[Label]:
-        """The label of each sample."""
-        return [row.label for row in self.rows]
+    def labels(self) -> list[Any]:
+        """The label of each sample; its set of labels or its numbers, if the service predicts these."""
+        return [row.answer for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -208,12 +228,15 @@ def read_effect(said: dict[str, Any]) -> Effect:
 
 def read_what_if(said: dict[str, Any]) -> WhatIf:
     """Return the two models that an answer compares."""
-    return WhatIf(_state(said["now"]), _state(said["without"]), _count(said["changed"]), said)
+    states = _state(said["now"]), _state(said["without"])
+    return WhatIf(*states, _count(said["changed"]), said, str(said.get("measure", "accuracy")))
 
 
 def _state(said: dict[str, Any]) -> ModelState:
-    share = said["accuracy"]
-    return ModelState(int(said["samples"]), str(said["digest"]), None if share is None else float(share))
+    of_classes = "score" not in said
+    share = said["accuracy" if of_classes else "score"]
+    score = None if share is None else float(share)
+    return ModelState(int(said["samples"]), str(said["digest"]), score if of_classes else None, score)
 
 
 def _count(said: Any) -> int | None:
@@ -256,11 +279,14 @@ def read_checks(said: dict[str, Any]) -> list[Check]:
 
 
 def _prediction(row: dict[str, Any]) -> Prediction:
+    scores: dict[Label, float] | None = None
     if row.get("top") is not None:
         scores = {entry["label"]: float(entry["score"]) for entry in row["top"]}
     elif row.get("scores") is not None:
         pairs = ((label, float(score)) for label, score in row["scores"].items())
         scores = dict(sorted(pairs, key=lambda pair: -pair[1]))
-    else:
-        return Prediction(row["label"])
-    return Prediction(next(iter(scores)), scores)
+    if row.get("numbers") is not None:
+        return Prediction(None, numbers=[float(each) for each in row["numbers"]])
+    if row.get("labels") is not None:
+        return Prediction(None, scores, frozenset(row["labels"]))
+    return Prediction(row["label"] if scores is None else next(iter(scores)), scores)

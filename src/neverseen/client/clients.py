@@ -88,10 +88,12 @@ class Client(Connected):
     def learn(
         self,
         samples: Any,
-        labels: Any,
+        labels: Any = None,
         ids: Iterable[str] | None = None,
         owner: str | None = None,
         *,
+        numbers: Any = None,
+        weights: Any = None,
         idempotency_key: str | None = None,
     ) -> LearnResult:
         """Learn samples; return a receipt for each once they are on the service's disk.
@@ -101,6 +103,11 @@ class Client(Connected):
         samples : array, or sequence of rows of features, texts, or images
             Images are bytes of a file, a `Path`, or a Pillow image; or an array of uint8.
         labels : sequence of str or int
+            Or of sets of these, if the service learns label sets.
+        numbers : sequence of float, or of rows of float
+            In place of labels, if the service learns numbers.
+        weights : sequence of int
+            Beside labels, if the service learns weighted classes.
         ids : sequence of str, optional
             No two held samples may have the same id.
         owner : str, optional
@@ -110,7 +117,10 @@ class Client(Connected):
             no answer came, `ServiceError.idempotency_key` has it. If the call was cancelled or interrupted, the
             `CancelledError` or `KeyboardInterrupt` has it as an attribute of the same name.
         """
-        body = {"samples": sample_list(samples, labels, ids)} | ({} if owner is None else {"owner": owner})
+        if labels is None and numbers is None:
+            raise InputError("give the labels of the samples, or their numbers if the service learns those")
+        listed = sample_list(samples, labels, ids, numbers, weights)
+        body = {"samples": listed} | ({} if owner is None else {"owner": owner})
         return self._run(
             conversations.change(self._retries, "/v1/samples", body, idempotency_key, answers.read_learned)
         )
@@ -125,6 +135,8 @@ class Client(Connected):
         dry_run: Literal[False] = False,
         *,
         owner: str | None = None,
+        numbers: Any = None,
+        weights: Any = None,
         idempotency_key: str | None = None,
     ) -> Request: ...
 
@@ -138,6 +150,8 @@ class Client(Connected):
         *,
         dry_run: Literal[True],
         owner: str | None = None,
+        numbers: Any = None,
+        weights: Any = None,
         idempotency_key: str | None = None,
     ) -> Effect: ...
 
@@ -150,6 +164,8 @@ class Client(Connected):
         dry_run: bool = False,
         *,
         owner: str | None = None,
+        numbers: Any = None,
+        weights: Any = None,
         idempotency_key: str | None = None,
     ) -> Request | Effect:
         """Forget samples, by receipts or by the samples themselves; return once that is on the service's disk.
@@ -160,7 +176,7 @@ class Client(Connected):
         ----------
         receipts : bytes, or sequence of bytes
             Receipts in base64url may be `str`.
-        samples, labels : optional
+        samples, labels, numbers, weights : optional
             As they were learned.
         ids : sequence of str, optional
             Ids of the samples. Without ids, samples are found by their content.
@@ -171,7 +187,7 @@ class Client(Connected):
         idempotency_key : str, optional
             See `learn`.
         """
-        body = conversations.held("forget", receipts, samples, labels, ids, owner)
+        body = conversations.held("forget", receipts, samples, labels, ids, owner, numbers, weights)
         return self._run(conversations.forget(self._retries, "/v1/forget", body, idempotency_key, dry_run))
 
     @overload
@@ -204,15 +220,22 @@ class Client(Connected):
         test: Any = None,
         test_labels: Any = None,
         owner: str | None = None,
+        *,
+        numbers: Any = None,
+        weights: Any = None,
+        test_numbers: Any = None,
+        test_weights: Any = None,
     ) -> WhatIf:
         """Preview a forget: return the model now and without some samples. Needs the scope audit; changes nothing.
 
-        Give receipts or samples as for `forget`. Both models also predict the samples in `test`, with `test_labels`.
+        Give receipts or samples as for `forget`. Both models also predict the samples in `test`, with `test_labels` or
+        `test_numbers`.
         """
-        if (test is None) != (test_labels is None):
+        if (test is None) != (test_labels is None and test_numbers is None):
             raise InputError("give test and test_labels together: the samples to predict, and their labels")
-        body = conversations.held("what_if", receipts, samples, labels, ids, owner)
-        body |= {} if test is None else {"test": sample_list(test, test_labels)}
+        body = conversations.held("what_if", receipts, samples, labels, ids, owner, numbers, weights)
+        if test is not None:
+            body["test"] = sample_list(test, test_labels, None, test_numbers, test_weights)
         return self._ask(answers.read_what_if, "POST", "/v1/what-if", body)
 
     def model(self) -> Model:

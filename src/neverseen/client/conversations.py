@@ -136,19 +136,26 @@ def forget(
 
 
 def held(
-    verb: str, receipts: Any, samples: Any, labels: Any, ids: Iterable[str] | None, owner: str | None
+    verb: str,
+    receipts: Any,
+    samples: Any,
+    labels: Any,
+    ids: Iterable[str] | None,
+    owner: str | None,
+    numbers: Any = None,
+    weights: Any = None,
 ) -> dict[str, Any]:
     """Return the body of a request about samples that the service holds."""
     if (receipts is None) == (samples is None):
         raise InputError(f"give either receipts or samples: {verb} takes one of the two")
     about = {} if owner is None else {"owner": owner}
     if receipts is not None:
-        if labels is not None or ids is not None:
+        if any(each is not None for each in (labels, ids, numbers, weights)):
             raise InputError("receipts hold their labels and ids: leave labels and ids out")
         return {"receipts": receipt_list(receipts)} | about
-    if labels is None:
+    if labels is None and numbers is None:
         raise InputError("give the labels of the samples too: a sample was learned with its label")
-    return {"samples": sample_list(samples, labels, ids)} | about
+    return {"samples": sample_list(samples, labels, ids, numbers, weights)} | about
 
 
 def request(retries: Retries, which: str | answers.Request | answers.LearnResult) -> Conversation[answers.Request]:

@@ -17,8 +17,10 @@ from neverseen.errors import InputError
 Label = str | int
 
 
-def sample_list(samples: Any, labels: Any = None, ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Return samples as JSON values, with labels and ids if given.
+def sample_list(
+    samples: Any, labels: Any = None, ids: Iterable[str] | None = None, numbers: Any = None, weights: Any = None
+) -> list[dict[str, Any]]:
+    """Return samples as JSON values, with labels, numbers, weights and ids if given.
 
     Parameters
     ----------
@@ -27,13 +29,26 @@ def sample_list(samples: Any, labels: Any = None, ids: Iterable[str] | None = No
         of texts (`str`), images (`bytes` of a file, its `Path`, a Pillow image), or rows of features. A single
         text or image is a batch of one.
     labels : sequence of str or int
+        Or of sets of these, if the service learns label sets. A list or a tuple stands for a set too.
+    numbers : sequence of float, or of rows of float
+        If the service learns numbers, in place of labels.
+    weights : sequence of int
+        If the service learns weighted classes.
     """
+    if labels is not None and numbers is not None:
+        raise InputError("give labels or numbers, not both: a service learns one of them")
     found = [_sample(sample, row) for row, sample in enumerate(_each(samples))]
     if not found:
         raise InputError("there are no samples: give at least one")
     if labels is not None:
         for entry, label in zip(found, _matching(labels, len(found), "labels"), strict=True):
-            entry["label"] = plain_label(label)
+            entry.update(_labelled(label))
+    if numbers is not None:
+        for row, (entry, values) in enumerate(zip(found, _matching(numbers, len(found), "numbers"), strict=True)):
+            entry["numbers"] = _numbers(values, row)
+    if weights is not None:
+        for entry, weight in zip(found, _matching(weights, len(found), "weights"), strict=True):
+            entry["weight"] = plain_label(weight)
     if ids is not None:
         for entry, name in zip(found, _matching(ids, len(found), "ids"), strict=True):
             if not isinstance(name, str):
@@ -50,6 +65,21 @@ def plain_label(label: Any) -> Label:
     if isinstance(value, str | int) and not isinstance(value, bool):
         return value
     raise InputError(f"a label is of type {type(label).__name__}; the service takes texts and integers: name the class")
+
+
+def _labelled(label: Any) -> dict[str, Any]:
+    """Return a label, or a set of labels, as a field. A set gets one order: sent again, it is the same bytes."""
+    if not isinstance(label, set | frozenset | list | tuple):
+        return {"label": plain_label(label)}
+    return {"labels": sorted(map(plain_label, label), key=lambda each: (isinstance(each, str), each))}
+
+
+def _numbers(values: Any, row: int) -> list[float]:
+    listed = np.atleast_1d(np.asarray(values))
+    if listed.ndim != 1 or listed.dtype.kind not in "iuf" or not np.isfinite(listed).all():
+        raise InputError(f"the numbers of sample {row} must be a finite number, or a row of finite numbers")
+    found: list[float] = listed.tolist()
+    return found
 
 
 def receipt_list(receipts: bytes | str | Iterable[bytes | str]) -> list[str]:
@@ -137,7 +167,7 @@ def _base64(raw: bytes) -> str:
 
 
 def _matching(values: Any, count: int, name: str) -> list[Any]:
-    given = [values] if isinstance(values, str | int) else list(values)
+    given = [values] if isinstance(values, str | int | float) else list(values)
     if len(given) != count:
         raise InputError(f"there are {count} samples and {len(given)} {name}; give one for each sample")
     return given

@@ -12,10 +12,10 @@ import numpy as np
 
 from neverseen.errors import InputError, NotLearnedError
 from neverseen.holdings import FORGET, Change
-from neverseen.labels import LabelIndex, as_array, from_text, normalise, text
+from neverseen.labels import LabelIndex, as_array, canonical_json, from_text, normalise, text
 from neverseen.model.exact import ExactModel
-from neverseen.model.frozen import FrozenWeights
-from neverseen.targets import Classes
+from neverseen.model.frozen import FrozenWeights, scored
+from neverseen.targets import Classes, Targets
 
 __all__ = ["LeftOut", "Without"]
 
@@ -92,12 +92,18 @@ class Without:
 class Comparison(NamedTuple):
     """How the predictions of two views for labelled samples differ."""
 
-    shares: tuple[float | None, float | None]  # of correct predictions, now and without; None if there are no samples
+    shares: tuple[float | None, float | None]  # of correct predictions, or `Targets.score`; None without any samples
     changed: int  # predictions
 
 
 def compared(now: Without, without: Without, samples: Any, labels: Sequence[Any]) -> Comparison:
-    """Compare the predictions of two views. If a view has no classes, all its predictions are wrong."""
+    """Compare the predictions of two views.
+
+    If a view holds no samples, it predicts nothing: all classes are wrong, and there is no other score.
+    """
+    targets = now._weights.configuration.targets
+    if not targets.one_hot:
+        return _compared(targets, now, without, samples, labels)
     truth = [text(normalise(label)) for label in labels]
     said = [
         [text(normalise(name)) for name in view.predict(samples)] if truth and len(view) else [None] * len(truth)
@@ -108,6 +114,16 @@ def compared(now: Without, without: Without, samples: Any, labels: Sequence[Any]
         for each in said
     )
     return Comparison((first, second), sum(one != other for one, other in zip(*said, strict=True)))
+
+
+def _compared(targets: Targets, now: Without, without: Without, samples: Any, labels: Sequence[Any]) -> Comparison:
+    if not len(labels):
+        return Comparison((None, None), 0)
+    answers = [view.predict(samples) if len(view) else None for view in (now, without)]
+    first, second = (None if each is None else scored(targets, each, labels) for each in answers)
+    said = [[None] * len(labels) if each is None else targets.said(each) for each in answers]
+    changed = sum(canonical_json(one) != canonical_json(other) for one, other in zip(*said, strict=True))
+    return Comparison((first, second), changed)
 
 
 class LeftOut(NamedTuple):

@@ -29,6 +29,7 @@ from neverseen.service.operations.audit import AuditLog, audit_key
 from neverseen.service.operations.history import History, Probe
 from neverseen.service.operations.log import LOG
 from neverseen.service.operations.metrics import Metrics
+from neverseen.service.operations.served import require_served
 from neverseen.service.operations.settings import FOLDER, Settings, service_folder
 from neverseen.service.predicting import THROUGH_NETWORK, Predictor, order_of
 from neverseen.service.reception.access import ApiKey, KeyFile
@@ -45,8 +46,9 @@ from neverseen.service.writer.idempotency import Repetitions
 from neverseen.service.writer.jobs import ASK, FORGET_SAMPLES, Job, new_future
 from neverseen.service.writer.publishing import Publisher
 from neverseen.service.writer.queue import Writer, lines_to_make_up
-from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, texts_of
+from neverseen.service.writer.room import PIXEL, Room, columns_of, fitted, memory_for_store
 from neverseen.store import Store
+from neverseen.targets import Numbers, Targets
 
 Result = TypeVar("Result")
 _LAST = 1.0  # seconds in which threads that have nothing left to do end at a stop, however late it is
@@ -90,6 +92,7 @@ class Service:
         self.history: History
         self.repetitions: Repetitions
         self.writer: Writer
+        self.targets: Targets
         self.bounds: Bounds
         self.reception: Reception
         self.readers: Workers
@@ -113,7 +116,9 @@ class Service:
         with ExitStack() as undone:
             undone.callback(self.writer.stop, self.settings.stop_timeout)
             opened = self.writer.open()  # before the log is touched: only one process may write to either
-            opened.description.configuration.require_classes("a service learns and predicts classes")
+            self.targets = opened.description.configuration.targets
+            about = opened.description
+            require_served(about.configuration, self.settings, place, about.n_features)
             self._keys = opened.required_keys()  # a store that is opened again has these: its file may be older by then
             self.repetitions = Repetitions(place, opened.ledger.has_tags())
             key = audit_key(self._keys)
@@ -123,9 +128,11 @@ class Service:
             self.refusals = Refusals(self.audit.soon, self.settings.refusal_seconds)
             self.audit.append(lines_to_make_up(opened, self.audit))
             self.audit.append([{"action": "start", "version": self.writer.published.number}])
-            self.bounds = bounds_of(opened.backbone, self.settings)
+            self.bounds = bounds_of(opened.backbone, self.settings, self.targets.configuration())
             if self.bounds.kind == "images":
                 self.room.reserve(PIXEL * self.settings.max_waiting_pixels)
+            if isinstance(self.targets, Numbers):
+                self.room.require_columns(opened.statistics(), self.targets.outputs)
             shortage = self.room.shortage(opened.statistics())
             if shortage is not None:
                 LOG.warning("%s", shortage)
@@ -272,7 +279,7 @@ class Service:
         This counts published classes. Later, at the request's turn, the writer counts the held ones.
         """
         try:
-            names = await self.for_many(len(labels), texts_of, labels)
+            names = await self.for_many(len(labels), columns_of, labels, self.targets)
         except InputError as error:
             raise Refusal("invalid_request", str(error)) from None
         new = self.room.require_few(self.opened().statistics(), key.name, names)

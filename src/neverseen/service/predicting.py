@@ -134,11 +134,15 @@ class Predictor:
             sizes = [_written_size(name) for name in published.version.classes] or [0]
             self._sized = published, len(sizes), max(sizes), sum(sizes)
         _, classes, longest, together = self._sized
-        each, most = _ENTRY + longest, self._most()
+        each, most, kind = _ENTRY + longest, self._most(), published.version.configuration.targets.kind
         if self._settings.output == "top-k":
             each = _ENTRY + (_ENTRY + longest) * min(classes, self._settings.top_k)
         elif self._settings.output == "scores":
             each = _ENTRY * (classes + 1) + together
+        if kind == "label-sets":  # each label may be predicted, whatever the output mode
+            each += _ENTRY + classes + together
+        elif kind == "numbers":
+            each = _ENTRY * (1 + classes)
         if samples * each > most:
             raise _too_large(samples, each, most)
         return samples * each
@@ -247,6 +251,8 @@ class Predictor:
         if not version.classes:
             raise Refusal("nothing_published", "no version is published yet: learn something first")
         scores = version.scores(self._quantised(version, samples))  # (n, C)
+        if version.configuration.targets.kind in ("label-sets", "numbers"):
+            return lists_of(version, scores, self._settings)
         labels = labels_of(tuple(version.classes))
         return predictions(scores, labels, version.configuration.grid_bits, self._settings)
 
@@ -301,6 +307,20 @@ def predictions(scores: np.ndarray, labels: list[Any], grid_bits: int, settings:
         ]
     names = _names(labels)
     return [{"scores": dict(zip(names, row, strict=True))} for row in values.tolist()]
+
+
+def lists_of(version: Version, scores: np.ndarray, settings: Settings) -> list[dict[str, Any]]:
+    """Return predictions of label sets or numbers as JSON values; of sets, with scores in those output modes."""
+    targets, grid_bits = version.configuration.targets, version.configuration.grid_bits
+    said = targets.said(targets.answers(scores, version.classes, grid_bits))
+    if targets.kind == "numbers":
+        return [{"numbers": row} for row in said]
+    rows: list[dict[str, Any]] = [{"labels": row} for row in said]
+    if settings.output == "labels":
+        return rows
+    halves = np.ldexp(scores[:, 0].astype(np.float64), -grid_bits - 1).tolist()  # null is the first in class order
+    more = predictions(scores[:, 1:], labels_of(tuple(version.classes))[1:], grid_bits, settings)
+    return [row | each | {"threshold": half} for row, each, half in zip(rows, more, halves, strict=True)]
 
 
 def _written_size(name: str) -> int:

@@ -11,6 +11,9 @@ from neverseen.errors import FileRejectedError, InputError
 from neverseen.sources import tables
 from neverseen.sources.tables import Columns, Samples, Takes
 
+ARRAYS = {"labels": "y", "ids": "ids", "owners": "owners", "weights": "weights"}
+"""The usual names of arrays beside X."""
+
 
 def read_arrays(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     """Return the samples of an .npz file: its array X, with y, ids and owners beside it."""
@@ -43,9 +46,10 @@ def read_arrays(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     if not given[wanted].ndim:
         raise InputError(f"{source}: {wanted} is a single value, not an array of samples")
     samples, lists = given.pop(wanted), {}
-    special = tables.special_columns(source, sorted(given), columns, ("y", "ids", "owners"))
+    special = tables.special_columns(source, sorted(given), columns, ARRAYS)
     for what, name in columns.read(special).items():
-        if given[name].shape != (len(samples),):
+        outputs = columns.form.outputs if what == "labels" and columns.form is not None else 1
+        if given[name].shape != (len(samples),) and (outputs == 1 or given[name].shape != (len(samples), outputs)):
             raise InputError(f"{source}: {name} has shape {given[name].shape}, not one entry for each row of {wanted}")
         lists[what] = tables.cells(what, given[name].tolist(), source, name, columns)
     _require_array(source, wanted, samples, takes)

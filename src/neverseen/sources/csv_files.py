@@ -12,6 +12,7 @@ import numpy as np
 from neverseen.errors import InputError
 from neverseen.sources import tables
 from neverseen.sources.tables import Columns, Samples, Takes
+from neverseen.sources.written_labels import number
 
 
 def read_csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
@@ -38,7 +39,7 @@ def read_csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
                 for what, place in places.items():
                     lists[what].append(tables.cell(what, row[place], where, names[place], columns))
                 try:
-                    numbers.extend(_number(row[place]) for place in positions)
+                    numbers.extend(number(row[place]) for place in positions)
                 except ValueError:
                     by_name = sorted(positions, key=lambda place: names[place] != "text")
                     wrong = next(place for place in by_name if not _is_number(row[place]))
@@ -59,16 +60,9 @@ def read_csv(source: Path, columns: Columns, takes: Takes | None) -> Samples:
     return tables.features_of(source, features, lists, heads.features, all_lines)
 
 
-def _number(cell: str) -> float:
-    """Return the number in a cell. Python would also accept digits of other scripts, and `_` between digits."""
-    if "_" in cell or not cell.isascii():
-        raise ValueError(cell)
-    return float(cell)
-
-
 def _is_number(cell: str) -> bool:
     try:
-        _number(cell)
+        number(cell)
     except ValueError:
         return False
     return True

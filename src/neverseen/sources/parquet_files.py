@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from neverseen.errors import FileRejectedError, InputError
+from neverseen.proof.receipts import TEXT_LIMIT
 from neverseen.sources import tables
 from neverseen.sources.tables import Columns, Samples, Takes
 
 _BATCH = 4096  # rows that are read at a time
 _WHOLE_ROWS = 64  # or so many, of lists: each may be long
 _ROW_BYTES = 256  # of memory, for the label, the id and the place of a row
+_ENTRY_BYTES = 64  # of memory, for a label or a number in a list
 _FREE_BYTES = 2**30  # of memory, whatever the file has
 _TIMES = 1000  # as many bytes of memory as the file has, or fewer
 
@@ -36,11 +38,15 @@ def read_parquet(source: Path, columns: Columns, takes: Takes | None) -> Samples
                 raise _too_much(source)
             _require_room(source, about.num_rows, len(heads.features))
             read = _readable(source, schema, columns.read(heads.special), columns, arrow.types)
+            some_lists = any(
+                _is_list(schema.field(name).type, arrow.types) for name in [*read.values(), *heads.features]
+            )
         beside: dict[str, list[Any]] = {name: [] for name in read.values()}
         # A repeated text is in the file once, and also in memory.
-        with parquet.ParquetFile(source, read_dictionary=list(beside)) as file:
+        plain = [name for name in beside if not _is_list(schema.field(name).type, arrow.types)]
+        with parquet.ParquetFile(source, read_dictionary=plain) as file:
             features, row = np.empty((0, 0)), 0
-            for batch in _batches(source, file, _WHOLE_ROWS if whole_rows else _BATCH, beside, heads.features, arrow):
+            for batch in _batches(source, file, _WHOLE_ROWS if some_lists else _BATCH, beside, heads.features, arrow):
                 if not batch.num_rows:
                     continue
                 if whole_rows:
@@ -80,7 +86,7 @@ def _require_numbers(source: Path, schema: Any, heads: tables.Heads, takes: Take
         return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
     kinds = {name: schema.field(name).type for name in heads.features}
-    if len(kinds) == 1 and any(types.is_list(kind) or types.is_fixed_size_list(kind) for kind in kinds.values()):
+    if len(kinds) == 1 and any(_is_list(kind, types) for kind in kinds.values()):
         ((name, kind),) = kinds.items()
         if not is_number(kind.value_type):
             raise _unequal(source, name)
@@ -105,11 +111,16 @@ def _readable(source: Path, schema: Any, read: dict[str, str], columns: Columns,
     kept = {}
     for what, name in read.items():
         kind = schema.field(name).type
-        if is_plain(kind):
+        listed = columns.form is not None and columns.form.takes_raw(what) and _is_list(kind, types)
+        if is_plain(kind.value_type if listed else kind):
             kept[what] = name
         elif what != "ids" or columns.told_apart:  # or the row is its name
             raise InputError(f"{source}: the column {name!r} holds {kind}, not texts or numbers")
     return kept
+
+
+def _is_list(kind: Any, types: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _batches(
@@ -178,6 +189,11 @@ def _require_room(source: Path, rows: int, features: int) -> None:
 
 def _size(source: Path, column: Any, start: int, name: str, arrow: Any) -> int:
     """Return the bytes of a column with repeated values written out; raise for a cell above the limit."""
+    if _is_list(column.type, arrow.types):
+        longest = arrow.compute.max(arrow.compute.list_value_length(column)).as_py() or 0
+        if longest > TEXT_LIMIT // 2:  # each label or number has a letter and a comma in canonical form
+            raise InputError(f"{source}: a list in the column {name!r} has {longest:,} entries: it is too long")
+        return int(column.nbytes) + _ENTRY_BYTES * len(column.flatten())
     values = column.dictionary if isinstance(column, arrow.DictionaryArray) else column
     if values.type not in (arrow.string(), arrow.large_string(), arrow.binary(), arrow.large_binary()):
         return 8 * len(column) if values is not column else int(column.nbytes)

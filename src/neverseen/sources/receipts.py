@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import os
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,18 @@ class ReceiptFile:
     def __init__(self, place: Path) -> None:
         self.path, self._handle = _new_file(place)
 
-    def write(self, receipts: Iterable[bytes], facts: Iterable[Mapping[str, Any]]) -> None:
-        """Write receipts with id, label and owner of each, and sync them."""
+    def write(
+        self,
+        receipts: Iterable[bytes],
+        facts: Iterable[Mapping[str, Any]],
+        written: Callable[[Any], Any] = plain,
+    ) -> None:
+        """Write receipts with id, label and owner of each, and sync them. Labels become what `written` returns."""
         handle, self._handle = self._handle, -1
         try:
             with os.fdopen(handle, "wb") as file:
                 for receipt, said in zip(receipts, facts, strict=True):
-                    shown = {name: plain(value) for name, value in said.items()}
+                    shown = {name: written(value) if name == "label" else plain(value) for name, value in said.items()}
                     word = base64.urlsafe_b64encode(receipt).decode()
                     file.write(canonical_json(shown | {"receipt": word}).encode() + b"\n")
                 file.flush()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from neverseen.errors import InputError
 from neverseen.labels import has_surrogates
 from neverseen.sources.tables import ROW_LIMIT, Columns, Samples, Takes, lines_of
+from neverseen.sources.written_labels import Form
 
 if TYPE_CHECKING:
     from neverseen.backbones.images import ImageFiles
@@ -27,6 +28,8 @@ TABLES = {
     ".pq": "parquet_files:read_parquet",
 }
 """Module and function of the readers, which are imported on first use: they need NumPy."""
+LISTS = {".jsonl", ".ndjson", ".parquet", ".pq"}
+"""Endings of sources that write the labels of a sample, and numbers, as a list."""
 IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TEXTS = {".txt", ".tsv", ".text"}
 _SHOWN = 3  # bad images that an error names
@@ -50,7 +53,15 @@ def read_source(
     ending = source.suffix.lower()
     if columns.label is not None and columns.labels is not None:
         raise InputError("one label is given for all samples, and a column of labels too: give one of the two")
-    given = [name for name in ("labels", "ids", "owners", "texts") if getattr(columns, name) is not None]
+    if takes is not None and takes.targets is not None:
+        columns = replace(columns, form=Form(takes.targets, ending not in LISTS))
+    if columns.weights is not None and not (columns.form is not None and columns.form.weighs):
+        raise InputError(
+            "a column of weights is given, and the store does not learn weighted classes: leave it out",
+            arguments=("weights",),
+        )
+    names = ("labels", "ids", "owners", "weights", "texts")
+    given = [name for name in names if getattr(columns, name) is not None]
     if given and (source.is_dir() or ending not in TABLES) and source.exists():
         raise InputError(
             f"{source} has no columns, so it has none of {given[0]}: use a table (.csv, .jsonl, .parquet, .npz)",
@@ -78,7 +89,8 @@ def read_source(
     if not len(found):
         others = "".join(f". {name}: {why}" for name, why in found.skipped[:1])
         raise InputError(f"there are no samples in {source}{others}")
-    if columns.label is not None and not columns.label.strip():
+    is_set = columns.form is not None and columns.form.targets.kind == "label-sets"
+    if columns.label is not None and not columns.label.strip() and not is_set:
         raise InputError("the label is empty: give the samples one", arguments=("label",))
     if columns.label is not None:
         found.labels = [columns.label] * len(found)
@@ -87,6 +99,8 @@ def read_source(
             f"{source} has no labels: name their column, or give one label for all samples",
             arguments=("labels", "label"),
         )
+    if labelled and columns.form is not None and found.labels is not None:
+        found.labels, found.weights = columns.form.read(source, found, found.labels), None
     return found
 
 
@@ -190,7 +204,8 @@ def _texts(source: Path, columns: Columns, labelled: bool, takes: Takes | None) 
                     f"{source}, line {number}: no TAB between label and text. Put one in, or give one label for all",
                     arguments=("label",),
                 )
-            if split and not (label.strip() and rest.strip()):
+            may_be_empty = columns.form is not None and columns.form.targets.kind == "label-sets"
+            if split and not ((label.strip() or may_be_empty) and rest.strip()):
                 missing = "text after" if label.strip() else "label before"
                 raise InputError(f"{source}, line {number}: there is no {missing} the TAB")
             samples.append(rest if split else words)

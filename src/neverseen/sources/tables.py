@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from neverseen.errors import InputError, LabelError
 from neverseen.labels import has_surrogates, normalise, text
 from neverseen.proof.receipts import TEXT_LIMIT
+from neverseen.sources.written_labels import Form
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from neverseen.targets import Targets
 
 ROW_LIMIT = 10_000_000
 COLUMN_LIMIT = 2**20
@@ -26,6 +29,8 @@ TEXTS_LIMIT = 2**30
 LINE_LIMIT = 2**24
 """Most letters of a line, and of a cell, which may span several lines."""
 _GREATEST = 2.0**128 - 2.0**104  # of float32
+HEADS = {"labels": "label", "ids": "id", "owners": "owner", "weights": "weight", "texts": "text"}
+"""The usual names of columns."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +49,32 @@ class Columns:
     """Whether labels are needed. If not, they are not read: samples to predict may have none."""
     shared: bool = False
     """Whether ids and owners are columns of another source, so this one need not have them."""
+    weights: str | None = None
+    form: Form | None = None
+    """How labels are written that are not classes; a source alone knows, so `read_source` sets it."""
 
     def matter(self, what: str) -> bool:
-        """Return whether the labels, ids, owners or texts of a source are used."""
+        """Return whether the labels, ids, owners, weights or texts of a source are used."""
         if what == "labels":
             return self.labelled and self.label is None
+        if what == "weights":
+            return self.labelled
         return self.told_apart or what == "texts"
 
     def read(self, special: Mapping[str, str]) -> dict[str, str]:
         """Return the columns to read; an id is also the name of a sample."""
-        unread = (("labels", self.labelled), ("owners", self.told_apart))
-        return {what: name for what, name in special.items() if (what, False) not in unread}
+        return {what: name for what, name in special.items() if self._is_read(what)}
+
+    def _is_read(self, what: str) -> bool:
+        if what == "owners":
+            return self.told_apart
+        return self.labelled or not what.startswith(("labels", "weights"))
+
+    def several(self, heads: Sequence[str]) -> list[str]:
+        """Return the columns of the numbers to predict, if each has one of its own; else an empty list."""
+        names = (self.labels or "").split(",")
+        fits = self.labels not in heads and self.form is not None and len(names) == self.form.outputs > 1
+        return names if fits and set(names) <= set(heads) else []
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,8 @@ class Takes:
     n_features: int
     store: str
     backbone: str
+    targets: Targets | None = None
+    """What the labels of the store stand for; None for classes."""
 
     def __str__(self) -> str:
         what = f"rows of {self.n_features} features" if self.kind == "features" else self.kind
@@ -78,7 +100,7 @@ class Samples:
 
     Attributes
     ----------
-    labels, ids, owners : list or None
+    labels, ids, owners, weights : list or None
         None if the source has none.
     names : list of str
         The name of each sample, for messages.
@@ -95,6 +117,8 @@ class Samples:
     names: list[str]
     places: list[str]
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    weights: list[Any] | None = None
+    """Of weighted classes, while they are read: then each is a part of its label."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -137,8 +161,7 @@ class Heads:
             raise InputError(f"{source} is a table, and {takes}: give a folder of images, or one image")
         has_texts = columns.texts is not None or "text" in heads
         self.has_texts = takes.kind == "texts" if takes is not None else has_texts
-        usual = ("label", "id", "owner", "text")
-        self.special = special_columns(source, heads, columns, usual, lines, others_ignored=self.has_texts)
+        self.special = special_columns(source, heads, columns, HEADS, lines, others_ignored=self.has_texts)
         if not self.has_texts and columns.texts is None:
             self.special.pop("texts", None)
         self.features = [name for name in heads if name not in self.special.values()]
@@ -170,26 +193,35 @@ def special_columns(
     source: Path,
     heads: Sequence[str],
     columns: Columns,
-    usual: tuple[str, ...],
+    usual: Mapping[str, str],
     lines: Mapping[str, int] | None = None,
     *,
     others_ignored: bool = True,
 ) -> dict[str, str]:
-    """Return the columns of labels, ids, owners and texts. In a file of lines, `lines` has the first line of each.
+    """Return the columns of labels, ids, owners, weights and texts. In a file of lines, `lines` has each one's first.
+
+    `usual` has the usual names of those that such a source can have.
 
     Other columns are features, or are ignored. A column that is called almost like one that is read is refused: with
     one wrong letter, in the head or in a single line, samples would be left without an owner.
     """
-    found = {}
-    asked = {"labels": columns.labels, "ids": columns.ids, "owners": columns.owners, "texts": columns.texts}
+    found: dict[str, str] = {}
+    given_names = {what: getattr(columns, what) for what in usual}
+    several = columns.several(heads)
+    for place, name in enumerate(several, 1):
+        found["labels" if place == 1 else f"labels {place}"] = name
+        given_names["labels"] = several[0]
+    if columns.form is None or not columns.form.weighs:
+        del given_names["weights"]
     if columns.shared:
-        asked |= {what: None for what in ("ids", "owners") if asked[what] not in heads}
-    for (what, given), name in zip(asked.items(), usual, strict=False):
+        given_names |= {what: None for what in ("ids", "owners") if given_names[what] not in heads}
+    asked = [(what, given, usual[what]) for what, given in given_names.items()]
+    for what, given, name in asked:
         if given is not None and given not in heads:
             raise InputError(f"{source} has no {given!r}, given for {what}; it has {listed(heads)}", arguments=(what,))
         if given is not None or name in heads:
             found[what] = given or name
-    for (what, given), usually in zip(asked.items(), usual, strict=False):
+    for what, given, usually in asked:
         if not columns.matter(what):
             continue
         if what not in found and what in ("labels", "texts"):  # whoever needs them is told
@@ -213,7 +245,12 @@ def _stem(name: str) -> str:
 
 
 def cell(what: str, value: Any, where: str, name: str, columns: Columns) -> Any:
-    """Return a cell as a label, an id, an owner or a text; raise if it cannot be one."""
+    """Return a cell as a label, an id, an owner or a text; raise if it cannot be one.
+
+    Labels that are not classes are returned as they are, for `Form.read`.
+    """
+    if columns.form is not None and columns.form.takes_raw(what):
+        return value
     if what == "ids" and not columns.told_apart:
         try:
             return cell(what, value, where, name, Columns())
@@ -285,9 +322,14 @@ def features_of(
 def samples_of(samples: Any, lists: dict[str, list[Any]], where: list[str]) -> Samples:
     """Return samples with the labels, ids and owners read beside them."""
     ids = lists.get("ids")
+    labels = [values for what, values in lists.items() if what.startswith("labels")]
+    if len(labels) > 1:
+        labels = [list(zip(*labels, strict=True))]
     named = [None] * len(samples) if ids is None else ids
     names = [f"row {row}" if name is None else str(name) for row, name in enumerate(named, 1)]
-    return Samples(samples, lists.get("labels"), ids, lists.get("owners"), names, where)
+    found = Samples(samples, labels[0] if labels else None, ids, lists.get("owners"), names, where)
+    found.weights = lists.get("weights")
+    return found
 
 
 def require_few(source: Path, rows: int) -> None:

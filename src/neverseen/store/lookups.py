@@ -172,7 +172,11 @@ def receipts_again(
     parts: Parts, intake: Intake, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any
 ) -> list[bytes] | None:
     """Return the original receipts of an owner's samples; None if one of the samples is not held."""
-    names, owners = [text(normalise(label)) for label in labels], [text(normalise(owner))] * len(labels)
+    targets = parts.targets
+    names, owners = (
+        [text(targets.label(label, any_label=True)) for label in labels],
+        [text(normalise(owner))] * len(labels),
+    )
     texts = [text(normalise(each)) for each in ids]
     numbers = intake.numbers(texts, owners)
     held = parts.ledger.by_numbers(numbers)

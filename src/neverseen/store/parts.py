@@ -97,19 +97,21 @@ class Parts(NamedTuple):
 
     def status(self) -> dict[str, Any]:
         """Return a summary of the store, as JSON values."""
-        counts = self.counts()
+        counts, targets = self.counts(), self.targets
+        classes = targets.classes(counts)
         return {
             "backbone": self.description.backbone["name"],
             "bytes": sum(map(_size, self.folder.rglob("*"))),
-            "classes": len(counts),
+            "classes": len(classes),
             "configuration": self.configuration,
             "folder": str(self.folder),
             "forgets_to_publish": len(self.ledger.pending()),
             "gamma": self._gamma(),
             "published": self.publications.number,
-            "samples": self.targets.total(counts),
-            "samples_by_class": counts,
+            "samples": targets.total(counts),
+            "samples_by_class": classes,
             "sealed": self.ledger.meta("unsealed") is None,
+            "targets": targets.configuration() or {"kind": targets.kind},
         }
 
     def _gamma(self) -> int | None:

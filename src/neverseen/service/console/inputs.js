@@ -276,10 +276,10 @@ export function receiptInput(name, hint, text = "") {
   };
 }
 
-/** Return the options for a request with samples: JSON, or multipart for files. */
-export function sampleBody({ samples, files }, labels = null) {
+/** Return the options for a request with samples: JSON, or multipart for files. `fields` writes a label in JSON. */
+export function sampleBody({ samples, files }, labels = null, fields = (label) => ({ label })) {
   if (!files)
-    return { body: { samples: labels ? samples.map((sample, row) => ({ ...sample, label: labels[row] })) : samples } };
+    return { body: { samples: labels ? samples.map((sample, row) => ({ ...sample, ...fields(labels[row]) })) : samples } };
   const form = new FormData();
   files.forEach((file) => form.append("files", file, file.name));
   if (labels) form.append("labels", JSON.stringify(labels));

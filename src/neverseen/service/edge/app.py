@@ -19,6 +19,7 @@ from neverseen.service.answers import answer
 from neverseen.service.core import Service
 from neverseen.service.edge import console_files
 from neverseen.service.edge.documented import document, queries_of, router_of
+from neverseen.service.edge.documented_labels import describe_labels
 from neverseen.service.edge.frame import Frame, Handler, front
 from neverseen.service.edge.routes_certificates import Certificates
 from neverseen.service.edge.routes_changing import Changing
@@ -86,7 +87,10 @@ def create_app(
         service.callers.public(request)
         if not made:
             bounds = service.bounds
-            made.append(answer(document(app, bounds.kind, bounds.n_features, service.settings.max_batch)))
+            described = document(app, bounds.kind, bounds.n_features, service.settings.max_batch)
+            if bounds.targets is not None:
+                describe_labels(described, bounds.targets, bounds.max_labels)
+            made.append(answer(described))
         return made[0]
 
     app.add_route("/openapi.json", openapi, include_in_schema=False)

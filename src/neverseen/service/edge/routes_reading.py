@@ -99,7 +99,7 @@ class Reading:
             entry |= {"request": str(request.scope["neverseen.id"]), "samples": len(given) - given.tested}
             async with self._asking.turn(client_of(request)):
                 views = await service.asked(key.name, owner, partial(without, given=left, owner=owner), entry)
-                found = await service.in_thread(difference, views, test, truth)
+                found = await service.in_thread(difference, views, test, truth, service.targets)
         return await service.answer(found)
 
     @route("GET", "/v1/model", {200: ModelAnswer}, *("unauthorized", "rate_limited", "unavailable"))
@@ -111,7 +111,7 @@ class Reading:
         state = None if published.certificate is None else published.certificate.after
         found: dict[str, Any] = {
             "samples": 0 if state is None else state.samples,
-            "classes": 0 if state is None else state.classes,
+            "classes": len(service.targets.classes(dict.fromkeys(published.names, 0))),
             "version": published.number,
             "digest": published.digest,
             "certificate": published.number or None,
@@ -124,6 +124,8 @@ class Reading:
             "policy": settings.policy(),
             "key": {"name": key.name, "scopes": list(key.scopes), "owner": key.owner},
         }
+        if service.bounds.targets is not None:
+            found["targets"] = service.bounds.targets
         if key.owner is None and key.may("audit"):  # to others, a count that moves would tell of a lone request
             found |= {
                 "queue": len(service.writer),
@@ -132,7 +134,10 @@ class Reading:
             }
 
             def counted() -> dict[str, Any]:
-                counts = opened.ledger.counts()
+                targets = service.targets  # the ledger counts by label: of a set, or of a row of numbers
+                counts = (
+                    opened.ledger.counts() if targets.one_hot else targets.classes(dict(opened.statistics().counts))
+                )
                 names = in_class_order(counts)
                 pairs = zip(labels_of(tuple(names)), names, strict=True)
                 return found | {"class_counts": [{"label": label, "samples": counts[name]} for label, name in pairs]}

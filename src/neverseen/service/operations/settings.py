@@ -51,6 +51,7 @@ class Settings:
     max_pixels: int = 25_000_000
     max_request_pixels: int = 50_000_000
     max_text: int = 100_000
+    max_labels: int = 100_000
     # all bodies that are held at a time
     max_waiting_bytes: int = 2**29
     max_waiting_pixels: int = 100_000_000

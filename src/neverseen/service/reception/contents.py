@@ -25,7 +25,8 @@ from neverseen.backbones.images import Images
 from neverseen.errors import FileRejectedError, InputError, NeverseenError
 from neverseen.proof.receipts import PREFIXES
 from neverseen.service.errors import Refusal
-from neverseen.service.reception.forms import form_of
+from neverseen.service.reception.forms import form_of as fields_of
+from neverseen.service.reception.labelled import checked, form_of, labels_in
 from neverseen.service.reception.schemas import (
     Body,
     ForgetBody,
@@ -49,6 +50,7 @@ _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # one witho
 _FIELDS = 8  # strings, or values, of a sample besides its features: names and values of three fields, and some more
 _RECEIPT = 2**18  # bytes of a receipt besides a byte for each feature: id, owner and label have 2**16 at most
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF
+_NUMBERS = ("features", "numbers")  # fields without names in them
 _RANGE = ("less_than_equal", "greater_than_equal")
 _LABELS: TypeAdapter[Any] = TypeAdapter(list[Label])
 _IDS: TypeAdapter[Any] = TypeAdapter(list[Id])
@@ -69,6 +71,8 @@ class Bounds:
     # configuration of the `Images` that scales images for the backbone, where that may be done beforehand
     images: dict[str, Any] | None = None
     max_rows: int = 2**53  # rows of features that fit the room of one key
+    targets: dict[str, Any] | None = None  # `Targets.configuration`: what labels stand for
+    max_labels: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -115,19 +119,23 @@ def require_room(has_room: Callable[[int], bool], amount: int) -> None:
 def learned(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
     """Return the samples to learn in a body."""
     if _is_json(content_type):
-        body = parsed(LearnBody, content, bounds)
+        form = form_of(bounds.targets)
+        body = parsed(LearnBody if form is None else form.learn, content, bounds)
         given = _labelled(body.samples, bounds, room)
         given.owner = body.owner
         return given
-    form = form_of(content, content_type, bounds.max_batch, ("files",), ("labels", "ids", "owner"))
-    files = form.files.get("files", [])
-    labels = _listed(_LABELS, form.texts.get("labels", b""), "labels")
-    ids = _listed(_IDS, form.texts["ids"], "ids") if "ids" in form.texts else [None] * len(files)
+    fields = fields_of(content, content_type, bounds.max_batch, ("files",), ("labels", "ids", "owner"))
+    files = fields.files.get("files", [])
+    form = form_of(bounds.targets)
+    labels = _listed(_LABELS if form is None else form.entry, fields.texts.get("labels", b""), "labels")
+    if bounds.targets is not None:
+        labels = checked(bounds.targets, list(map(list, labels)), bounds.max_labels)
+    ids = _listed(_IDS, fields.texts["ids"], "ids") if "ids" in fields.texts else [None] * len(files)
     if not files or not len(labels) == len(ids) == len(files):
         raise Refusal("invalid_request", f"{len(files)} files need as many labels, and as many ids or none")
     pixels, samples = images_of(_cut(content, files), bounds, room)
     try:
-        owner = form.texts["owner"].decode() if "owner" in form.texts else None
+        owner = fields.texts["owner"].decode() if "owner" in fields.texts else None
     except UnicodeDecodeError:
         raise Refusal("invalid_request", "the owner is not valid UTF-8") from None
     return Given(samples, None, labels, ids, owner, files, pixels)
@@ -137,7 +145,7 @@ def predicted(content: bytes, content_type: str, bounds: Bounds, room: Room) -> 
     """Return the samples to predict in a body."""
     if _is_json(content_type):
         return _samples(parsed(PredictBody, content, bounds).samples, bounds, room)
-    files = form_of(content, content_type, bounds.max_batch, ("files",), ()).files.get("files", [])
+    files = fields_of(content, content_type, bounds.max_batch, ("files",), ()).files.get("files", [])
     if not files:
         raise Refusal("invalid_request", "send the images in the field files")
     pixels, samples = images_of(_cut(content, files), bounds, room)
@@ -147,14 +155,15 @@ def predicted(content: bytes, content_type: str, bounds: Bounds, room: Room) -> 
 def forgotten(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Given:
     """Return the receipts or samples to forget in a body."""
     if _is_json(content_type):
-        body = parsed(ForgetBody, content, bounds)
+        form = form_of(bounds.targets)
+        body = parsed(ForgetBody if form is None else form.forget, content, bounds)
         if body.receipts is None:
             given = _labelled(body.samples, bounds, room)
         else:
             given = Given(receipts=_receipts(body, bounds))
         given.owner = body.owner
         return given
-    spans = form_of(content, content_type, 1, ("receipts",), ()).files.get("receipts", [])
+    spans = fields_of(content, content_type, 1, ("receipts",), ()).files.get("receipts", [])
     if len(spans) != 1:
         raise Refusal("invalid_request", "send one file of receipts in the field receipts")
     (file,) = _cut(content, spans)
@@ -165,11 +174,12 @@ def asked(content: bytes, content_type: str, bounds: Bounds, room: Room) -> Give
     """Return the receipts or samples to leave out in a body, followed by the samples to predict, if any."""
     if not _is_json(content_type):
         raise Refusal("wrong_content_type", f"send {JSON}")
-    body = parsed(WhatIfBody, content, bounds)
+    form = form_of(bounds.targets)
+    body = parsed(WhatIfBody if form is None else form.what_if, content, bounds)
     left, tested = body.samples or [], body.test or []
     listed: list[LabelledSample | TestSample] = [*left, *tested]
     given = _samples(listed, bounds, room)
-    given.labels = [sample.label for sample in listed]
+    given.labels = labels_in(listed, bounds.targets, bounds.max_labels)
     given.ids = [sample.id for sample in left]
     given.owner, given.tested = body.owner, len(tested)
     if body.receipts is not None:
@@ -211,7 +221,7 @@ def _names(value: Any) -> int:
     """Return the total number of names of all objects in a body."""
     if isinstance(value, Body):
         names = value.model_fields_set
-        return len(names) + sum(_names(getattr(value, name)) for name in names if name != "features")  # are numbers
+        return len(names) + sum(_names(getattr(value, name)) for name in names if name not in _NUMBERS)
     if isinstance(value, dict):
         return len(value) + sum(map(_names, value.values()))
     return sum(map(_names, value)) if isinstance(value, list) else 0
@@ -220,10 +230,10 @@ def _names(value: Any) -> int:
 def _require_few_values(content: bytes, bounds: Bounds) -> None:
     """Refuse a JSON text with more objects, strings or values than the allowed samples or receipts can have."""
     most = bounds.max_batch + 1
-    values = most * (_FIELDS + (bounds.n_features if bounds.kind == "features" else 0))
+    values = most * (_FIELDS + (bounds.n_features if bounds.kind == "features" else 0)) + bounds.max_labels
     # At least so many quotes are no part of a text: each of those that are has a backslash before it.
     quotes = content.count(b'"') - content.count(b'\\"')
-    if quotes <= 2 * most * _FIELDS:
+    if quotes <= 2 * (most * _FIELDS + bounds.max_labels):
         if content.count(b"{") <= most and content.count(b",") <= values:
             return
         bare = _STRING.sub(b"", content)  # texts may have any number of braces and commas
@@ -325,7 +335,7 @@ def require_few(count: int, most: int) -> None:
 
 def _labelled(samples: Sequence[LabelledSample], bounds: Bounds, room: Room) -> Given:
     given = _samples(samples, bounds, room)
-    given.labels = [sample.label for sample in samples]
+    given.labels = labels_in(samples, bounds.targets, bounds.max_labels)
     given.ids = [sample.id for sample in samples]
     return given
 

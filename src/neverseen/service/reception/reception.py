@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 
@@ -26,7 +27,7 @@ _SMALL, _TINY = 2**15, 2**11  # bytes of a body that may be read at once, and of
 _PARTS, _NUMBERS = 256, 4096  # strings, lists and objects, and values, of one that may: half a millisecond
 
 
-def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
+def bounds_of(backbone: Backbone, settings: Settings, targets: dict[str, Any] | None = None) -> Bounds:
     """Return the limits for one body: samples of the kind that a backbone takes, within the operator's settings."""
     reduction = reduction_of(backbone)
     return Bounds(
@@ -39,6 +40,8 @@ def bounds_of(backbone: Backbone, settings: Settings) -> Bounds:
         settings.max_request_pixels,
         None if reduction is None else reduction.configuration(),
         max(1, share_of(ROWS, settings.max_waiting_bytes) // (8 * backbone.n_features)),
+        targets,
+        0 if targets is None else settings.max_labels,
     )
 
 
@@ -116,7 +119,8 @@ class Reception:
     ) -> Given:
         kind = request.headers["content-type"]
         await self._admitted(request, len(content))  # a body that a worker reads takes time too, and so does its answer
-        if self._bounds.kind != "images" and reads_fast(content, kind):
+        labelled = self._bounds.targets is not None and action != "predict"  # each label takes longer than a class
+        if self._bounds.kind != "images" and reads_fast(content, kind) and not (labelled and len(content) > _TINY):
             return READERS[action](bytes(content), kind, self._bounds, partial(require_room, room))
         about, parts = await self._readers.ask(key.name, {"action": action, "content_type": kind}, content, room)
         return await self._threads.do(client_of(request), messages.unpacked, about, parts)

@@ -19,7 +19,7 @@ from neverseen.proof.certificates import AuditHead
 from neverseen.service.errors import Refusal, hidden, receipt_refusal, refusal_of, repeated
 from neverseen.service.writer.idempotency import conflict, told_apart
 from neverseen.service.writer.jobs import FORGET_SAMPLES, Applied, Job, LearnSamples, SampleList, full_id
-from neverseen.service.writer.room import Room, texts_of
+from neverseen.service.writer.room import Room, columns_of
 from neverseen.store import AUDIT, Store
 
 Outcome = tuple[Job, Applied | Refusal]
@@ -200,7 +200,8 @@ def _together(
     single = jobs[0] if len(jobs) == 1 else None
     if single is not None and single.kind == FORGET_CLASS:
         single.samples = store.ledger.counts().get(text(normalise(single.payload)), 0)
-    brought = [(job.client, texts_of(job.payload.labels)) for job in jobs] if room is not None else []
+    targets = store.description.configuration.targets
+    brought = [(job.client, columns_of(job.payload.labels, targets)) for job in jobs] if room is not None else []
     try:
         if room is not None:
             room.require_room(store.statistics(), brought)

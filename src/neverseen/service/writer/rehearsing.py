@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 from neverseen.backbones.reading import Prepared
 from neverseen.errors import NeverseenError
-from neverseen.labels import in_class_order, normalise, text
+from neverseen.labels import Label, in_class_order, normalise, text
 from neverseen.model.intake import Verdict
 from neverseen.model.without import Without, compared
 from neverseen.service.answers import labels_of
@@ -16,11 +15,14 @@ from neverseen.service.errors import Refusal, not_tracked
 from neverseen.service.writer.applying import class_refusal, forgetting, refusal_for
 from neverseen.service.writer.jobs import SampleList
 from neverseen.store import Store
+from neverseen.targets import Classes, Targets
+
+CLASSES = Classes()
 
 
 def effect_of_receipts(opened: Store, receipts: list[bytes], owner: str | None) -> dict[str, Any]:
     """Return the effect of forgetting these receipts, or refuse."""
-    return _effect(Counter(text(normalise(verdict.label)) for verdict in _verdicts(opened, receipts, owner)))
+    return _effect_of(opened, [verdict.label for verdict in _verdicts(opened, receipts, owner)])
 
 
 def _verdicts(opened: Store, receipts: list[bytes], owner: str | None) -> list[Verdict]:
@@ -35,7 +37,8 @@ def _verdicts(opened: Store, receipts: list[bytes], owner: str | None) -> list[V
 def effect_of_samples(opened: Store, given: SampleList, owner: str | None) -> dict[str, Any]:
     """Return the effect of forgetting these samples, or refuse."""
     opened.rehearse(forgetting(opened, given, owner))
-    return _effect(Counter(text(normalise(label)) for label in given.labels))
+    targets = opened.description.configuration.targets
+    return _effect_of(opened, [targets.label(label, any_label=True) for label in given.labels])
 
 
 def without(opened: Store, given: list[bytes] | SampleList, owner: str | None) -> tuple[Without, Without]:
@@ -47,14 +50,18 @@ def without(opened: Store, given: list[bytes] | SampleList, owner: str | None) -
     return opened.without([]), opened.without(change)
 
 
-def difference(views: tuple[Without, Without], test: Prepared, labels: list[Any]) -> dict[str, Any]:
+def difference(
+    views: tuple[Without, Without], test: Prepared, labels: list[Any], targets: Targets = CLASSES
+) -> dict[str, Any]:
     """Compare the two views, as JSON values; `test` are samples with labels, if any."""
     found = compared(*views, test, labels)
+    score = "accuracy" if targets.one_hot else "score"
     now, then = (
-        _effect(Counter(view.held)) | {"digest": view.digest(), "accuracy": share}
+        _effect(targets.classes(view.held), len(view)) | {"digest": view.digest(), score: share}
         for view, share in zip(views, found.shares, strict=True)
     )
-    return {"now": now, "without": then, "changed": found.changed if len(test) else None}
+    measure = {} if targets.one_hot else {"measure": targets.measure}
+    return {"now": now, "without": then, "changed": found.changed if len(test) else None} | measure
 
 
 def effect_of_class(opened: Store, label: Any, published: Set[str] | None = None) -> dict[str, Any]:
@@ -78,12 +85,17 @@ def effect_of_class(opened: Store, label: Any, published: Set[str] | None = None
         if refusal is None:
             raise
         raise refusal from None
-    return _effect(Counter({name: opened.ledger.counts()[name]}))
+    count = opened.ledger.counts()[name]
+    return _effect({name: count}, count)
 
 
-def _effect(counts: Counter[str]) -> dict[str, Any]:
+def _effect_of(opened: Store, labels: list[Label]) -> dict[str, Any]:
+    return _effect(opened.description.configuration.targets.per_class(labels), len(labels))
+
+
+def _effect(counts: Mapping[str, int], samples: int) -> dict[str, Any]:
     names = in_class_order(counts)
     classes = [
         {"label": label, "samples": counts[name]} for label, name in zip(labels_of(tuple(names)), names, strict=True)
     ]
-    return {"samples": counts.total(), "classes": classes}
+    return {"samples": samples, "classes": classes}

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from neverseen.engine.statistics import Statistics
+from neverseen.errors import ConfigurationError
 from neverseen.labels import normalise, text
 from neverseen.service.errors import Refusal
 from neverseen.service.operations.settings import Settings
+from neverseen.targets import Targets
 
 # Learning, publishing and showing a version took at most 6.5 Gram matrices and 39 matrices of weights, measured for 256
 # to 4,096 codes and 10 to 10,000 classes; here is a quarter more. With tracking, the sums of each class are there
@@ -54,6 +56,15 @@ def texts_of(labels: Sequence[Any]) -> set[str]:
     return {text(normalise(label)) for label in set(labels)}
 
 
+def columns_of(labels: Sequence[Any], targets: Targets) -> set[str]:
+    """Return the canonical texts of the classes that labels bring, or of the labels in sets; numbers bring none."""
+    if targets.kind == "numbers":
+        return set()
+    if targets.kind == "label-sets":
+        return {text(None)} | texts_of([name for each in labels for name in each]) if labels else set()
+    return texts_of(labels if targets.one_hot else [name for name, _ in labels])
+
+
 class Room:
     """Limits on classes: `memory` has the bytes for the store; `published` is as for `Brought`."""
 
@@ -66,6 +77,15 @@ class Room:
     def reserve(self, size: int) -> None:
         """Reserve bytes of memory for something else."""
         self._memory = max(0, self._memory - size)
+
+    def require_columns(self, statistics: Statistics, count: int) -> None:
+        """Raise `ConfigurationError` if a model with so many numbers to predict could not be published."""
+        wanted = needed(statistics.size, count, False)
+        if wanted > self._memory:
+            raise ConfigurationError(
+                f"{count} numbers take {wanted / 1e6:.0f} MB of memory to publish, and {self._memory / 1e6:.0f} MB are "
+                "left for the store: give the service more memory (setting memory)"
+            )
 
     def shortage(self, statistics: Statistics) -> str | None:
         """Return a message if there is no memory for another class, else None."""

@@ -5,6 +5,7 @@ import { announce, busy, complain, make, notice, show } from "../dom.js";
 import { count, labelText, many } from "../format.js";
 import { handed } from "../handover.js";
 import { labelInput, receiptInput } from "../inputs.js";
+import { kindOf } from "../labels.js";
 import { certificateLink, progress } from "../progress.js";
 
 export const title = "Forget";
@@ -37,7 +38,8 @@ export async function render(place, { left }) {
   const byReceipt = receiptPart(),
     byClass = classPart(model.class_counts);
   const parts = { receipts: byReceipt, class: byClass };
-  const names = { receipts: "By receipt", ...(model.key?.owner ? {} : { class: "A whole class" }) };
+  const whole = !model.key?.owner && kindOf(model) === "classes"; // other labels have no sums of their own
+  const names = { receipts: "By receipt", ...(whole ? { class: "A whole class" } : {}) };
   const ways = Object.entries(names).map(([value, words]) => {
     const input = make("input", { type: "radio", name: "way", value, checked: value === "receipts" });
     input.addEventListener("change", () => choose(value));

@@ -4,8 +4,9 @@ import { actionKey, json, mayBeDone } from "../api.js";
 import { announce, busy, complain, field, make, notice, show } from "../dom.js";
 import { many } from "../format.js";
 import { hand } from "../handover.js";
-import { labelInput, sampleBody, sampleInput } from "../inputs.js";
+import { sampleBody, sampleInput } from "../inputs.js";
 import { changes, expect, keptReceipts } from "../keeping.js";
+import { labelFields, labelPart } from "../labels.js";
 import { progress } from "../progress.js";
 import { visitor } from "../session.js";
 
@@ -23,7 +24,7 @@ changes.addEventListener("drop", () => {
 export async function render(place, { left }) {
   const model = await json("GET", "/v1/model");
   const sample = sampleInput(model),
-    label = labelInput(model.class_counts);
+    label = labelPart(model);
   const id = make("input", { type: "text", autocomplete: "off", spellcheck: "false" });
   const button = make("button", { type: "submit" }, "Learn");
   const said = make("div");
@@ -69,7 +70,7 @@ export async function render(place, { left }) {
     const labels = Array(size).fill(label.read());
     const name = id.value.trim();
     const ids = name ? labels.map((_, row) => (size === 1 ? name : `${name}-${row + 1}`)) : [];
-    const options = sampleBody(read, labels);
+    const options = sampleBody(read, labels, (each) => labelFields(model, each));
     if (ids.length && options.form) options.form.append("ids", JSON.stringify(ids));
     options.body?.samples.forEach((entry, row) => {
       if (ids[row]) entry.id = ids[row];

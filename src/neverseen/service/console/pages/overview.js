@@ -5,6 +5,7 @@ import { lineChart } from "../chart.js";
 import { announce, busy, chip, digest, draw, facts, make, notice, refresh, show, theirs } from "../dom.js";
 import { clock, count, instant, jsonText, labelText, many, percent, seconds, visible } from "../format.js";
 import { freshness } from "../freshness.js";
+import { kindOf } from "../labels.js";
 import { certificateLink } from "../progress.js";
 
 export const title = "Overview";
@@ -55,7 +56,7 @@ function tile(name, value, note) {
 function tileRow(model) {
   const tiles = [
     tile("Samples", count(model.samples), "learned and not forgotten"),
-    tile("Classes", count(model.classes), model.classes ? "in the published model" : "none yet"),
+    tile(kindOf(model) === "label-sets" ? "Labels" : "Classes", ...classesTold(model)),
     tile(
       "Version",
       model.version ? count(model.version) : "–",
@@ -65,6 +66,11 @@ function tileRow(model) {
   // Only keys with the scope audit are told what waits.
   if (model.queue !== undefined) tiles.push(tile("Queue", count(model.queue), waitingWords(model.queue, model.unpublished)));
   return tiles;
+}
+
+function classesTold(model) {
+  if (kindOf(model) === "numbers") return ["–", `${many(model.targets.outputs, "number")} to predict`];
+  return [count(model.classes), model.classes ? "in the published model" : "none yet"];
 }
 
 function waitingWords(waiting, unpublished) {

@@ -4,6 +4,7 @@ import { json } from "../api.js";
 import { announce, busy, complain, make, notice, show, theirs } from "../dom.js";
 import { labelText, many } from "../format.js";
 import { sampleBody, sampleInput } from "../inputs.js";
+import { listText } from "../labels.js";
 
 export const title = "Predict";
 const SHOWN = 20;
@@ -78,13 +79,14 @@ export async function render(place) {
 
 /** Return a prediction in the mode that the service answers in. */
 function words(prediction) {
-  const ranked = ranking(prediction);
-  if (!ranked) return make("b.answer.text", {}, labelText(prediction.label));
+  const ranked = ranking(prediction),
+    list = listText(prediction);
+  if (!ranked) return make("b.answer.text", {}, list ?? labelText(prediction.label));
   const best = ranked[0];
   return make(
     "div",
     {},
-    make("b.answer.text", {}, best?.text ?? "no class"),
+    make("b.answer.text", {}, list ?? best?.text ?? "no class"),
     make(
       "table.scores",
       {},
@@ -99,7 +101,7 @@ function words(prediction) {
           ),
       ),
     ),
-    ranked.length > SHOWN ? make("p.muted", {}, `and ${ranked.length - SHOWN} more classes with lower scores`) : null,
+    ranked.length > SHOWN ? make("p.muted", {}, `and ${ranked.length - SHOWN} more with lower scores`) : null,
   );
 }
 
