@@ -139,7 +139,7 @@ class Targets:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
 
 
-kinds: Registry[type[Targets]] = Registry("kind of targets", "targets", {})
+kinds: Registry[type[Targets]] = Registry("kind of targets", "targets", {"rows": "rows:Rows"})
 T = TypeVar("T", bound=type[Targets])
 
 
