@@ -26,6 +26,7 @@ from neverseen import (
     NotLearnedError,
     RandomProjection,
     ReceiptRejectedError,
+    choose_gamma,
     learn_batches,
 )
 from neverseen.backbones import Cached, Precomputed
@@ -425,6 +426,9 @@ def test_settings_that_need_a_class_for_each_sample(settings_: dict[str, Any]) -
         new(**settings_).learn(SAMPLES[:1], ["sky"])
     with pytest.raises(ConfigurationError, match="choose gamma yourself"):
         AnalyticClassifier(gamma="auto", targets=Rows()).configuration()
+    model, receipts = taught()
+    with pytest.raises(ConfigurationError, match="choose gamma yourself"):
+        choose_gamma(model, receipts)
 
 
 def test_questions_about_classes_of_samples() -> None:
