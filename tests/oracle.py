@@ -254,6 +254,33 @@ def statistics(codes: Sequence[Row], labels: Sequence[Label]) -> Statistics:
     return Statistics(gram, cross, counts, classes)
 
 
+# §3.2 many rows
+
+
+def label_of_rows(labels: Sequence[Label]) -> tuple[Label, list[int]]:
+    """The label of a sample whose rows have these labels, and the order of its rows (§3.2)."""
+    names = class_order(labels)
+    places = [[at for at, label in enumerate(labels) if label_text(label) == label_text(name)] for name in names]
+    pairs = tuple((plain(name), len(some)) for name, some in zip(names, places, strict=True))
+    return pairs, [at for some in places for at in some]
+
+
+def statistics_of_rows(samples: Sequence[Sequence[tuple[Row, dict[Label, int], int]]]) -> Statistics:
+    """Sums over all rows of samples, given code, y and w of each; numbers of samples (§3.1, §3.2)."""
+    rows = [row for sample in samples for row in sample]
+    d = len(rows[0][0]) if rows else 0
+    classes = class_order([name for _, y, _ in rows for name in y])
+    told = [{label_text(name): value for name, value in y.items()} for _, y, _ in rows]
+    gram = [[sum(w * c[i] * c[j] for c, _, w in rows) for j in range(d)] for i in range(d)]
+    cross = [
+        [sum(c[i] * y.get(label_text(name), 0) for (c, _, _), y in zip(rows, told, strict=True)) for name in classes]
+        for i in range(d)
+    ]
+    having = [{label_text(name) for _, y, _ in sample for name in y} for sample in samples]
+    counts = [sum(label_text(name) in names for names in having) for name in classes]
+    return Statistics(gram, cross, counts, classes)
+
+
 # §5 weights
 
 
@@ -582,6 +609,14 @@ def fingerprint(dtype: str, shape: Row, body: bytes) -> bytes:
     """Unkeyed BLAKE2b of a raw sample that is an array (§7)."""
     head = canonical_json(["array", dtype, shape]).encode("ascii")
     return hashlib.blake2b(u64(len(head)) + head + body, digest_size=16, person=b"neverseen:sample").digest()
+
+
+def fingerprint_of_rows(prints: Sequence[bytes]) -> bytes:
+    """That of a sample, given those of its rows in order (§3.2)."""
+    head = canonical_json(["rows", len(prints)]).encode("ascii")
+    return hashlib.blake2b(
+        u64(len(head)) + head + b"".join(prints), digest_size=16, person=b"neverseen:sample"
+    ).digest()
 
 
 def key_check(key: bytes) -> str:

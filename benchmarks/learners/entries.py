@@ -17,10 +17,11 @@ from benchmarks.learners import contestants as side
 from benchmarks.learners import references as published
 from benchmarks.learners import streams, two_streams
 from benchmarks.learners.contestants import Exact, Published
+from benchmarks.learners.pictures import PARTS, Maps, Pictures
 from benchmarks.learners.references.embeddings import sigmoid
 from neverseen import AnalyticClassifier, Encoder, GaussianKernel, Identity, Key, RandomProjection
 from neverseen.encoding import projection_shift
-from neverseen.targets import LabelSets, Numbers, WeightedClasses
+from neverseen.targets import LabelSets, Numbers, Rows, WeightedClasses
 
 SHRINKAGE = 2.0**-6
 CENTRES = 1024  # of GKEAL, at most; they are the base set
@@ -234,6 +235,11 @@ ENTRIES = [
         lambda shape: Published(published.Ridge(embedding(shape), shape.gamma), side.numbers),
         streams.mixed,
         "explained",
+    ),
+    Entry(
+        "CFSSeg",
+        lambda shape: Pictures(model(shape, targets=Rows(most=PARTS)), shape.width),
+        lambda shape: Maps(published.CFSSeg(embedding(shape), gamma=shape.gamma)),
     ),
     Entry(
         "NCM",

@@ -11,7 +11,7 @@ import hashlib
 import io
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,6 +177,13 @@ def fingerprint(sample: Any) -> bytes:
     hasher = hashlib.blake2b(struct.pack("<Q", len(framed)) + framed, digest_size=16, person=b"neverseen:sample")
     hasher.update(content.encode() if isinstance(content, str) else content.data)
     return hasher.digest()
+
+
+def fingerprint_of_rows(fingerprints: Sequence[bytes]) -> bytes:
+    """Return the fingerprint of a sample, given those of its rows in order."""
+    framed = canonical_json(["rows", len(fingerprints)]).encode()
+    content = struct.pack("<Q", len(framed)) + framed + b"".join(fingerprints)
+    return hashlib.blake2b(content, digest_size=16, person=b"neverseen:sample").digest()
 
 
 def portions(samples: list[Any], most: int) -> Iterator[list[Content]]:

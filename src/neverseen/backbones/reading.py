@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,21 @@ CHUNK = 256
 
 
 @dataclass(frozen=True, eq=False)
+class Grouped:
+    """Samples that have many rows each, one after another."""
+
+    rows: list[Any]
+    lengths: tuple[int, ...]  # number of rows of each sample
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """Samples with their features, to use in their place."""
 
-    quantised: np.ndarray  # int8, shape (n, d0)
+    quantised: np.ndarray  # int8, shape (n, d0); or, with `lengths`, that of all rows, one sample after another
     fingerprints: list[bytes]  # of the raw samples
     features: np.ndarray | None = None  # float32, for a cache to keep once the samples are learned
     # class and digest of each, where they were made already, and what they were made under: see `neverseen.holdings`
@@ -30,15 +41,18 @@ class Prepared:
     origin: object = None
     scale: float | None = None  # of the encoder that quantised them
     backbone: str | None = None  # digest of the one that made the features; None if only its own model gets them
+    lengths: tuple[int, ...] | None = None  # number of rows of each sample, where a sample has many
 
     def __post_init__(self) -> None:
         self.quantised.flags.writeable = False  # what stands for the samples is made of it
 
     def __len__(self) -> int:
-        return len(self.fingerprints)
+        return len(self.fingerprints if self.lengths is None else self.lengths)
 
     def only(self, rows: Sequence[int]) -> Prepared:
         """Return some of them."""
+        if self.lengths is not None:
+            raise InputError("samples of many rows were prepared together, and are used together")
         features = None if self.features is None else self.features[list(rows)]
         members = tuple(self.members[row] for row in rows) if self.members else ()
         fingerprints = [self.fingerprints[row] for row in rows]
@@ -48,6 +62,8 @@ class Prepared:
     @classmethod
     def joined(cls, parts: Sequence[Prepared]) -> Prepared:
         """Return several as one, in order. A cache does not keep them."""
+        if any(part.lengths is not None for part in parts):
+            raise InputError("samples of many rows were prepared together, and are used together")
         fingerprints = [each for part in parts for each in part.fingerprints]
         quantised = np.concatenate([part.quantised for part in parts])
         return cls(quantised, fingerprints, scale=parts[0].scale, backbone=parts[0].backbone)
@@ -77,17 +93,23 @@ def as_samples(samples: Any) -> list[Any] | Prepared:
     return samples if isinstance(samples, Prepared) else as_list(samples)
 
 
-def prepare(backbone: Backbone, encoder: Encoder, samples: list[Any] | Prepared, *, remember: bool) -> Prepared:
+def prepare(
+    backbone: Backbone, encoder: Encoder, samples: list[Any] | Grouped | Prepared, *, remember: bool
+) -> Prepared:
     """Return quantised features and fingerprints, refusing samples of the backbone's base set.
 
     Parameters
     ----------
     samples : list, or Prepared, which is returned as it is
+        Of grouped samples, there is a fingerprint for each row, and a cache keeps nothing: a receipt does not name
+        the rows, so forgetting could not drop them.
     remember : bool
         Whether a cache should keep the features once the samples are learned. Until then they are in memory.
     """
     if isinstance(samples, Prepared):
         return samples.require_scale(encoder)
+    if isinstance(samples, Grouped):
+        return replace(prepare(backbone, encoder, samples.rows, remember=False), lengths=samples.lengths)
     base = optional(backbone, "base")
     parts, fingerprints = [np.empty((0, backbone.n_features), np.int8)], list[bytes]()
     kept = [np.empty((0, backbone.n_features), np.float32)] if remember and isinstance(backbone, FeatureCache) else None

@@ -32,6 +32,9 @@ class Change:
     kind : str
         `LEARN`, `FORGET` or `FORGET_CLASS`.
     quantised : int8 ndarray of shape (n, d0)
+        Or of shape (rows, d0), sample by sample, if samples have many rows.
+    lengths : tuple of int, or None
+        The number of rows of each sample; None if each is one row.
     labels : LabelIndex
         Of n samples.
     tickets : tuple of Ticket, or None
@@ -74,6 +77,7 @@ class Change:
     features: np.ndarray | None = None
     seen_at: object = None
     request: Any = None
+    lengths: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         fixed = self.quantised.view()
@@ -82,6 +86,13 @@ class Change:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def sample(self, place: int) -> np.ndarray:
+        """Return the rows of one sample: int8 of shape (1, d0), or of more rows if it has more."""
+        if self.lengths is None:
+            return self.quantised[place : place + 1]
+        start = sum(self.lengths[:place])
+        return self.quantised[start : start + self.lengths[place]]
 
     @property
     def classes(self) -> list[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,8 +47,10 @@ class Ticket(NamedTuple):
     salt: bytes = b""  # of the sample's receipt
 
 
-def member_digests(configuration: bytes, key: Key, quantised: np.ndarray, index: LabelIndex) -> list[Member]:
-    """Return class and digest of each sample, for int8 features of shape (n, d0) before expansion.
+def member_digests(
+    configuration: bytes, key: Key, quantised: np.ndarray | Sequence[np.ndarray], index: LabelIndex
+) -> list[Member]:
+    """Return class and digest of each sample.
 
     Parameters
     ----------
@@ -55,6 +58,8 @@ def member_digests(configuration: bytes, key: Key, quantised: np.ndarray, index:
         Digest of the model's configuration. It is part of each digest, so those of other configurations never match.
     key : Key
         The membership key.
+    quantised : int8 ndarray of shape (n, d0), or a sequence of n int8 ndarrays
+        The features before expansion. A sample that has many rows has an array of its own.
     """
     begun = _keyed(configuration, key, b"neverseen:member")
     started = []
@@ -62,15 +67,23 @@ def member_digests(configuration: bytes, key: Key, quantised: np.ndarray, index:
         hasher, encoded = begun.copy(), name.encode()
         hasher.update(struct.pack("<Q", len(encoded)) + encoded)
         started.append(hasher)
-    rows = memoryview(np.ascontiguousarray(quantised).tobytes())
     if len(quantised) != len(index.positions):
         raise ValueError(f"there are {len(quantised)} samples and {len(index.positions)} labels")
-    width, members = quantised.shape[1], []
-    for place, position in enumerate(index.positions.tolist()):
+    members = []
+    for features, position in zip(_parts(quantised), index.positions.tolist(), strict=True):
         hasher = started[position].copy()
-        hasher.update(rows[place * width : (place + 1) * width])
+        hasher.update(features)
         members.append((index.texts[position], hasher.digest()))
     return members
+
+
+def _parts(quantised: np.ndarray | Sequence[np.ndarray]) -> Iterable[bytes | memoryview]:
+    """Return the bytes of each sample, one after another; fast, as many small samples come at once."""
+    if not isinstance(quantised, np.ndarray):
+        return (np.ascontiguousarray(each).tobytes() for each in quantised)
+    rows, width = memoryview(np.ascontiguousarray(quantised).tobytes()), quantised.shape[1]
+    starts = range(0, len(rows), max(1, width))
+    return map(rows.__getitem__, map(slice, starts, range(width, len(rows) + width, max(1, width))))
 
 
 def content_digest(configuration: bytes, key: Key, fingerprint: bytes, name: str) -> bytes:

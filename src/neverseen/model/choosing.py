@@ -17,7 +17,7 @@ from neverseen.model.configuration import Configuration
 from neverseen.model.forgetting import ForgettingModel
 from neverseen.model.inputs import label_list
 from neverseen.model.validating import column, read
-from neverseen.targets import WeightedClasses
+from neverseen.targets import Rows, WeightedClasses
 
 
 class Described(Protocol):
@@ -85,6 +85,10 @@ def choose_gamma(model: AnalyticClassifier | ForgettingModel | Opener, given: An
         quantised, index = change.quantised, change.labels
     if isinstance(about.targets, WeightedClasses) or about.class_weight is not None:
         raise ConfigurationError("leaving out counts all samples alike, and weights do not: choose gamma yourself")
+    if isinstance(about.targets, Rows):
+        raise ConfigurationError(
+            "leaving out is for samples of one row, and here they have many: choose gamma yourself"
+        )
     if len(quantised) < 2:
         raise InputError(f"to leave one sample out, there must be two; got {len(quantised)}")
     hardware = choose(model.hardware if isinstance(model, AnalyticClassifier) else "auto")

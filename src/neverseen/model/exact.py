@@ -48,7 +48,9 @@ from neverseen.labels import LabelIndex, as_array, from_text
 from neverseen.model.configuration import Configuration, empty_digest, model_digest
 from neverseen.model.frozen import CHUNK_ROWS, by_parts, leading
 from neverseen.model.hints import Hints
+from neverseen.model.row_sums import sums_of
 from neverseen.proof.keys import Key
+from neverseen.targets import Rows
 
 FEW_ANSWERS = 4
 """Number of labels proved without weights between two changes. For more, computing new weights is cheaper."""
@@ -385,8 +387,10 @@ class ExactModel:
     # -- inside ------------------------------------------------------------------------------------
 
     def batch(self, quantised: np.ndarray, index: LabelIndex) -> tuple[Statistics, Array | None]:
-        """Return the statistics of a batch, and its codes if they fit one chunk."""
+        """Return the statistics of a batch, and its codes if they fit one chunk and each is a sample."""
         tracked, targets = self.statistics.class_grams is not None, self.configuration.targets
+        if isinstance(targets, Rows):
+            return sums_of(quantised, index, targets, self.configuration, self.hardware), None
         expand = self.configuration.encoder.expand
         if len(quantised) <= CHUNK_ROWS:
             codes = expand(quantised, self.hardware)

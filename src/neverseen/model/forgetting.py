@@ -128,7 +128,8 @@ class ForgettingModel:
         Parameters
         ----------
         samples : sequence of n samples
-            Images (arrays, PIL images, paths, encoded bytes), texts or feature rows, as the backbone takes them.
+            Images (arrays, PIL images, paths, encoded bytes), texts or feature rows, as the backbone takes them. With
+            ``targets=Rows()``, each sample is a list or an array of these, its rows.
         labels : sequence of n labels
         ids : iterable of n values, optional
             The id of each sample; no two held samples may have the same. By default, ids are random. A sample that is

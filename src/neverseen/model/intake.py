@@ -16,13 +16,12 @@ import numpy as np
 
 from neverseen.backbones import Backbone, FeatureCache
 from neverseen.backbones.contents import as_list
-from neverseen.backbones.reading import Prepared, as_samples, lose, prepare, require_own, to_predict
+from neverseen.backbones.reading import Prepared, lose, prepare, require_own, to_predict
 from neverseen.errors import (
     ConfigurationError,
     FeaturesMovedError,
     InputError,
     KeyMissingError,
-    LabelError,
     NotLearnedError,
     ReceiptRejectedError,
     warn_of,
@@ -43,11 +42,10 @@ from neverseen.holdings import (
 from neverseen.labels import LabelIndex, from_private_text, from_text, normalise, text
 from neverseen.model.configuration import Configuration
 from neverseen.model.exact import Checked, ExactModel
-from neverseen.model.inputs import label_list
+from neverseen.model.grouping import as_given, indexed, ordered, parted, require_short
 from neverseen.proof.keys import Keyring
 from neverseen.proof.receipts import (
     SALT_SIZE,
-    TEXT_LIMIT,
     Receipt,
     commitment,
     key_check_of,
@@ -55,7 +53,7 @@ from neverseen.proof.receipts import (
     seal,
     unseal,
 )
-from neverseen.targets import Targets
+from neverseen.targets import Rows
 
 
 class Shown(NamedTuple):
@@ -119,12 +117,12 @@ class Intake:
 
     def prepare(self, samples: Any, labels: Any = None, *, remember: bool) -> Prepared:
         """Return samples with their features and, if labels are given, with their member digests."""
-        given = as_samples(require_own(samples, self._network))
+        given = as_given(require_own(samples, self._network), self._targets, self.backbone.n_features)
         prepared = replace(prepare(self.backbone, self._encoder, given, remember=remember), backbone=self._network)
         if labels is None:
             return prepared
-        members = self._members(prepared, _indexed(labels, len(prepared), self._targets, any_label=True))
-        return replace(prepared, members=members, origin=self.origin())
+        index, order = indexed(labels, prepared, self._targets, any_label=True)
+        return replace(prepared, members=self._members(ordered(prepared, order), index), origin=self.origin())
 
     def _members(self, prepared: Prepared, index: LabelIndex) -> tuple[Member, ...]:
         """Return the class and the member digest of each sample, reused from its preparation if they fit."""
@@ -133,7 +131,7 @@ class Intake:
             name for name, _ in prepared.members
         ]:
             return prepared.members
-        return tuple(member_digests(*origin, prepared.quantised, index))
+        return tuple(member_digests(*origin, parted(prepared.quantised, prepared.lengths), index))
 
     def read(self, samples: Any) -> np.ndarray:
         """Return the quantised features of samples to predict."""
@@ -153,20 +151,21 @@ class Intake:
 
         A cache of features keeps the samples only once they are learned.
         """
-        listed = as_samples(require_own(samples, self._network))
+        listed = as_given(require_own(samples, self._network), self._targets, self.backbone.n_features)
         keys = self.require_keys()
         require_cipher()  # before the network has worked for minutes
         count = len(listed)
-        index = _indexed(labels, count, self._targets)
+        index, order = indexed(labels, listed, self._targets)
         id_texts = _texts("ids", [secrets.token_urlsafe(12) for _ in range(count)] if ids is None else ids, count)
         owner_texts = _texts("owners", [None] * count if owners is None else owners, count)
         numbers = self.numbers(id_texts, owner_texts)
         seen_at = model.check_new(numbers)  # likewise; `commit` looks again only if the model changed meanwhile
-        prepared = prepare(self.backbone, self._encoder, listed, remember=True)
+        prepared = ordered(prepare(self.backbone, self._encoder, listed, remember=True), order)
         members = self._members(prepared, index)
         names = [name for name, _ in members]
         salts = [self.new_salt() for _ in range(count)]
-        about = zip(id_texts, owner_texts, names, prepared.fingerprints, prepared.quantised, salts, strict=True)
+        features = parted(prepared.quantised, prepared.lengths)
+        about = zip(id_texts, owner_texts, names, prepared.fingerprints, features, salts, strict=True)
         key = keys.current()[0]
         receipts = [seal(Receipt(*parts), key, self._configuration) for parts in about]
         contents = self.contents(prepared.fingerprints, names)
@@ -182,6 +181,7 @@ class Intake:
             fingerprints=tuple(prepared.fingerprints),
             features=prepared.features,
             seen_at=seen_at,
+            lengths=prepared.lengths,
         )
 
     def forgetting(
@@ -202,13 +202,12 @@ class Intake:
         origin = self.origin()
         if any(each.origin != origin for each in shown):
             raise ConfigurationError("these receipts were opened by another model: give the receipts themselves")
-        quantised = np.empty((0, self.backbone.n_features), np.int8)
-        if shown:
-            quantised = np.stack([each.opened.quantised for each in shown])
+        width = self.backbone.n_features
+        rows = [each.opened.quantised.reshape(-1, width) for each in shown]
         states = {each.seen_at for each in shown}
         return Change(
             FORGET,
-            quantised,
+            np.concatenate([np.empty((0, width), np.int8), *rows]),
             LabelIndex([from_text(each.opened.label) for each in shown]),
             tuple(each.ticket for each in shown),
             tuple(each.member for each in shown),
@@ -217,18 +216,19 @@ class Intake:
             receipts=tuple(each.receipt for each in shown),
             fingerprints=tuple(each.opened.fingerprint for each in shown),
             seen_at=states.pop() if len(states) == 1 and owner is None else None,
+            lengths=tuple(map(len, rows)) if isinstance(self._targets, Rows) else None,
         )
 
     def _forgetting_samples(
         self, given: Any, labels: Any, ids: Iterable[Any] | None, owners: Iterable[Any] | None, owner: str | None
     ) -> Change:
         self.require_keys()
-        samples = as_samples(require_own(given, self._network))
+        samples = as_given(require_own(given, self._network), self._targets, self.backbone.n_features)
         count = len(samples)
-        index = _indexed(labels, count, self._targets, any_label=True)
+        index, order = indexed(labels, samples, self._targets, any_label=True)
         id_texts = [""] * count if ids is None else _texts("ids", ids, count)
         owner_texts = None if owners is None else _texts("owners", owners, count)
-        prepared = prepare(self.backbone, self._encoder, samples, remember=False)
+        prepared = ordered(prepare(self.backbone, self._encoder, samples, remember=False), order)
         members = self._members(prepared, index)
         contents = tuple(self.contents(prepared.fingerprints, [name for name, _ in members]))
         tickets = None
@@ -245,6 +245,7 @@ class Intake:
             owner,
             fingerprints=tuple(prepared.fingerprints),
             contents=contents,
+            lengths=prepared.lengths,
         )
 
     def forgetting_class(self, label: Any) -> Change:
@@ -280,7 +281,7 @@ class Intake:
         commitments = [commitment(receipt) for receipt, _ in given]
         tickets = map(Ticket, self.numbers(ids, owners), contents, ids, owners, commitments)
         index = LabelIndex([from_text(name) for name in names])
-        members = member_digests(*origin, np.stack([each.quantised for each in said]), index)
+        members = member_digests(*origin, [each.quantised for each in said], index)
         made = zip(given, tickets, members, strict=True)
         return [Shown(receipt, opened, ticket, member, origin) for (receipt, opened), ticket, member in made]
 
@@ -414,23 +415,6 @@ def _used(row: int) -> ReceiptRejectedError:
     return ReceiptRejectedError(fault, row, "used")
 
 
-def _indexed(labels: Any, count: int, targets: Targets, any_label: bool = False) -> LabelIndex:
-    """Return labels as an index, one for each sample."""
-    if labels is None or isinstance(labels, str | bytes | dict | set):
-        raise InputError(f"labels must be a sequence, one label for each sample; got {type(labels).__name__}")
-    listed = labels if hasattr(labels, "__array__") or isinstance(labels, list | tuple) else list(labels)
-    try:
-        index = LabelIndex(label_list(listed, any_label, targets))
-    except LabelError:
-        raise
-    except ValueError as error:
-        raise InputError(f"labels cannot be used: {error}") from error
-    if len(index) != count:
-        raise InputError(f"there are {count} samples and {len(index)} labels: give one label for each sample")
-    _require_short("labels", index.texts)
-    return index
-
-
 def _texts(what: str, values: Iterable[Any], count: int) -> list[str]:
     """Return ids or owners as canonical texts, one for each sample."""
     if isinstance(values, str | bytes):
@@ -438,11 +422,5 @@ def _texts(what: str, values: Iterable[Any], count: int) -> list[str]:
     texts = [text(normalise(value)) for value in values]
     if len(texts) != count:
         raise InputError(f"there are {count} samples and {len(texts)} {what}: give one for each sample")
-    _require_short(what, texts)
+    require_short(what, texts)
     return texts
-
-
-def _require_short(what: str, texts: Iterable[str]) -> None:
-    longest = max(map(len, texts), default=0)  # canonical texts are ASCII: a letter is a byte
-    if longest > TEXT_LIMIT:
-        raise InputError(f"one of the {what} is {longest} bytes long in its canonical form; at most {TEXT_LIMIT} fit")

@@ -15,7 +15,8 @@ from neverseen.holdings import FORGET, Change
 from neverseen.labels import LabelIndex, as_array, canonical_json, from_text, normalise, text
 from neverseen.model.exact import ExactModel
 from neverseen.model.frozen import FrozenWeights, scored
-from neverseen.targets import Classes, Targets
+from neverseen.targets import Classes, Rows, Targets
+from neverseen.targets.rows import added
 
 __all__ = ["LeftOut", "Without"]
 
@@ -130,7 +131,8 @@ class LeftOut(NamedTuple):
     """The prediction for one sample by the model without that sample."""
 
     label: Any  # the class with the greatest score; with other `neverseen.targets`, their prediction
-    scores: np.ndarray  # (C,) float64, by the classes of the model; -inf for a class that would be gone
+    # (C,) float64, by the classes of the model; -inf for a class that would be gone; of many rows, their sum
+    scores: np.ndarray
 
 
 def what_if(model: ExactModel, change: Change, check: Check, read: Callable[[Any], np.ndarray]) -> Without:
@@ -181,12 +183,16 @@ def _left_out(apart: ExactModel, change: Change) -> Iterator[LeftOut]:
     apart.solution()  # with nothing followed since, so that every sample can be followed from here
     place = {name: position for position, name in enumerate(apart.classes)}
     for row, name in enumerate(change.classes):
-        quantised = change.quantised[row : row + 1]
+        quantised = change.sample(row)
         with apart.without(quantised, LabelIndex([from_text(name)])):
             found, names = apart.scores(quantised)
+            if isinstance(about.targets, Rows):
+                label = about.targets.together(found, [len(found)], names, about.grid_bits)[0]
+                found = added(found, [len(found)])
             scores = np.full(len(place), -np.inf)
             scores[[place[each] for each in names]] = np.ldexp(found[0].astype(np.float64), -about.grid_bits)
             if isinstance(about.targets, Classes):
-                yield LeftOut(from_text(names[int(found.argmax())]), scores)
-            else:
-                yield LeftOut(about.targets.answers(found, names, about.grid_bits)[0], scores)
+                label = from_text(names[int(found.argmax())])
+            elif not isinstance(about.targets, Rows):
+                label = about.targets.answers(found, names, about.grid_bits)[0]
+            yield LeftOut(label, scores)

@@ -38,6 +38,8 @@ _TAG_SIZE = 16
 _MODEL_SIZE = 16  # of the configuration digest, the bytes that are noted
 _LENGTHS = struct.Struct("<HHH")  # of id, owner, label
 _SIZE_LIMIT = 2**25
+FEATURES_LIMIT = _SIZE_LIMIT - 2**18
+"""Bytes of quantised features. The rest takes less than 2**18: three texts with their padding, and 150 bytes."""
 _PAD = 32  # texts are filled up to a multiple of this, so that a receipt's length tells little of them
 
 

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from neverseen.backbones.reading import Prepared
 from neverseen.errors import AlreadyForgottenError, NeverseenError, ReceiptRejectedError
 from neverseen.holdings import Change, content_digest, member_digests, owned_number
 from neverseen.labels import LabelIndex, from_text, normalise, text
 from neverseen.ledger import Ledger
 from neverseen.ledger.tables import chunks
+from neverseen.model.grouping import indexed, ordered, parted
 from neverseen.model.intake import Intake, Verdict
 from neverseen.proof.keys import Key, Keyring
 from neverseen.proof.receipts import Receipt, commitment, seal, unseal
@@ -111,8 +110,7 @@ def _found(ledger: Ledger, opened: dict[int, Receipt], configuration: bytes, key
 def _digests(receipts: list[Receipt], name: str, configuration: bytes, key: Key) -> Iterator[tuple[bytes, bytes]]:
     """Yield, for each receipt, the member digest and the content that its sample would have in a class."""
     index = LabelIndex([from_text(name)] * len(receipts))
-    quantised = np.stack([receipt.quantised for receipt in receipts])
-    members = member_digests(configuration, key, quantised, index)
+    members = member_digests(configuration, key, [receipt.quantised for receipt in receipts], index)
     for (_, member), receipt in zip(members, receipts, strict=True):
         yield member, content_digest(configuration, key, receipt.fingerprint, name)
 
@@ -172,17 +170,15 @@ def receipts_again(
     parts: Parts, intake: Intake, prepared: Prepared, labels: Sequence[Any], ids: Sequence[Any], owner: Any
 ) -> list[bytes] | None:
     """Return the original receipts of an owner's samples; None if one of the samples is not held."""
-    targets = parts.targets
-    names, owners = (
-        [text(targets.label(label, any_label=True)) for label in labels],
-        [text(normalise(owner))] * len(labels),
-    )
+    index, order = indexed(labels, prepared, parts.targets, any_label=True)
+    prepared, owners = ordered(prepared, order), [text(normalise(owner))] * len(labels)
+    names, features = [index.texts[at] for at in index.positions], parted(prepared.quantised, prepared.lengths)
     texts = [text(normalise(each)) for each in ids]
     numbers = intake.numbers(texts, owners)
     held = parts.ledger.by_numbers(numbers)
     configuration, keys = parts.description.configuration.digest(), intake.require_keys().current()
     receipts: list[bytes] = []
-    about = zip(texts, owners, names, prepared.fingerprints, prepared.quantised, strict=True)
+    about = zip(texts, owners, names, prepared.fingerprints, features, strict=True)
     for number, said in zip(numbers, about, strict=True):
         row = held.get(number)
         if row is None:

@@ -60,7 +60,7 @@ def read_model(parts: Parts, snapshot: str, key: Key | None) -> ExactModel:
 
     sums, why, gone = model.statistics, None, False
     try:
-        for change in gathered(noted(), model.n_features):
+        for change in gathered(noted(), model.n_features, description.configuration.targets):
             gone |= change.kind != LEARN
             model.replay(change)
     except (NotLearnedError, LimitError, ConfigurationError, InputError) as error:

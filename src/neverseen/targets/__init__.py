@@ -12,12 +12,11 @@ labels. `register` adds a kind of targets.
 
 from __future__ import annotations
 
-from typing import Any
-
-from neverseen.targets.classes import Classes, WeightedClasses
+from neverseen.targets.classes import Classes, WeightedClasses, targets_of
 from neverseen.targets.kind import PART, Columns, Targets, kinds, register
 from neverseen.targets.label_sets import LabelSets
 from neverseen.targets.numbers import Numbers
+from neverseen.targets.rows import Rows
 
 __all__ = [
     "PART",
@@ -25,14 +24,10 @@ __all__ = [
     "Columns",
     "LabelSets",
     "Numbers",
+    "Rows",
     "Targets",
     "WeightedClasses",
     "kinds",
     "register",
     "targets_of",
 ]
-
-
-def targets_of(settings: dict[str, Any] | None) -> Targets:
-    """Return the targets that have this `Targets.configuration`."""
-    return Classes() if settings is None else kinds[settings["kind"]].from_configuration(settings)

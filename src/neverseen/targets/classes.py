@@ -18,7 +18,7 @@ from neverseen.labels import (
     require_classes,
     text,
 )
-from neverseen.targets.kind import Columns, Targets, register
+from neverseen.targets.kind import Columns, Targets, kinds, register
 
 
 @register
@@ -109,3 +109,8 @@ class WeightedClasses(Classes):
     def given(self, label: Label) -> list[Any]:
         pair: Any = label
         return [plain(pair[0]), pair[1]]
+
+
+def targets_of(settings: dict[str, Any] | None) -> Targets:
+    """Return the targets that have this `Targets.configuration`."""
+    return Classes() if settings is None else kinds[settings["kind"]].from_configuration(settings)

@@ -96,16 +96,14 @@ class AuditLog:
         """The head of the log on disk."""
         return self._head
 
-    def append(self, entries: Iterable[dict[str, Any]], later: bool = True) -> bool:
-        """Write lines, and return whether they are on disk. If not, they follow `later` (see `healthy`), or never."""
+    def append(self, entries: Iterable[dict[str, Any]]) -> bool:
+        """Write lines, and return whether they are on disk. If not, they follow later (see `healthy`)."""
         with self._lock:
             if self._handle < 0:
                 return False  # its number may be another file's by now
             self._add(self._waiting.popleft() for _ in range(len(self._waiting)))
-            before = len(self._unwritten)
             self._add(entries)
-            after = len(self._unwritten)
-            if not self._unwritten and self.healthy:
+            if not self._unwritten:
                 return True
             try:
                 if self._size >= self._limit:
@@ -119,8 +117,6 @@ class AuditLog:
             except (OSError, MemoryError) as error:
                 LOG.error("the audit log cannot be written: %r", error)
                 self.healthy = False
-                if not later:
-                    del self._unwritten[before:after]
                 return False
             self._size, self._head = self._size + len(content), head
             self._unwritten.clear()
