@@ -143,7 +143,7 @@ def test_wrong_products_are_never_silent() -> None:
     with pytest.raises(HardwareError, match="Gram matrix computed on this machine fails its check"):
         gram(codes("faulty", 9, 5), faulty)
     with pytest.raises(HardwareError, match="product of features"):
-        CodeMatrix(np.full((9, 4), 127, np.int8), faulty).after(np.full((2, 9), 127, np.int8))
+        CodeMatrix(np.full((9, 4), 127, np.int8), faulty).after(np.full((20, 9), 127, np.int8))
     with pytest.raises(HardwareError, match="product with the system"):
         IntegerSystem(np.eye(6, dtype=np.int64), 1, faulty).product(np.ones((6, 3), np.int64))
     with pytest.raises(HardwareError, match="exact product"):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from neverseen.hardware import choose, compiling, kernels
+from neverseen.hardware import choose, compiling, few_rows, kernels
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -176,6 +176,47 @@ def test_codes_times_codes(inner: int, level: int) -> None:
         np.testing.assert_array_equal(found, left.astype(np.int64) @ right.astype(np.int64))
     left, right = np.full((2, 100_000), 127, np.int8), np.full((100_000, 2), -127, np.int8)
     assert (kernels.times_codes(left, right) == -(127**2) * 100_000).all()
+
+
+@built
+@pytest.mark.parametrize("inner", [0, 1, 3, 4, 130, 513])
+def test_a_few_rows_times_a_factor(inner: int, level: int) -> None:
+    rng = np.random.default_rng(inner)
+    for rows, columns in [(0, 3), (1, 1), (1, 100), (3, 257), (8, 512)]:
+        left = rng.integers(-127, 127, (rows, inner), np.int8, endpoint=True)
+        left[:, ::3] = 0
+        for kind, most in (
+            (np.int8, 1),
+            (np.int8, 127),
+            (np.int64, 2**31 - 1),
+            (np.int64, 2**31),
+            (np.int64, 2**63 - 1),
+        ):
+            right = rng.integers(-most, most, (inner, columns), kind, endpoint=True)
+            if most == 1:
+                right[right == 0] = 1
+            found = few_rows.Factor(right).after(left)
+            assert found.dtype == (np.int32 if kind == np.int8 else np.int64)
+            np.testing.assert_array_equal(found, left.astype(np.int64) @ right.astype(np.int64))  # modulo 2**64
+    full = np.full((1, inner), -127, np.int8)
+    for sign in (1, -1):
+        assert (few_rows.Factor(np.full((inner, 5), sign, np.int8)).after(full) == -127 * sign * inner).all()
+    with pytest.raises(ValueError, match="left must have the shape"):
+        few_rows.Factor(np.zeros((4, 2), np.int8)).after(np.zeros((1, 5), np.int8))
+
+
+@built
+def test_a_few_samples_are_rounded_as_by_numpy() -> None:
+    rng = np.random.default_rng(0)
+    sums = rng.integers(-(2**31), 2**31 - 1, (3, 700), np.int32, endpoint=True)
+    numbers = rng.standard_normal((3, 700)) * np.array([[1e-44], [1.0], [1e37]])
+    np.testing.assert_array_equal(few_rows.rounded(numbers), numbers.astype(np.float32))
+    for shift in (0, 5, 24, 31):
+        np.testing.assert_array_equal(few_rows.rectified(sums, shift), (sums >> shift).clip(0, 127))
+    for wrong in (np.nan, np.inf, -1e39):
+        numbers[2, 600] = wrong
+        assert few_rows.rounded(numbers) is None
+    assert few_rows.quantised(np.array([[1.0, np.inf]])) is None
 
 
 @built
@@ -475,7 +516,7 @@ def test_everything_works_without_them() -> None:
 
 SMALL = (
     "long ns_version(void) { return NS_VERSION; } long ns_level(void) { return 0; } long ns_panel, ns_move, "
-    "ns_gather, ns_dismiss, ns_times_vector, ns_times, ns_times_codes, ns_moments, ns_update;"
+    "ns_gather, ns_dismiss, ns_times_vector, ns_times, ns_times_codes, ns_few, ns_quantise, ns_rectify, ns_round, ns_moments, ns_update;"
 )
 """A library that takes no time to compile."""
 

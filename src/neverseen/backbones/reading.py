@@ -135,7 +135,8 @@ def prepare(
 
 def extracted(backbone: Backbone, samples: Any) -> np.ndarray:
     """Return the output of a backbone for samples, unchecked. A cache does not keep it."""
-    if isinstance(backbone, FeatureCache):
+    # Python asks for all that a protocol has, which takes longer than a prediction: most lack the first.
+    if hasattr(backbone, "remember") and isinstance(backbone, FeatureCache):
         return np.asarray(backbone.extract(samples, remember=False))
     return np.asarray(backbone.extract(samples))
 

@@ -127,7 +127,7 @@ class RandomProjection(Encoder):
 
     def _activated(self, projected: Array, width: int, hardware: Hardware) -> Array:
         if self.activation == "relu":  # the shift of a negative number stays negative
-            return hardware.int8((projected >> projection_shift(width)).clip(0, 127))
+            return hardware.rectified(projected, projection_shift(width))
         table = activation_table(self.activation, width)
         middle = len(table) // 2
         return hardware.array(table)[projected.clip(-middle, middle) + middle]

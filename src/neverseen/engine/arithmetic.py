@@ -21,6 +21,7 @@ import numpy as np
 
 from neverseen.errors import HardwareError, LimitError
 from neverseen.hardware import INT8_PRODUCT, INT32_ROWS, Array, Hardware
+from neverseen.hardware.few_rows import FEW
 from neverseen.hardware.protocol import BYTE_ROWS
 
 MAX_SAMPLES = 2**48
@@ -161,13 +162,15 @@ class CodeMatrix:
     def __init__(self, matrix: np.ndarray, hardware: Hardware) -> None:
         if len(matrix) > INT32_ROWS:
             raise LimitError(f"rows of {len(matrix)} features are too long for exact products; at most {INT32_ROWS}")
-        self._hardware = hardware
+        self._hardware, self._few = hardware, hardware.few_rows(matrix)
         self._matrix = hardware.array(matrix)
         self._probe = random_vector(matrix.shape[1], hardware)
         self._image = hardware.wrapping_matvec(self._matrix, self._probe)  # (k,)
 
     def after(self, rows: Array) -> Array:
         """Return ``rows @ matrix`` exactly, for int8 rows of shape (n, k), as int32 or wider."""
+        if self._few is not None and len(rows) <= FEW:
+            return self._few(rows)
         product = self._hardware.int8_matmul(rows, self._matrix)  # (n, m)
         expected = self._hardware.wrapping_matvec(rows, self._image)
         require_equal(self._hardware.wrapping_matvec(product, self._probe), expected, "product of features")
@@ -205,10 +208,12 @@ class GridWeights:
                 limb = limb & ((1 << limb_bits) - 1)  # non-negative; the top limb keeps the sign
             limbs.append((shift, ExactOperand(hardware.array(limb), hardware)))
         (_, self._lowest), *self._higher = limbs
-        self._hardware = hardware
+        self._hardware, self._few = hardware, hardware.few_rows(weights)
 
     def scores(self, codes: Array) -> np.ndarray:
         """Return ``codes @ weights`` exactly, as int64 of shape (n, C), for int8 codes of shape (n, d)."""
+        if self._few is not None and len(codes) <= FEW:
+            return self._hardware.numpy(self._few(codes))
         total = self._lowest.after(codes)
         for shift, limb in self._higher:
             total = total + (limb.after(codes) << shift)

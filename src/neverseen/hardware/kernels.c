@@ -144,6 +144,8 @@ static void run(struct job *job, void (*part)(struct job *, long, int), long par
 /* ROWS times three vectors of sums, three more and a factor fit into the registers. */
 #if defined(__x86_64__)
 #define SET vnni
+#define ADD_CHOSEN(c, bits, code) \
+    (NAME(hvec))_mm512_mask_add_epi16((__m512i)(c), *(const uint32_t *)(const void *)(bits), (__m512i)(c), (__m512i)(code))
 #define BYTES 64
 #define ROWS 8
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma")))
@@ -151,6 +153,8 @@ static void run(struct job *job, void (*part)(struct job *, long, int), long par
 #define MULTIPLY_NARROW(a, b) (NAME(vec))_mm512_mul_epi32((__m512i)(a), (__m512i)(b))
 #include "kernels_tiles.h"
 #define SET avx512
+#define ADD_CHOSEN(c, bits, code) \
+    (NAME(hvec))_mm512_mask_add_epi16((__m512i)(c), *(const uint32_t *)(const void *)(bits), (__m512i)(c), (__m512i)(code))
 #define BYTES 64
 #define ROWS 8
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
@@ -306,6 +310,67 @@ void ns_times_codes(long level, long threads, long m, long inner, long n, const 
     job.packed_left = packed_left, job.packed_right = packed_right, job.strip = 4;
     run(&job, CHOOSE(pack_codes_whole, level), rows + (n + panel - 1) / panel);
     run(&job, CHOOSE(cross_whole, level), (rows + job.strip - 1) / job.strip);
+}
+
+/* out (m, n), 0 before = int8 left (m, inner) times right (inner, n), for few rows. `size` is that of the numbers on the right: 1
+   (out is int32), 4 or 8 (int64, modulo 2^64) bytes; or 0 for bits that are signs, with n a multiple of 256. */
+void ns_few(long level, long size, long m, long inner, long n, const void *left, const void *right, void *out) {
+    struct job job = {.threads = 1, .d = m, .n = n, .columns = inner, .left = left, .right = right, .out = out, .strip = size};
+    run(&job, size ? CHOOSE(few_whole, level) : CHOOSE(few_signs_whole, level), m);
+}
+
+/* codes (m, width) of features, float64 or float32 (`size` is 8 or 4), as `neverseen.encoding.quantise` says: a row is divided by
+   its root mean square, times 16, and rounded. Each step is one IEEE operation: a product and a sum must not become one. `room` is for
+   two rows of `padded` numbers, the power of 2 from `width` on. Returns 0 if a feature is not finite. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+__attribute__((optimize("fp-contract=off")))
+#endif
+long ns_quantise(long m, long width, long padded, long size, const void *features, double *room, int8_t *codes) {
+    double *row = room, *squares = room + padded;
+    for (long i = 0; i < m; i++) {
+        double most = 0;
+        int exponent;
+        for (long k = 0; k < width; k++) {
+            row[k] = size == 4 ? ((const float *)features)[i * width + k] : ((const double *)features)[i * width + k];
+            if (!isfinite(row[k]))
+                return 0;
+            most = fabs(row[k]) > most ? fabs(row[k]) : most;
+        }
+        frexp(most, &exponent);
+        for (long k = 0; k < width; k++) {
+            row[k] = ldexp(row[k], -exponent);
+            squares[k] = row[k] * row[k];
+        }
+        for (long k = width; k < padded; k++)
+            squares[k] = 0;
+        for (long half = padded / 2; half > 0; half /= 2)
+            for (long k = 0; k < half; k++)
+                squares[k] += squares[k + half];
+        double root = sqrt(squares[0] / (double)width), factor = root > 0 ? 16 / root : 0;
+        for (long k = 0; k < width; k++) {
+            double code = rint(row[k] * factor);
+            codes[i * width + k] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code);
+        }
+    }
+    return 1;
+}
+
+/* codes (count) = sums >> shift, from 0 to 127. */
+void ns_rectify(long count, long shift, const int32_t *sums, int8_t *codes) {
+    for (long k = 0; k < count; k++) {
+        int32_t code = sums[k] >> shift;
+        codes[k] = (int8_t)(code > 127 ? 127 : code < 0 ? 0 : code);
+    }
+}
+
+/* rounded (count) = numbers, to the nearest of float32. Returns whether all are finite. */
+long ns_round(long count, const double *numbers, float *rounded) {
+    int finite = 1;
+    for (long k = 0; k < count; k++)
+        finite &= isfinite(rounded[k] = (float)numbers[k]) != 0;
+    return finite;
 }
 
 /* steps + rests (d, columns) move by U E, for U = u1 + u2 + u3 (d, n) and E = e1 + e2 + e3 (n, columns); see `move`. Returns how

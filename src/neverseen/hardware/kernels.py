@@ -47,6 +47,10 @@ _SIGNATURES = {  # as in kernels.c: the result and the arguments
     "ns_times_vector": ("-", "nnnnppp"),
     "ns_times": ("-", "nnnnnnnnpppp"),
     "ns_times_codes": ("-", "nnnnnppppp"),
+    "ns_few": ("-", "nnnnnppp"),
+    "ns_quantise": ("n", "nnnnppp"),
+    "ns_rectify": ("-", "nnpp"),
+    "ns_round": ("n", "npp"),
     "ns_moments": ("-", "nnnpp"),
     "ns_update": ("-", "nnnnnppxppp"),
     "ns_move": ("n", "nnnnn" + 10 * "p" + "n"),
@@ -80,6 +84,11 @@ _level = _library.ns_level() if _library is not None else 0  # the instruction s
 def available() -> bool:
     """Return whether the functions here can be called."""
     return _library is not None
+
+
+def level() -> int:
+    """Return the number of the instruction set in use, as kernels.c counts them."""
+    return int(_level)
 
 
 def quick() -> bool:
@@ -119,7 +128,7 @@ def times_vector(matrix: np.ndarray, vector: np.ndarray, *, threads: int | None 
         By default chosen by the amount of work and the number of processors, here and in the other functions.
     """
     size, (kind, code) = _square(matrix), _kinds(matrix, vector)
-    _check("vector", vector, kind, (size,))
+    check("vector", vector, kind, (size,))
     count = _threads(threads, size * size)
     sums: np.ndarray = np.zeros((count, size), kind)
     _call("ns_times_vector", _level, code, count, size, matrix, vector, sums)
@@ -131,7 +140,7 @@ def times_block(
 ) -> np.ndarray:
     """Return ``matrix @ block`` for a symmetric matrix of shape (d, d) and a block of shape (d, n); see `product`."""
     size, (kind, _) = _square(matrix), _kinds(matrix, block)
-    _check("block", block, kind, (size, None))
+    check("block", block, kind, (size, None))
     if not 0 < block.shape[1] <= _FEW:
         return product(matrix, block, narrow=narrow, threads=threads)
     columns = [times_vector(matrix, column, threads=threads) for column in np.ascontiguousarray(block.T)]
@@ -150,7 +159,7 @@ def product(left: np.ndarray, right: np.ndarray, *, narrow: bool = False, thread
     kind, code = (np.int64, _CODES) if left.dtype == np.int8 else _kinds(left, right)
     code = _NARROW if narrow and code == 0 else code
     (rows, inner), item = left.shape, left.itemsize
-    _check("right", right, kind, (inner, None))
+    check("right", right, kind, (inner, None))
     result: np.ndarray = np.zeros((rows, right.shape[1]), kind)
     if result.size and inner:
         if not left.flags.aligned or any(stride % item for stride in left.strides):
@@ -164,8 +173,8 @@ def product(left: np.ndarray, right: np.ndarray, *, narrow: bool = False, thread
 
 def times_codes(left: np.ndarray, right: np.ndarray, *, threads: int | None = None) -> np.ndarray:
     """Return ``left @ right`` for int8 matrices of shape (m, d) and (d, n), as int32. Sums that need more bits wrap."""
-    _check("left", left, np.int8, (None, None))
-    _check("right", right, np.int8, (left.shape[1], None))
+    check("left", left, np.int8, (None, None))
+    check("right", right, np.int8, (left.shape[1], None))
     (rows, inner), columns = left.shape, right.shape[1]
     result: np.ndarray = np.zeros((rows, columns), np.int32)
     if result.size and inner:
@@ -181,7 +190,7 @@ def row_moments(matrix: np.ndarray, *, threads: int | None = None) -> np.ndarray
     They are float64, and each is the sum of d roundings.
     """
     size = _square(matrix)
-    _check("matrix", matrix, np.int64, (size, size))
+    check("matrix", matrix, np.int64, (size, size))
     result = np.empty((3, size))
     _call("ns_moments", _level, _threads(threads, size * size), size, matrix, result)
     return result
@@ -202,9 +211,9 @@ def add_codes(matrix: np.ndarray, codes: np.ndarray, signs: np.ndarray, *, threa
     """
     half = isinstance(matrix, np.ndarray) and matrix.dtype == np.int32
     size = len(matrix) if half else _square(matrix)
-    _check("matrix", matrix, np.int32 if half else np.int64, (size, size), changes=True)
-    _check("codes", codes, np.int8, (None, size))
-    _check("signs", signs, np.int8, (len(codes),))
+    check("matrix", matrix, np.int32 if half else np.int64, (size, size), changes=True)
+    check("codes", codes, np.int8, (None, size))
+    check("signs", signs, np.int8, (len(codes),))
     _apart(matrix, codes, signs)
     if len(signs) and not -1 <= signs.min() <= signs.max() <= 1:  # larger ones could exceed 32 bits
         raise ValueError("signs must be -1, 0 or 1")
@@ -232,9 +241,9 @@ def add_low_rank(
     left, right : float64 ndarrays of shape (n, d)
     """
     size = _square(matrix)
-    _check("matrix", matrix, np.float64, (size, size), changes=True)
-    _check("left", left, np.float64, (None, size))
-    _check("right", right, np.float64, left.shape)
+    check("matrix", matrix, np.float64, (size, size), changes=True)
+    check("left", left, np.float64, (None, size))
+    check("right", right, np.float64, left.shape)
     _apart(matrix, left, right)
     for start in range(0, len(left), _TERMS):
         some, others = left[start : start + _TERMS], right[start : start + _TERMS]
@@ -272,16 +281,16 @@ def move(
     near : int64 ndarray, of any length
         Receives the places of such entries in ``steps.ravel()``, in any order, as many as fit.
     """
-    _check("steps", steps, np.int64, (None, None), changes=True)
+    check("steps", steps, np.int64, (None, None), changes=True)
     (size, columns) = steps.shape
-    _check("rests", rests, np.float64, (size, columns), changes=True)
-    _check("u1", left[0], np.float64, (size, None))
+    check("rests", rests, np.float64, (size, columns), changes=True)
+    check("u1", left[0], np.float64, (size, None))
     terms = left[0].shape[1]
     for place in range(3):
-        _check(f"u{place + 1}", left[place], np.float64, (size, terms))
-        _check(f"e{place + 1}", right[place], np.float64, (terms, columns))
-    _check("doubt", doubt, np.float64, (columns,))
-    _check("near", near, np.int64, (None,), changes=True)
+        check(f"u{place + 1}", left[place], np.float64, (size, terms))
+        check(f"e{place + 1}", right[place], np.float64, (terms, columns))
+    check("doubt", doubt, np.float64, (columns,))
+    check("near", near, np.int64, (None,), changes=True)
     for written in (steps, rests, near):
         _apart(written, *(each for each in (steps, rests, near, *left, *right, doubt) if each is not written))
     count = _threads(threads, size * columns * (6 * terms + 8))
@@ -307,11 +316,11 @@ def _kinds(matrix: np.ndarray, right: np.ndarray) -> tuple[type, int]:
 def _square(matrix: np.ndarray) -> int:
     """Check a matrix, and return its size."""
     size = len(matrix) if isinstance(matrix, np.ndarray) and matrix.ndim else 0
-    _check("matrix", matrix, _kind(np.asarray(matrix)), (size, size))
+    check("matrix", matrix, _kind(np.asarray(matrix)), (size, size))
     return size
 
 
-def _check(name: str, array: np.ndarray, kind: type, shape: tuple[int | None, ...], *, changes: bool = False) -> None:
+def check(name: str, array: np.ndarray, kind: type, shape: tuple[int | None, ...], *, changes: bool = False) -> None:
     """Raise unless an array has this type and shape (None: any length), lies row by row, and is writable if needed."""
     if not isinstance(array, np.ndarray) or array.dtype != np.dtype(kind):
         found = getattr(array, "dtype", type(array).__name__)
@@ -357,10 +366,29 @@ def _most_threads() -> int:
     return min(there, _MAX_THREADS)
 
 
+@functools.cache
+def function(name: str, brief: bool) -> Any:
+    """Return a function of the library, which takes numbers and addresses. A brief one keeps the interpreter meanwhile.
+
+    Others let it go, and wait for it if another thread is busy: often longer than a brief loop takes.
+    """
+    if _library is None:
+        raise RuntimeError(f"the kernels are {_state}")
+    function = getattr((ctypes.PyDLL if brief else ctypes.CDLL)(_library._name), name)
+    result, arguments = _SIGNATURES[name]
+    function.restype, function.argtypes = _TYPES[result], [_TYPES[letter] for letter in arguments]
+    return function
+
+
+def address(array: np.ndarray) -> int:
+    """Return where an array lies. It must be kept for as long as the address is used."""
+    return int(array.__array_interface__["data"][0])
+
+
 def _call(name: str, *arguments: np.ndarray | float) -> Any:
     if _library is None:
         raise RuntimeError(f"the kernels are {_state}")
-    passed = [each.ctypes.data if isinstance(each, np.ndarray) else each for each in arguments]
+    passed = [address(each) if isinstance(each, np.ndarray) else each for each in arguments]
     return getattr(_library, name)(*passed)
 
 

@@ -19,6 +19,7 @@
 #undef MULTIPLY_PAIRS
 #undef ADD_QUADS
 #undef MULTIPLY_NARROW
+#undef ADD_CHOSEN
 #else
 
 /* Vectors that may stand at any number's address. */
@@ -252,6 +253,80 @@ TARGET static void NAME(moments)(struct job *job, long part, int thread) {
 TARGET static void NAME(times_codes)(struct job *job, long part, int thread) {
     (void)thread;
     NAME(times)(job, part, NULL, job->left, 0);
+}
+
+/* sums (n,) += the next four codes of a row that are not 0, times the rows of B (inner, n) at their places. Returns the place after
+   them. `restrict` counts only for arguments: these loops become vectors because they are functions of their own. */
+#define FOUR(NAMED, B_TYPE, SUM) \
+    TARGET static long NAMED(const int8_t *codes, long k, long inner, long n, const B_TYPE *B, SUM *restrict sums) { \
+        const B_TYPE *b[4] = {B, B, B, B}; \
+        SUM f[4] = {0}; \
+        for (int found = 0; k < inner && found < 4; k++) { \
+            b[found] = B + k * n, f[found] = codes[k]; /* one that is 0 is replaced by the next */ \
+            found += codes[k] != 0; \
+        } \
+        const B_TYPE *b0 = b[0], *b1 = b[1], *b2 = b[2], *b3 = b[3]; \
+        SUM f0 = f[0], f1 = f[1], f2 = f[2], f3 = f[3]; \
+        for (long j = 0; j < n; j++) \
+            sums[j] += (b0[j] * f0 + b1[j] * f1) + (b2[j] * f2 + b3[j] * f3); \
+        return k; \
+    }
+FOUR(NAME(four_bytes), int8_t, int32_t)
+FOUR(NAME(four_halves), int32_t, int64_t)
+FOUR(NAME(four_wholes), int64_t, int64_t)
+#undef FOUR
+
+/* left: int8 codes (d, inner), few rows; right: B (inner, n); out (d, n), zeros before. A part is a row. Memory sets the pace, so B
+   is read once, where it is. `strip` is the size of its numbers: sums of int8 are int32, others int64. */
+TARGET static void NAME(few)(struct job *job, long part, int thread) {
+    long inner = job->columns, n = job->n;
+    const int8_t *codes = (const int8_t *)job->left + part * inner;
+    (void)thread;
+    for (long k = 0; k < inner;)
+        if (job->strip == 1)
+            k = NAME(four_bytes)(codes, k, inner, n, job->right, (int32_t *)job->out + part * n);
+        else if (job->strip == 4)
+            k = NAME(four_halves)(codes, k, inner, n, job->right, (int64_t *)job->out + part * n);
+        else
+            k = NAME(four_wholes)(codes, k, inner, n, job->right, (int64_t *)job->out + part * n);
+}
+
+/* The same for a B of +1 and -1: a bit for each, 1 for +1, in rows of n bits; n is a multiple of 256. The codes at a 1 are summed, in
+   16 bits: 256 codes of at most 127 fit. Twice that, less all codes, is the product. */
+typedef int16_t NAME(hvec) __attribute__((vector_size(BYTES), aligned(2), may_alias));
+TARGET INLINE NAME(hvec) NAME(chosen)(NAME(hvec) c, const uint8_t *bits, NAME(hvec) code) {
+#if defined(ADD_CHOSEN)
+    return ADD_CHOSEN(c, bits, code);
+#else
+    NAME(hvec) places = {0};
+    for (int q = 0; q < BYTES / 2; q++)
+        places[q] = (int16_t)(1 << q);
+    int16_t word = (int16_t)(BYTES == 16 ? bits[0] : bits[0] | bits[1] << 8);
+    return c + (((NAME(hvec))(word - (NAME(hvec)){0}) & places) != 0 & code);
+#endif
+}
+TARGET static void NAME(few_signs)(struct job *job, long part, int thread) {
+    enum { WIDE = BYTES / 2 }; /* columns of a vector; eight vectors at a time */
+    long inner = job->columns, n = job->n;
+    const int8_t *codes = (const int8_t *)job->left + part * inner;
+    int32_t *sums = (int32_t *)job->out + part * n, all = 0;
+    (void)thread;
+    for (long k = 0; k < inner; k++)
+        all += codes[k];
+    for (long j = 0; j < n; j += 8 * WIDE)
+        for (long k0 = 0; k0 < inner; k0 += 256) {
+            NAME(hvec) c[8] = {{0}};
+            for (long k = k0; k < LEAST(inner, k0 + 256); k++) {
+                const uint8_t *bits = (const uint8_t *)job->right + (k * n + j) / 8;
+                NAME(hvec) code = (int16_t)codes[k] - (NAME(hvec)){0};
+#pragma GCC unroll 8
+                for (int v = 0; v < 8; v++)
+                    c[v] = NAME(chosen)(c[v], bits + v * WIDE / 8, code);
+            }
+            for (int v = 0; v < 8; v++)
+                for (int q = 0; q < WIDE; q++)
+                    sums[j + v * WIDE + q] += 2 * c[v][q] - (k0 ? 0 : all);
+        }
 }
 #endif
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from neverseen.hardware import kernels
+from neverseen.hardware import few_rows, kernels
 from neverseen.hardware.protocol import FLOAT32_ROWS, HardwareOf, Moved
 
 _SMALL = 2**13  # multiplications: of fewer, NumPy is done sooner
@@ -32,6 +32,14 @@ class NumpyHardware(HardwareOf[np.ndarray]):
             return
         with _one_blas_thread(), kernels.team():
             yield
+
+    def few_rows(self, matrix: np.ndarray) -> Callable[[np.ndarray], np.ndarray] | None:
+        return few_rows.Factor(matrix).after if kernels.available() else None
+
+    def rectified(self, sums: np.ndarray, shift: int) -> np.ndarray:
+        if len(sums) <= few_rows.FEW and sums.dtype == np.int32 and kernels.available():
+            return few_rows.rectified(np.ascontiguousarray(sums), shift)
+        return super().rectified(sums, shift)
 
     # -- arrays ------------------------------------------------------------------------------------
 

@@ -110,6 +110,13 @@ class HardwareOf(Protocol[A]):
         """Return a function that makes a small change in one go, if that is faster than step by step."""
         return None
 
+    def few_rows(self, matrix: np.ndarray) -> Callable[[A], A] | None:
+        """Return a function that multiplies a few int8 rows by this int8 or int64 matrix, if that is quick in integers.
+
+        Its results are exact, of 32 bits for int8 and of 64 for int64, and need no check. The caller bounds them.
+        """
+        return None
+
     def alone(self) -> AbstractContextManager[Any]:
         """Return a context for many small steps of one thread, in which no library has threads of its own.
 
@@ -145,6 +152,11 @@ class HardwareOf(Protocol[A]):
 
     def int8(self, array: A) -> A:
         """Return integers between -127 and 127 as int8."""
+
+    def rectified(self, sums: A, shift: int) -> A:
+        """Return ``(sums >> shift).clip(0, 127)`` as int8, for integers and a shift from 0 to 31."""
+        values: Any = sums
+        return self.int8((values >> shift).clip(0, 127))
 
     def rint(self, array: A) -> A:
         """Return float64 rounded to the nearest integer."""

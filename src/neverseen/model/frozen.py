@@ -113,6 +113,8 @@ def leading(scores: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, w
 
 def by_parts(answer: Callable[[np.ndarray], np.ndarray], quantised: np.ndarray, rows: int) -> np.ndarray:
     """Return the answers about samples, asked for so many at a time."""
+    if len(quantised) <= rows:
+        return answer(quantised)
     return np.concatenate([answer(quantised[at : at + rows]) for at in range(0, max(1, len(quantised)), rows)])
 
 

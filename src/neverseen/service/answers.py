@@ -21,8 +21,15 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 def answer(content: Any, status: int = 200) -> Response:
     """Return a JSON answer."""
-    written = content if isinstance(content, bytes) else _encode(content)
-    return Response(written, status, media_type="application/json")
+    return _Json(content if isinstance(content, bytes) else _encode(content).encode(), status)
+
+
+class _Json(Response):
+    """An answer with two headers, which are not looked for first."""
+
+    def __init__(self, body: bytes, status: int) -> None:
+        self.status_code, self.background, self.body = status, None, body
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
 
 
 @lru_cache(maxsize=4)
@@ -52,7 +59,7 @@ def written(content: Any) -> bytes:
     >>> written({"version": 1, "predictions": [{"label": "cat"}] * 2, "more": {"none": []}})
     b'{"version":1,"predictions":[{"label":"cat"},{"label":"cat"}],"more":{"none":[]}}'
     """
-    return b"".join(part.encode() for part in _parts(content))
+    return b"".join(part.encode() for part in _parts(content)) if is_long(content) else _encode(content).encode()
 
 
 def _parts(content: Any) -> Iterator[str]:

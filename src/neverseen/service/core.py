@@ -269,7 +269,9 @@ class Service:
     async def admitted(self, request: Request, size: int = 0) -> None:
         """Wait for a request's turn on the event loop; with a size, for its turn to read a body there."""
         if self.started:
-            await self.gate.enter(self.callers.name_of(request), 1 + size / _STEP)
+            waited = await self.gate.enter(self.callers.name_of(request), 1 + size / _STEP)
+            if waited:
+                self.callers.look_again(request)
 
     # -- changes -----------------------------------------------------------------------------------
 

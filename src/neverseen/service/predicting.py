@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from neverseen.backbones import Backbone
+from neverseen.backbones import Backbone, Precomputed
 from neverseen.backbones.reading import features_of
 from neverseen.backbones.recipes import kind_of
 from neverseen.errors import NeverseenError
@@ -27,7 +27,9 @@ from neverseen.service.sharing.result_memory import ANSWER, share_of
 from neverseen.service.sharing.shares import Shares
 from neverseen.service.writer.jobs import settle
 from neverseen.service.writer.publishing import Published
+from neverseen.store.absent_backbone import AbsentBackbone
 
+_QUICK = 0.0005  # seconds of a prediction that may be made on the event loop
 _TOGETHER = 128  # rows of features that are predicted at a time
 _FRESH, _SMALL = 0.05, 64  # seconds, samples; others wait for a prediction that is neither older nor larger
 _LATE = 60.0  # seconds after which a part that is being predicted is called late
@@ -77,6 +79,10 @@ class Predictor:
         self._backbone, self._published, self._held = backbone, published, held
         self._settings, self._metrics, self._history = settings, metrics, history
         self._together = _TOGETHER if kind_of(backbone) == "features" else THROUGH_NETWORK
+        inner = backbone.backbone if isinstance(backbone, AbsentBackbone) else backbone
+        # A network, or a model that is changing, may be quick once and slow the next time.
+        self._is_steady = isinstance(inner, Precomputed | AbsentBackbone) and settings.effect != "immediate"
+        self._brief = 0  # samples that may be predicted on the event loop
         self._jobs: Line[_Waiting] = Line(lambda job: min(len(job.samples), self._together))
         self._room = Shares(settings.predict_waiting)
         self._wake = threading.Condition()
@@ -95,6 +101,8 @@ class Predictor:
         """Return the answer for samples that `Reader` made."""
         if self._settings.output == "scores":
             self._require_few_scores(len(samples))
+        if self._is_brief(len(samples)):
+            return self._at_once(samples)
         counted = min(len(samples), self._room.share)  # a request is taken, however small a share is
         job = _Waiting(samples, asyncio.get_running_loop().create_future(), time.monotonic(), client, counted)
         with self._wake:
@@ -114,12 +122,42 @@ class Predictor:
             if not asked:
                 self._asked.pop(client, None)
 
+    def _is_brief(self, samples: int) -> bool:
+        """Return whether passing a prediction to a thread would take longer, and it comes before nobody's turn.
+
+        A thread has made one of as many samples before, and was quick: what is slow, or hangs, must not hold up the
+        event loop.
+        """
+        return samples <= self._brief and not self._begun and not self._jobs and not self._stopping
+
+    def _at_once(self, samples: list[Any]) -> dict[str, Any]:
+        """Return the answer for a few samples, here and now."""
+        since, published = time.monotonic(), self._published()
+        try:
+            rows = self._predicted(published, samples)
+        except Exception as error:
+            raise _blamed(error) from error
+        took = time.monotonic() - since
+        self._note_quick(len(samples), took)
+        self._history.took(took)
+        self._metrics.predictions.inc(len(samples))
+        return {"version": published.number, "predictions": rows}
+
+    def _note_quick(self, samples: int, seconds: float) -> None:
+        """Note how long a prediction of so many samples took, to know which may be made on the event loop."""
+        if not self._is_steady:
+            return
+        if seconds <= _QUICK:
+            self._brief = max(self._brief, samples)
+        elif samples <= self._brief:
+            self._brief = samples - 1
+
     def served(self) -> list[str]:
         """Return the clients with a recent small prediction that is not answered yet.
 
         Empty if there is a network: it takes long, and mostly runs outside the event loop.
         """
-        if self._together != _TOGETHER:
+        if self._together != _TOGETHER or not self._asked:
             return []
         since = time.monotonic() - _FRESH
         newest = {client: next(reversed(asked)) for client, asked in self._asked.items()}
@@ -195,6 +233,8 @@ class Predictor:
             self._begun[name] = time.monotonic()
             if count <= self._together:
                 outcomes = self._outcomes(jobs)
+                if not any(isinstance(outcome, Exception) for outcome in outcomes):
+                    self._note_quick(count, time.monotonic() - self._begun[name])
             else:
                 outcome = self._continued(jobs[0])
                 if outcome is None:

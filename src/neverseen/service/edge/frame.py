@@ -66,7 +66,8 @@ class Frame:
             await self._app(scope, receive, send)
             return
         scope["neverseen.id"] = request_id = new_id()
-        ANSWERED.set(Request(scope))
+        request = Request(scope, receive, send)
+        ANSWERED.set(request)
         started = time.monotonic()
         status, took = 0, 0.0
         steady = self._steady(scope, receive, send)
@@ -80,16 +81,16 @@ class Frame:
             await steady(message)
 
         try:
-            await self._service.admitted(Request(scope))
+            await self._service.admitted(request)
             if scope["method"] != "POST":
-                self._service.callers.count_early(Request(scope))
+                self._service.callers.count_early(request)
             if scope["query_string"] and scope["path"].startswith("/v1/"):
                 self._require_query(scope)
             direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
             if direct is None:
                 await self._app(scope, receive, framed)
             else:
-                response = await direct(Request(scope, receive, send))
+                response = await direct(request)
                 await response(scope, receive, framed)
         except Refusal as refusal:
             await self._refuse(scope, receive, framed, refusal)
@@ -115,7 +116,7 @@ class Frame:
 
         async def steady(message: Message) -> None:
             nonlocal sent, waited
-            for part in _in_pieces(message):
+            for part in (message,) if len(message.get("body", b"")) <= _PIECE else _in_pieces(message):
                 before = time.monotonic()
                 await send(part)
                 waited += time.monotonic() - before
@@ -158,7 +159,7 @@ class Frame:
         self, scope: MutableMapping[str, Any], headers: list[tuple[bytes, bytes]], request_id: str
     ) -> list[tuple[bytes, bytes]]:
         framed = [*headers, *_HEADERS, (b"x-request-id", request_id.encode())]
-        if not any(name == b"cache-control" for name, _ in headers):
+        if b"cache-control" not in [name for name, _ in headers]:
             framed.append(_NO_STORE)
         if scope.get("scheme") == "https":
             framed.append(_HSTS)
@@ -166,16 +167,13 @@ class Frame:
 
 
 def _in_pieces(message: Message) -> Iterator[Message]:
-    """Yield a part of an answer in pieces.
+    """Yield a large part of an answer in pieces.
 
     Before each piece, the server waits until the client has taken most of the previous ones. So a slow reader is
     noticed, and unread answers stay here, where they are counted.
     """
-    body = message.get("body", b"")
-    if len(body) <= _PIECE:
-        yield message
-        return
-    view, more = memoryview(body), message.get("more_body", False)
+    body, more = message["body"], message.get("more_body", False)
+    view = memoryview(body)
     for start in range(0, len(body), _PIECE):
         piece = bytes(view[start : start + _PIECE])
         yield {"type": message["type"], "body": piece, "more_body": more or start + _PIECE < len(body)}

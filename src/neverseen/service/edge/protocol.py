@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -21,6 +22,7 @@ WAITING = 8
 """Most unanswered requests of a connection."""
 _UNSENT = 2**16  # bytes of an answer that wait for the system to take them
 _DROPPED = 2**18  # bytes that are taken of a body after its request was answered, so that its sender sees the answer
+_SHORT = 2**12  # bytes of a write that waits for the next one
 _CHUNKS, _CHUNK_BYTES = 1024, 256  # a body may come in so many pieces, and in more if they are not smaller than this
 
 
@@ -42,6 +44,45 @@ class _Flow(FlowControl):
         """Read on."""
         if not self.held:
             super().resume_reading()
+
+
+class _Joining:
+    """A transport that sends the head of an answer together with its body.
+
+    Each write is a call of the system, and wakes the client, which would find half an answer. So a short write waits
+    for the next one, until the event loop comes round.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop, self._held = transport, loop, b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or hold them for a moment."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        elif len(data) <= _SHORT:
+            self._held = data
+            self._loop.call_soon(self.flush)
+            return
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        """Send what is held."""
+        held, self._held = self._held, b""
+        if held and not self._transport.is_closing():
+            self._transport.write(held)
+
+    def get_write_buffer_size(self) -> int:
+        """Return the number of bytes that are not sent yet."""
+        return len(self._held) + int(self._transport.get_write_buffer_size())
+
+    def close(self) -> None:
+        """Send what is held, and close."""
+        self.flush()
+        self._transport.close()
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -81,9 +122,10 @@ class LimitedProtocol(HttpToolsProtocol):
         """Begin."""
         super().connection_made(transport)
         self.flow: _Flow = _Flow(transport)
+        self.transport = cast("asyncio.Transport", _Joining(transport, self.loop))
         transport.set_write_buffer_limits(_UNSENT)  # with TLS it would be 512 KiB: steps too large for slow clients
         if self.connection is not None:
-            self.connection.cut, self.connection.unsent = transport.abort, transport.get_write_buffer_size
+            self.connection.cut, self.connection.unsent = transport.abort, self.transport.get_write_buffer_size
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""

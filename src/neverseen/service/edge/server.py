@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import fcntl
 import gc
@@ -34,6 +35,7 @@ from neverseen.service.reception.requests import is_sending
 from neverseen.service.sharing.limits import origin
 
 _SWITCH = 0.00002  # seconds that a busy thread keeps the interpreter from those who wait for it: see `serve`
+_PR_SET_TIMERSLACK = 29
 _PAUSE = 0.1  # seconds until the next attempt to accept a connection, after one that failed
 _UNREAD = 2**18  # bytes of a request that the system takes before they are read here; it would take 32 MiB
 _UNSENT = 2**17  # bytes that the system takes of an answer and has not sent yet
@@ -227,6 +229,7 @@ def serve(
     """
     # A prediction takes the interpreter a hundred times, and each time waits this long for an event loop that is busy.
     sys.setswitchinterval(_SWITCH)
+    wake_punctually()
     if (tls_cert is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both a certificate and its key")
     if tls_cert is not None and tls_key is not None:
@@ -282,6 +285,16 @@ def serve(
             service.stop()
     if not server.started and not server.should_exit:
         raise ConfigurationError(f"the service did not start on {host}:{port}: see the lines above")
+
+
+def wake_punctually() -> None:
+    """Have the system end short waits of this thread, and of those that it starts, in time.
+
+    Linux lets a wait take 50 microseconds longer, so that it wakes less often. A prediction that waits for the
+    interpreter would wait several times as long as it has to.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def require_tls(cert: Path, key: Path) -> None:

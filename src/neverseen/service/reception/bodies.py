@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from neverseen.service.errors import Refusal
 from neverseen.service.operations.settings import Settings
 from neverseen.service.reception.contents import JSON
+from neverseen.service.reception.requests import header
 from neverseen.service.sharing.shares import Shares
 
 _DRAIN = 2**20  # bytes that are still read of a body that is refused, so that its sender sees the answer
@@ -58,7 +59,12 @@ class Bodies:
                 pace = settings.body_rate * settings.body_pause
                 due = pace
                 with self._deadlines.within(settings.body_timeout, settings.body_pause) as go_on:
-                    async for part in request.stream():
+                    more = True
+                    while more:
+                        message = await request.receive()
+                        if message["type"] == "http.disconnect":
+                            raise Refusal("timeout", "the connection closed before the whole body arrived")
+                        part, more = message.get("body", b""), message.get("more_body", False)
                         if count is not None:
                             count(len(part))
                         if held + len(part) > most:
@@ -74,8 +80,6 @@ class Bodies:
                 rate, time = f"{settings.body_rate:g} bytes a second", f"{settings.body_timeout:g} seconds"
                 words = f"at least {rate}, and the whole in {time}"
                 raise Refusal("timeout", f"the body arrived too slowly: send {words}") from None
-            except ClientDisconnect:
-                raise Refusal("timeout", "the connection closed before the whole body arrived") from None
             except Refusal as refusal:
                 if refusal.code in ("too_large", "busy"):
                     await _drain(request, count)
@@ -153,7 +157,7 @@ async def _drain(request: Request, count: Callable[[int], None] | None) -> None:
 
 def declared(request: Request) -> int | None:
     """Return the declared size of a body in bytes; None if there is none."""
-    length = request.headers.get("content-length")
+    length = header(request, b"content-length")
     if length is None:
         return None
     return int(length[:20]) if length.isascii() and length.isdigit() else 2**64  # no number: too many
@@ -161,17 +165,18 @@ def declared(request: Request) -> int | None:
 
 def content_type(request: Request, *allowed: str) -> str:
     """Return the content type of a request, one of those allowed, or refuse it."""
-    said = request.headers.get("content-type", "")
-    if len(request.headers.getlist("content-type")) > 1:
+    said = header(request, b"content-type") or ""
+    if sum(name == b"content-type" for name, _ in request.scope["headers"]) > 1:
         raise Refusal("wrong_content_type", "send one Content-Type, not several")
     found = said.partition(";")[0].strip().lower()
     if len(said) > _CONTENT_TYPE:  # finding the boundary in a long header takes long
         raise Refusal("wrong_content_type", f"the content type is longer than {_CONTENT_TYPE} characters")
     if found not in allowed:
         raise Refusal("wrong_content_type", f"send the body as {' or '.join(allowed)}; got {found[:60] or 'nothing'!r}")
-    if any(coding.strip().lower() not in ("", "identity") for coding in request.headers.getlist("content-encoding")):
+    codings = request.headers.getlist("content-encoding") if header(request, b"content-encoding") is not None else []
+    if any(coding.strip().lower() not in ("", "identity") for coding in codings):
         raise Refusal("wrong_content_type", "send the body as it is, without a Content-Encoding")
-    if found == JSON and not _CHARSETS.issuperset(_charsets(said)):
+    if found == JSON and ";" in said and not _CHARSETS.issuperset(_charsets(said)):
         raise Refusal("wrong_content_type", "send JSON in UTF-8, with no other charset")
     return found
 

@@ -21,6 +21,7 @@ from neverseen.service.sharing.limits import Buckets
 
 _HEALTH = frozenset(["/healthz", "/readyz"])
 _KEYED = ("/v1/", "/metrics")
+_JUST_FOUND = "neverseen.just_found"  # in a scope: the key that `name_of` found in this round of the event loop
 
 
 class Callers:
@@ -39,7 +40,7 @@ class Callers:
     def key_of(self, request: Request) -> ApiKey | None:
         """Return the key of a request; without a valid key, return None and count the request against its address."""
         token = token_of(request) or ""
-        key = self._access.find(token, look=False)
+        key = request.scope.pop(_JUST_FOUND, None) or self._access.find(token, look=False)
         if key is None:
             self.public(request)  # who guesses is slowed down
             key = self._access.find(token)
@@ -49,8 +50,14 @@ class Callers:
 
     def name_of(self, request: Request) -> str:
         """Return the client to which a request counts: the name of a known key, or an address."""
-        key = self._known(request)
+        if KEY in request.scope:
+            return str(request.scope[KEY])
+        key = request.scope[_JUST_FOUND] = self._known(request)
         return address_of(request) if key is None else key.name
+
+    def look_again(self, request: Request) -> None:
+        """Note that time has passed, and the key may have been revoked."""
+        request.scope.pop(_JUST_FOUND, None)
 
     def _known(self, request: Request) -> ApiKey | None:
         token = token_of(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from neverseen.service.reception.access import ApiKey
 from neverseen.service.reception.bodies import Bodies, content_type
 from neverseen.service.reception.callers import Callers
 from neverseen.service.reception.contents import FORM, JSON, READERS, Bounds, Given, require_room
-from neverseen.service.reception.requests import client_of
+from neverseen.service.reception.requests import client_of, header
 from neverseen.service.reception.workers import Workers
 from neverseen.service.sharing.result_memory import ROWS, ResultMemory, share_of
 from neverseen.service.sharing.shares import Shares
@@ -107,17 +107,15 @@ class Reception:
                 self._pixels.give(key.name, unpacked)
                 self._results.give(request.scope, ROWS)
 
-    @asynccontextmanager
-    async def body(self, request: Request, key: ApiKey | None, most: int) -> AsyncIterator[bytearray]:
-        """Yield a body, and count its bytes against the key or the address."""
+    def body(self, request: Request, key: ApiKey | None, most: int) -> AbstractAsyncContextManager[bytearray]:
+        """Return a context that yields a body. Its bytes are counted against the key or the address, from now on."""
         count = self._callers.count_body(request, key, most)
-        async with self._bodies.receiving(request, client_of(request), most, key is None, count) as content:
-            yield content
+        return self._bodies.receiving(request, client_of(request), most, key is None, count)
 
     async def _read(
         self, request: Request, action: str, key: ApiKey, content: bytearray, room: Callable[[int], bool]
     ) -> Given:
-        kind = request.headers["content-type"]
+        kind = header(request, b"content-type") or ""
         await self._admitted(request, len(content))  # a body that a worker reads takes time too, and so does its answer
         labelled = self._bounds.targets is not None and action != "predict"  # each label takes longer than a class
         if self._bounds.kind != "images" and reads_fast(content, kind) and not (labelled and len(content) > _TINY):
@@ -132,4 +130,6 @@ def reads_fast(content: bytearray, content_type: str) -> bool:
         return True
     if len(content) > _SMALL or not content_type.lower().startswith(JSON):
         return False
-    return content.count(b",") <= _NUMBERS and all(content.count(mark) <= _PARTS for mark in (b'"', b"[", b"{"))
+    # Each value has a byte at least, and a comma: in a short one, commas without values end the reading.
+    few = len(content) <= 2 * _NUMBERS or content.count(b",") <= _NUMBERS
+    return few and all(content.count(mark) <= _PARTS for mark in (b'"', b"[", b"{"))

@@ -20,6 +20,7 @@ KEY = "neverseen.key"
 """Key in the scope of a request: the name of its API key."""
 ANSWERED: ContextVar[Request | None] = ContextVar("neverseen_answered", default=None)
 """The request that is being answered."""
+_HEADERS = "neverseen.headers"
 _IDS, _SECRET = count(), secrets.token_bytes(32)
 _SENDING: WeakSet[asyncio.Task[Any]] = WeakSet()
 
@@ -32,7 +33,9 @@ def new_id() -> str:
 
 def note_sending() -> None:
     """Note that the answer to this task's request has begun."""
-    _SENDING.update(filter(None, [asyncio.current_task()]))
+    task = asyncio.current_task()
+    if task is not None:
+        _SENDING.add(task)
 
 
 def is_sending(task: asyncio.Task[Any]) -> bool:
@@ -40,9 +43,18 @@ def is_sending(task: asyncio.Task[Any]) -> bool:
     return task in _SENDING
 
 
+def header(request: Request, name: bytes) -> str | None:
+    """Return a header, the first of its name, or None. All are looked through once."""
+    found = request.scope.get(_HEADERS)
+    if found is None:
+        found = request.scope[_HEADERS] = dict(reversed(request.scope["headers"]))
+    value = found.get(name)
+    return None if value is None else value.decode("latin-1")
+
+
 def token_of(request: Request) -> str | None:
     """Return the token of a request, valid or not."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    scheme, _, token = (header(request, b"authorization") or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 

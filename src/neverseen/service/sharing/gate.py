@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from neverseen.service.sharing.limits import is_stranger
 from neverseen.service.sharing.usage import Usage
@@ -26,6 +27,7 @@ STRANGERS = ""
 class _Turn:
     begins: asyncio.Future[None]
     cost: float
+    task: asyncio.Task[Any] | None
 
 
 class Gate:
@@ -45,10 +47,13 @@ class Gate:
     def __init__(self, served: Callable[[], Iterable[str]] = tuple) -> None:
         self._served, self._usage, self._strangers = served, Usage(), Usage()
         self._closed = False
+        self._begun: asyncio.Task[Any] | None = None  # what began in this round
         self._waiting: dict[str, dict[str, deque[_Turn]]] = {}  # by key or STRANGERS, then by key or address
 
-    async def enter(self, client: str, cost: float) -> None:
-        """Wait until a client's request may begin, or continue, work on the event loop.
+    async def enter(self, client: str, cost: float) -> bool:
+        """Wait until a client's request may begin, or continue, work on the event loop; return whether it had to wait.
+
+        One that has begun in this round, and not waited for anything since, continues.
 
         Parameters
         ----------
@@ -58,10 +63,13 @@ class Gate:
             The expected work, in any unit.
         """
         loop, group = asyncio.get_running_loop(), STRANGERS if is_stranger(client) else client
+        if self._begun is not None and self._begun is asyncio.current_task():
+            self._count(group, client, cost)
+            return False
         if not self._closed and not self._gives_way(loop, group):
-            self._begin(loop, group, client, cost)
-            return
-        turn = _Turn(loop.create_future(), cost)
+            self._begin(loop, group, client, cost, asyncio.current_task())
+            return False
+        turn = _Turn(loop.create_future(), cost, asyncio.current_task())
         self._waiting.setdefault(group, {}).setdefault(client, deque()).append(turn)
         try:
             await turn.begins
@@ -70,13 +78,24 @@ class Gate:
                 self._waiting[group][client].remove(turn)
                 self._tidy(group, client)
             raise
+        return True
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, group: str, client: str, cost: float) -> None:
-        """Close the gate until the request that begins now has run as far as it can."""
+    def _count(self, group: str, client: str, cost: float) -> None:
         self._usage.add(group, cost)
         if group == STRANGERS:
             self._strangers.add(client, cost)
-        self._closed = True
+
+    def _begin(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        group: str,
+        client: str,
+        cost: float,
+        task: asyncio.Task[Any] | None,
+    ) -> None:
+        """Close the gate until the request that begins now has run as far as it can."""
+        self._count(group, client, cost)
+        self._closed, self._begun = True, task
         loop.call_soon(self._open, loop)
 
     def _gives_way(self, loop: asyncio.AbstractEventLoop, group: str) -> bool:
@@ -92,7 +111,7 @@ class Gate:
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the next request begin."""
-        self._closed = False
+        self._closed, self._begun = False, None
         while self._waiting:
             group = self._usage.least(self._waiting)
             if self._gives_way(loop, group):
@@ -102,7 +121,7 @@ class Gate:
             self._tidy(group, client)
             if not turn.begins.done():
                 turn.begins.set_result(None)  # it runs in the next round, and then the gate opens again
-                self._begin(loop, group, client, turn.cost)
+                self._begin(loop, group, client, turn.cost, turn.task)
                 return
 
     def _tidy(self, group: str, client: str) -> None:

@@ -34,7 +34,8 @@ class Buckets:
         """
         wait = self.wait(name, tokens)
         if not wait:
-            self.spend(name, tokens)
+            level, now = self._levels[name]
+            self._levels[name] = level - tokens, now
         return wait
 
     def spend(self, name: str, tokens: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,25 +93,34 @@ def new_future() -> Any:
 
 
 def settle(outcomes: Iterable[tuple[Any, Any]]) -> None:
-    """Answer jobs, or anything else with a `future`. One call answers all those of one event loop."""
+    """Answer jobs, or anything else with a `future`.
+
+    One call wakes an event loop for all of its jobs. It answers one in each of its rounds, so that others come between.
+    """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
     for job, outcome in outcomes:
         if isinstance(job.future, asyncio.Future):
             by_loop.setdefault(job.future.get_loop(), []).append((job, outcome))
         else:
-            _resolve([(job, outcome)])
+            _resolve(job, outcome)
     for loop, theirs in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_resolve, theirs)
+            loop.call_soon_threadsafe(_resolve_in_turn, loop, iter(theirs))
         except RuntimeError:  # the loop has ended, and nobody waits
             continue
 
 
-def _resolve(outcomes: list[tuple[Any, Any]]) -> None:
+def _resolve_in_turn(loop: asyncio.AbstractEventLoop, outcomes: Iterator[tuple[Any, Any]]) -> None:
     for job, outcome in outcomes:
-        if job.future.done():
-            continue
-        if isinstance(outcome, BaseException):
-            job.future.set_exception(outcome)
-        else:
-            job.future.set_result(outcome)
+        _resolve(job, outcome)
+        loop.call_soon(_resolve_in_turn, loop, outcomes)
+        return
+
+
+def _resolve(job: Any, outcome: Any) -> None:
+    if job.future.done():
+        return
+    if isinstance(outcome, BaseException):
+        job.future.set_exception(outcome)
+    else:
+        job.future.set_result(outcome)
