@@ -712,3 +712,35 @@ def test_an_archive_is_whole_with_the_folder_of_the_service_beside_it(tmp_path: 
     assert verify(again, *keys).exit_code == 1
     shutil.copytree(folder / "service", again / "service")
     assert verify(again, *keys).exit_code == 0
+
+
+@pytest.mark.parametrize("way", ["removed", "moved", "cut off"])
+def test_a_file_that_is_taken_from_the_service_takes_no_lines(tmp_path: Path, way: str) -> None:
+    """As programs do that rotate logs. The service would go on in a file that nobody finds, or after a hole."""
+    folder = tmp_path / "s"
+    with running(folder, STILL) as service:
+        receipts = service.learn(range(6))
+        path = folder / "service" / "audit.jsonl"
+        content = path.read_bytes()
+        if way == "removed":
+            path.unlink()
+        elif way == "moved":
+            path.rename(path.with_name("audit.jsonl.1"))
+        else:
+            os.truncate(path, 0)
+        service.forget(receipts[:2])
+        assert service.client.get("/readyz").status_code == 503
+        for verb in ("publish", "seal"):
+            assert service.client.post(f"/v1/{verb}", headers=service.admin).status_code == 503
+        assert not path.exists() or not path.read_bytes()
+        if way == "moved":
+            path.with_name("audit.jsonl.1").rename(path)
+            eventually(lambda: service.client.get("/readyz").status_code == 200, "the file that is back is not used")
+            assert service.client.post("/v1/seal", headers=service.admin).status_code == 200
+            assert path.read_bytes().startswith(content)
+    with running(folder, STILL) as service:
+        assert service.client.post("/v1/seal", headers=service.admin).status_code == 200
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    made = [(line["action"], line.get("recovered", False)) for line in lines if line.get("outcome") == "applied"]
+    assert made[:2] == [("learn", way != "moved"), ("forget", way != "moved")]
+    assert any(line["action"] == "audit_missing" for line in lines) == (way != "moved")

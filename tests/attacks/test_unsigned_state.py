@@ -15,12 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neverseen import StoreDamagedError
+from neverseen import StoreDamagedError, store
+from neverseen.errors import KeyMissingError
 from neverseen.labels import canonical_json
 from neverseen.model.versions import Version, read_version, write_version
 from neverseen.proof.certificates import Certificate, check_chain, issue
 from neverseen.proof.signing import SigningKey
 from neverseen.proof.witness import Witness
+from neverseen.service.core import Service
+from tests import services
 from tests.attacks.test_rollback import contents, refused
 from tests.store.test_store import LABELS, ROWS, never, new, opened
 
@@ -185,6 +188,19 @@ def test_the_signing_key_is_another_before_the_first_certificate(tmp_path: Path)
         made.learn(ROWS[:5], LABELS[:5])
         with pytest.raises(StoreDamagedError, match="signing.json is not the key that this store signs with"):
             made.publish()
+
+
+@pytest.mark.parametrize("way", ["lost", "another"])
+def test_a_service_that_cannot_sign_does_not_start(tmp_path: Path, way: str) -> None:
+    """It would take forgets that it can never publish nor seal."""
+    path = services.new_store(tmp_path / "s") / "signing.json"
+    path.unlink()
+    if way == "another":
+        SigningKey.generate().save(path)
+    service = Service(tmp_path / "s", services.QUICK, services.BACKBONE, services.KEYS, hardware="numpy")
+    with pytest.raises((KeyMissingError, StoreDamagedError), match="signing.json.* restore it from a copy"):
+        service.start()
+    store.open(tmp_path / "s", backbone=services.BACKBONE, keys=services.KEYS, hardware="numpy").close()  # it is free
 
 
 def test_the_store_of_the_tests_is_not_refused(folder: Path) -> None:

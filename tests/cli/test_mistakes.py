@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from neverseen import Keyring, LedgerError, store
+from neverseen.proof.signing import SigningKey
 from tests.cli.test_cli import INIT, NAMES, ROWS, _here, answer, run, write_csv
 
 __all__ = ["_here"]
@@ -228,18 +229,24 @@ def test_without_the_signing_key_nothing_is_changed_that_cannot_be_published() -
     write_csv("all.csv", ROWS, NAMES)
     run("init", "shop", *INIT, "--track-classes")
     run("learn", "shop", "all.csv", "--receipts", "all.jsonl")
-    Path("shop/signing.json").unlink()
-    for command in (
-        "learn shop all.csv --random-ids",
-        "forget shop --receipts all.jsonl",
-        "forget-class shop cat",
-        "publish shop",
-        "seal shop",
-    ):
-        words = run(*command.split(), code=1)
-        assert "shop/signing.json, the key that signs certificates, is missing: restore it from a copy" in words
+    missing = "shop/signing.json, the key that signs certificates, is missing: restore it from a copy"
+    another = "shop/signing.json is not the key that this store signs with: restore it from a copy"
+    for told in (missing, another):
+        Path("shop/signing.json").unlink(missing_ok=True)
+        if told == another:
+            SigningKey.generate().save("shop/signing.json")
+        for command in (
+            "learn shop all.csv --random-ids",
+            "forget shop --receipts all.jsonl",
+            "forget-class shop cat",
+            "publish shop",
+            "seal shop",
+        ):
+            assert told in run(*command.split(), code=1)
     assert answer("status", "shop")["samples"] == len(ROWS)
     assert answer("forget", "shop", "--receipts", "all.jsonl", "--no-publish")["forgotten"] == len(ROWS)
+    Path("shop/keys.json").unlink()
+    assert "give their file with --keys FILE" in run("serve", "shop", code=1)
 
 
 @pytest.mark.parametrize("option", ["--codes 0", "--codes 1048577", "--seed -1", "--gamma 0", "--scale 0"])

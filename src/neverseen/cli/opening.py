@@ -164,17 +164,14 @@ def opened(
     `signs`: a certificate will follow, so require its key now, before anything changes.
     """
     from neverseen import store
-    from neverseen.store.parts import SIGNING_KEY
+    from neverseen.store.certification import signing_key
 
     if write:
         require_writable(folder)
     else:
         described(folder)
-    if signs and not (folder / SIGNING_KEY).is_file():
-        raise KeyMissingError(
-            f"{folder / SIGNING_KEY}, the key that signs certificates, is missing: restore it from a copy. Nothing was "
-            "changed"
-        )
+    if signs:
+        signing_key(folder, described(folder))
     known = keys_of(folder, keys) if needs_keys or keys is not None else None
     backbone = made
     if made is None and (raw or words is not None):  # a cache that is given must lose what is forgotten by receipt too

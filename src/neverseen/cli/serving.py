@@ -99,7 +99,8 @@ def serve(
         log_level=log_level,
     )
     log_to_stderr(chosen.log_level)
-    known = None if keys is None else keys_of(folder, keys)
+    described(folder)
+    known = keys_of(folder, keys)
     network = backbone_for(folder, backbone)
     if not any(key.revoked is None for key in KeyFile(service_folder(folder)).all()):
         typer.echo("warning: there are no API keys yet: make one with neverseen keys add", err=True)

@@ -85,6 +85,15 @@ def read_secret(path: Path, limit: int, name: str | None = None) -> bytes:
         return file.read(limit + 1)
 
 
+def identity_of(place: Path | int) -> tuple[int, int] | None:
+    """Return what tells the file or folder at a path, or an open file, from any other; None if there is none."""
+    try:
+        about = place.stat() if isinstance(place, Path) else os.fstat(place)
+    except FileNotFoundError:
+        return None
+    return about.st_dev, about.st_ino
+
+
 def sync_folder(folder: Path) -> None:
     """Make sure that the names in a folder are on disk."""
     if os.name != "posix":  # elsewhere a folder cannot be synced

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from neverseen.errors import ConfigurationError, LedgerError, MissingPackageError
-from neverseen.io.files import sync_folder
+from neverseen.io.files import identity_of, sync_folder
 from neverseen.ledger.database import Database, Transaction
 from neverseen.ledger.schema import require_sqlite
 from neverseen.ledger.tables import SCHEMAS, samples
@@ -62,7 +62,7 @@ class SQLite(Database):
             sync_folder(path.parent)
         if not path.is_file():
             raise LedgerError(f"the ledger {path} is missing: restore it from a copy, or create it")
-        self._path, self._create = path, create
+        self._path, self._create, self._identity = path, create, identity_of(path)
         self.is_read_only = not create and not may_write(path)
         pool = sa.NullPool if self.is_read_only else sa.QueuePool
         engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=pool, hide_parameters=True)
@@ -144,6 +144,12 @@ class SQLite(Database):
             raise LedgerError(f"the ledger {self.name} is damaged: {found}. Restore it from a copy")
 
     def _begin(self, connection: sa.Connection, purpose: str) -> None:
+        if purpose != "read" and identity_of(self._path) != self._identity:
+            # SQLite would go on in the file that was opened, even if it is deleted by now.
+            raise LedgerError(
+                f"the ledger {self.name} is another file than when it was opened, or is gone: it was moved, deleted or "
+                "restored meanwhile. Nothing was changed. Open the store again"
+            )
         connection.exec_driver_sql("BEGIN" if purpose == "read" else "BEGIN IMMEDIATE")
 
     def scrub(self) -> None:
@@ -198,6 +204,7 @@ class SQLite(Database):
             ("SQLITE_CORRUPT", "is damaged: restore it from a copy"),
             ("SQLITE_NOTADB", "is damaged, or no database at all: restore it from a copy"),
             ("SQLITE_FULL", "found the disk full: free some space, and try again"),
+            ("SQLITE_IOERR_SHMSIZE", "found the disk full, and needs some space to read too: free some, and try again"),
             ("SQLITE_READONLY", "may not be written, which SQLite does even to read: see who owns file and folder"),
             ("SQLITE_CANTOPEN", "cannot be opened: see that the file is there, and who owns it and its folder"),
             ("SQLITE_IOERR", "could not be read or written: check the disk, then open it again"),

@@ -48,6 +48,7 @@ from neverseen.service.writer.publishing import Publisher
 from neverseen.service.writer.queue import Writer, lines_to_make_up
 from neverseen.service.writer.room import PIXEL, Room, columns_of, fitted, memory_for_store
 from neverseen.store import Store
+from neverseen.store.certification import signing_key
 from neverseen.targets import Numbers, Targets
 
 Result = TypeVar("Result")
@@ -119,6 +120,7 @@ class Service:
             self.targets = opened.description.configuration.targets
             about = opened.description
             require_served(about.configuration, self.settings, place, about.n_features)
+            signing_key(self.folder, about)
             self._keys = opened.required_keys()  # a store that is opened again has these: its file may be older by then
             self.repetitions = Repetitions(place, opened.ledger.has_tags())
             key = audit_key(self._keys)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from neverseen.engine.statistics import Statistics
-from neverseen.errors import LedgerError, StoreDamagedError
+from neverseen.errors import KeyMissingError, LedgerError, StoreDamagedError
 from neverseen.ledger import Writing
 from neverseen.model.exact import ExactModel
 from neverseen.model.problem import sums_digest
@@ -12,6 +14,7 @@ from neverseen.proof.certificates import AuditHead, Certificate, State, issue
 from neverseen.proof.signing import SigningKey
 from neverseen.proof.statements import class_count
 from neverseen.store.agreement import require_same
+from neverseen.store.description import Description
 from neverseen.store.parts import SIGNING_KEY, Parts
 from neverseen.store.publications import CERTIFICATES, NEWEST, note_of
 
@@ -20,6 +23,7 @@ def certify(parts: Parts, model: ExactModel, always: bool, audit: AuditHead | No
     """Publish the model if it changed, or `always`; see `Store.publish`."""
     ledger, publications, named = parts.ledger, parts.publications, parts.configuration
     with model.locked():
+        parts.require_place()
         ledger.require_claim()
         number = publications.number
         previous = None if number == 0 else publications.checked(number)
@@ -33,7 +37,7 @@ def certify(parts: Parts, model: ExactModel, always: bool, audit: AuditHead | No
                 publications.write_version(number, version)
             return previous
         learned = after.samples - before.samples + len(pending)
-        bits, key = parts.description.configuration.grid_bits, _signing_key(parts)
+        bits, key = parts.description.configuration.grid_bits, signing_key(parts.folder, parts.description)
         certificate = issue(
             number + 1, None, named, before, after, learned, len(pending), pending, bits, previous, key, audit
         )
@@ -82,9 +86,14 @@ def _commit(parts: Parts, certificate: Certificate) -> None:
         ) from error
 
 
-def _signing_key(parts: Parts) -> SigningKey:
-    path = parts.folder / SIGNING_KEY
+def signing_key(folder: Path, description: Description) -> SigningKey:
+    """Return the key that a store signs with, or raise if it is missing, not readable, or another one."""
+    path = folder / SIGNING_KEY
+    if not path.is_file():
+        raise KeyMissingError(
+            f"{path}, the key that signs certificates, is missing: restore it from a copy. Nothing was changed"
+        )
     found = SigningKey.load(path)
-    if found.public != parts.description.public_key:
+    if found.public != description.public_key:
         raise StoreDamagedError(f"{path} is not the key that this store signs with: restore it from a copy")
     return found

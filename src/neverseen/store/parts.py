@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neverseen.errors import ConfigurationError, StoreDamagedError, damaged, warn_of
+from neverseen.errors import ConfigurationError, LedgerError, StoreDamagedError, damaged, warn_of
 from neverseen.hardware import Hardware
+from neverseen.io.files import identity_of
 from neverseen.ledger import Ledger, in_file
 from neverseen.proof.keys import Keyring
 from neverseen.store.description import Description
@@ -21,9 +22,10 @@ KEYS, SIGNING_KEY, LOCK, LEDGER, SUMS = "keys.json", "signing.json", "lock", "le
 
 
 class Parts(NamedTuple):
-    """The parts of a store. `clock` returns the Unix time in seconds."""
+    """The parts of a store. `identity` is that of its folder, and `clock` returns the Unix time in seconds."""
 
     folder: Path
+    identity: tuple[int, int] | None
     description: Description
     ledger: Ledger
     publications: Publications
@@ -33,8 +35,21 @@ class Parts(NamedTuple):
     @classmethod
     def open(cls, folder: Path, description: Description, hardware: Hardware, clock: Callable[[], float]) -> Parts:
         """Open the ledger of a store."""
+        identity = identity_of(folder)
         ledger = Ledger(description.ledger or in_file(folder / LEDGER))
-        return cls(folder, description, ledger, Publications(folder, description, ledger, hardware), hardware, clock)
+        publications = Publications(folder, description, ledger, hardware)
+        return cls(folder, identity, description, ledger, publications, hardware, clock)
+
+    def require_place(self) -> None:
+        """Raise `LedgerError` if another folder, or none, is where the folder was when it was opened.
+
+        Files written there would belong to another store, or to a copy of this one.
+        """
+        if identity_of(self.folder) != self.identity:
+            raise LedgerError(
+                f"{self.folder} is another folder than when it was opened, or is gone: it was moved, deleted or "
+                "restored meanwhile, or a link was changed. Nothing was written there. Open the store again"
+            )
 
     @property
     def configuration(self) -> str:

@@ -131,6 +131,7 @@ def fold(parts: Parts, model: ExactModel) -> None:
     """Write the sums as a snapshot, and drop the journal that led to them."""
     held, folder = _holdings(model), parts.folder / SUMS
     with model.locked():
+        parts.require_place()
         parts.ledger.require_claim()
         name = write_snapshot(folder, model.statistics)
         with parts.ledger.writing() as writing:

@@ -14,6 +14,7 @@ many, the oldest are removed, and a line says so.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import json
@@ -28,7 +29,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from neverseen.io.files import sync_folder
+from neverseen.io.files import identity_of, sync_folder
 from neverseen.labels import canonical_json
 from neverseen.ledger import RequestRow
 from neverseen.proof.certificates import AuditHead
@@ -103,11 +104,14 @@ class AuditLog:
                 return False  # its number may be another file's by now
             self._add(self._waiting.popleft() for _ in range(len(self._waiting)))
             self._add(entries)
-            if not self._unwritten:
-                return True
             try:
-                if self._size >= self._limit:
+                if self._size < self._limit:
+                    self._require_file()
+                elif self._unwritten:
                     self._turn()
+                if not self._unwritten:
+                    self.healthy = True
+                    return True
                 content, head = self._sealed()
                 os.ftruncate(self._handle, self._size)  # what a failed write has left
                 written = 0
@@ -115,7 +119,8 @@ class AuditLog:
                     written += os.pwrite(self._handle, content[written:], self._size + written)
                 os.fsync(self._handle)
             except (OSError, MemoryError) as error:
-                LOG.error("the audit log cannot be written: %r", error)
+                if self.healthy:
+                    LOG.error("the audit log cannot be written: %r", error)
                 self.healthy = False
                 return False
             self._size, self._head = self._size + len(content), head
@@ -196,6 +201,12 @@ class AuditLog:
 
     def _opened(self) -> int:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _require_file(self) -> None:
+        """Raise if the file is no longer in its place, or shorter: what is written would be lost, or after a hole."""
+        if identity_of(self.path) != identity_of(self._handle) or os.fstat(self._handle).st_size < self._size:
+            words = "it was moved, removed or cut off. Put it back, or start the service again: the log will say so"
+            raise OSError(errno.ESTALE, words, str(self.path))
 
     def _turn(self) -> None:
         """Close the file and begin another; a line names the old files that are removed."""
