@@ -68,7 +68,7 @@ def least_error(codes: Array, targets: np.ndarray, hardware: Hardware) -> int:
     >>> from neverseen.hardware import choose
     >>> codes = np.array([[9, 1], [8, 2], [1, 9], [3, 9]], np.int8)
     >>> least_error(codes, np.array([[1, 0], [1, 0], [0, 1], [0, 1]]), choose("numpy"))
-    2
+    4
     """
     samples = Samples(codes, targets, hardware)
     options = candidates(sum(hardware.numpy(samples.gram.diagonal()).tolist()), codes.shape[1])
