@@ -236,7 +236,6 @@ def test_connections_at_work_make_room_only_if_nothing_else_does() -> None:
         return made
 
     made = [admit(f"eve {number}", "eve") for number in range(6)]
-    assert connections.admit("eve", print) is None  # its own address has no more
     admit("ada", "ada", "ada").rests()
     admit("bob", "bob", "bob")
     admit("cleo", "cleo", "cleo")  # there is ada, who is idle, but eve has far more
@@ -248,6 +247,69 @@ def test_connections_at_work_make_room_only_if_nothing_else_does() -> None:
         admit(f"dan {number}", f"dan {number}", f"dan {number}")
     admit("fay", "fay", "fay")  # ada is idle, and nobody has far more
     assert gone[1:] == ["ada"]
+
+
+def test_strangers_at_one_address_leave_room_for_keys_there() -> None:
+    """Clients behind one proxy, or one gateway of a container, have one address: its strangers kept its keys out."""
+    gone, connections = list[Any](), Connections(8, 8, 30)
+    for number in range(8):
+        made = connections.admit("proxy", partial(gone.append, number))
+        assert made is not None
+        made.works({})  # always: the next request comes before the answer
+    keyed = connections.admit("proxy", partial(gone.append, "keyed"))
+    assert keyed is not None
+    for number in range(20):  # each that is cut comes back
+        made = connections.admit("proxy", partial(gone.append, number))
+        assert made is not None
+        made.works({})
+        if number == 5:
+            keyed.works({KEY: "ada"})
+    assert len(gone) == 21
+    assert "keyed" not in gone
+
+
+def test_who_is_cut_and_comes_back_at_once_does_not_replace_a_new_connection() -> None:
+    now, gone = [0.0], list[str]()
+    connections = Connections(6, 4, 30, lambda: now[0])
+
+    def admit(name: str, address: str = "eve") -> Any:
+        now[0] += 0.01
+        made = connections.admit(address, partial(gone.append, name))
+        assert made is not None
+        return made
+
+    def use(made: Any, scope: dict[str, Any]) -> None:
+        made.works(scope)
+        made.rests()
+
+    use(admit("keyed"), {KEY: "ada"})
+    for number in range(3):
+        use(admit(f"eve {number}"), {})
+    admit("new")
+    for number in range(3, 5):  # each is cut, and comes back
+        use(admit(f"eve {number}"), {})
+    assert gone == ["eve 0", "eve 1", "eve 2"]
+    for made in [each for each in connections._open if each.last is None and each.used]:
+        made.works({})  # always
+    admit("another")
+    assert gone[3:] == ["eve 3"]
+    now[0] += 5
+    admit("late")
+    assert gone[4:] == ["new"]  # it had its time
+
+
+def test_a_key_keeps_only_so_many_idle_connections() -> None:
+    now, gone = [0.0], list[str]()
+    connections = Connections(8, 8, 30, lambda: now[0])
+    for number in range(7):
+        made = connections.admit("eve", partial(gone.append, f"eve {number}"))
+        assert made is not None
+        made.works({KEY: "eve"})
+        made.rests()
+    for name in ("new", "another", "third"):
+        assert connections.admit("eve", partial(gone.append, name)) is not None
+    assert len(set(gone)) == 2
+    assert "new" not in gone
 
 
 def test_who_does_not_read_is_cut(tmp_path: Path) -> None:
@@ -343,14 +405,14 @@ def test_who_has_most_gives_way() -> None:
 
     others = [admit(f"ada {number}", "ada") for number in range(2)]
     many = [admit(f"eve {number}", "eve") for number in range(4)]
-    many[0].works()
+    many[0].works({KEY: "eve"})
     many[1].works()
     many[1].rests()
     assert admit("bob", "bob") is not None
     assert admit("cleo", "cleo") is not None
-    assert gone == ["eve 2", "eve 3"]  # the unused ones; the used one came later
-    for each in (*others, many[1]):
-        each.works()
+    assert gone == ["eve 1", "eve 2"]  # the one that had its turn; then the one that has waited longer
+    for each in (*others, many[3]):
+        each.works({KEY: each.address})
     assert admit("eve 4", "eve") is not None  # bob's or cleo's: eve has none that waits
     assert gone[2:] == ["bob"]
     assert len(connections) == 6
