@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -309,6 +310,24 @@ def test_small_requests_that_take_long_are_no_turn_together(
             for each in wait:
                 each.set()
         assert {each.result().status_code for each in late} == {404}
+
+
+def test_small_requests_that_take_long_do_not_always_come_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question among thousands of equal samples takes as long as learning a thousand, and counted as one sample."""
+    plain = Store.forgetting
+    with running(tmp_path / "s", QUICK) as service:
+        eve, ada = key(service, "eve", "forget"), key(service, "ada", "learn")
+
+        def slow(self: Store, *given: Any, **named: Any) -> Any:
+            time.sleep(0.2)
+            return plain(self, *given, **named)
+
+        monkeypatch.setattr(Store, "forgetting", slow)
+        service.learn(range(190), ada)
+        for _ in range(2):
+            body = {"samples": samples([199], ids=False)}
+            assert service.client.post("/v1/forget", json=body, headers=eve).status_code == 404
+        eventually(lambda: service.service.writer._jobs._usage.had_much_less("ada", "eve"), seconds=1)
 
 
 def test_one_bad_request_among_many_does_not_part_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,6 @@ _GATHER, _GATHER_MOST = 0.003, 0.1  # seconds without a new request, and altoget
 _NICE = 5  # a third of the share of others, where they compete
 _LAST = 1.0  # seconds that a change has to end at a stop whose time is over
 _TOGETHER = 1000  # most requests in one change
-_HARD = 0.25  # seconds after which requests count as harder than their samples say
 _LATE = 300.0  # seconds after which changes that are being made are called late
 
 
@@ -284,11 +283,16 @@ class Writer:
         return self.store is None or (alike and len(jobs) < _TOGETHER and samples + following.samples <= TURN)
 
     def _charge(self, jobs: list[Job], seconds: float) -> None:
-        """Count hard requests as the samples that could have been learned meanwhile, about."""
-        if seconds > _HARD:
+        """Count requests that were harder than their samples say as the samples that take so long, about.
+
+        A question about one sample may take as long as learning a thousand. Whoever has thousands of such questions
+        would always come next, if only their samples counted.
+        """
+        more = seconds * TURN - sum(job.samples for job in jobs)
+        if more > 0:
             with self._wake:
                 for client, count in Counter(job.client for job in jobs).items():
-                    self._jobs.charge(client, seconds * TURN * count / len(jobs))
+                    self._jobs.charge(client, more * count / len(jobs))
 
     def _gather(self) -> None:
         """Wait a moment while more jobs arrive: jobs that arrive together become one change."""
@@ -360,9 +364,11 @@ class Writer:
             LOG.error("the writer failed", exc_info=error)
             self._metrics.writer_failures.inc()
             self._close()
-        words = "the store failed, and the request may or may not have been carried out: send it again with the "
-        failure = Refusal("unavailable", words + "same idempotency key", wait=2)
-        settle([(job, failure) for job in self._running if not job.future.done()])
+        words = "the store failed, and the request may or may not have been carried out: send it again"
+        for job in self._running:
+            if not job.future.done():
+                same = "" if job.kind == ASK else " with the same idempotency key"
+                settle([(job, Refusal("unavailable", words + same, wait=2))])
         self._running = []
 
     def _close(self) -> None:
