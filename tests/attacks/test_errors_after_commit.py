@@ -39,7 +39,7 @@ from neverseen.holdings import Change
 from neverseen.ledger import Ledger
 from neverseen.model.exact import ExactModel
 from neverseen.model.intake import Intake
-from neverseen.service import KeyFile
+from neverseen.service import KeyFile, Settings
 from neverseen.service.errors import Refusal
 from neverseen.service.sharing.turns import Turns
 from neverseen.service.writer.publishing import Publisher
@@ -638,3 +638,18 @@ def test_an_interrupt_while_it_prints_says_that_it_was_done(folder: Path, monkey
     assert ended.exit_code == 130
     start = "error: learn: interrupted when it was done. Do not repeat it: 6 samples learned, with receipts in"
     assert ended.stderr.startswith(f"{start} {mine}; published as version 1")
+
+
+def test_a_version_whose_point_for_the_charts_cannot_be_written_is_published(tmp_path: Path) -> None:
+    """The writer failed, and whoever had asked for the publication got 503."""
+    with running(tmp_path / "s", Settings(max_delay=1000, quiet=1000)) as service:
+        service.learn(range(10))
+        path = service.folder / "service" / "history.jsonl"
+        path.unlink(missing_ok=True)
+        path.mkdir()
+        answer = service.client.post("/v1/publish", headers=service.admin)
+        assert (answer.status_code, answer.json()["certificate"]) == (200, 1)
+        assert service.service.metrics.writer_failures._value.get() == 0
+        [point] = service.client.get("/v1/history", headers=service.admin).json()["points"]
+        assert point["version"] == 1
+        path.rmdir()

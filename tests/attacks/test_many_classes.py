@@ -22,7 +22,20 @@ from neverseen.service.writer.applying import apply
 from neverseen.service.writer.jobs import Job, LearnSamples
 from neverseen.service.writer.room import PIXEL, Room, fitted, memory_for_store, memory_left, needed, per_class
 from neverseen.store.sums import fold
-from tests.services import BACKBONE, KEYS, QUICK, ROWS, Process, Running, bearer, new_store, running, samples, token
+from tests.services import (
+    BACKBONE,
+    KEYS,
+    QUICK,
+    ROWS,
+    SIZE,
+    Process,
+    Running,
+    bearer,
+    new_store,
+    running,
+    samples,
+    token,
+)
 from tests.waiting import eventually
 
 GIB = 2**30
@@ -174,6 +187,20 @@ def test_what_the_readme_does_has_room() -> None:
     assert room.most_classes(statistics) == 7
     assert Room(Settings(), 0).most_classes(statistics) == 0
     assert per_class(64, tracked=True) > per_class(64, tracked=False) > 0
+
+
+def test_gamma_that_the_sums_choose_takes_more_room(tmp_path: Path) -> None:
+    """With 1,024 codes and 600 classes it took 1.4 GB, and the service counted with 0.6 GB."""
+    assert needed(1024, 600, tracked=False, chosen=True) > 1_400_000_000
+    assert needed(2048, 10, tracked=False, chosen=True) > 900_000_000
+    recipe = {"kind": "features", "n_features": SIZE, "name": "precomputed"}
+    model = AnalyticClassifier(RandomProjection(24, seed=1), "auto", hardware="numpy")
+    store.create(tmp_path / "s", BACKBONE, model, keys=KEYS, recipe=recipe).close()
+    with running(tmp_path / "s", QUICK) as service:
+        service.service.room._memory = needed(24, 5, tracked=False)
+        refused(learn(service, 0, 5), 507, "no_room", "memory")
+        service.service.room._memory = needed(24, 5, tracked=False, chosen=True)
+        assert learn(service, 0, 5).status_code == 201
 
 
 def test_memory_is_what_the_smallest_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from neverseen.errors import ConfigurationError
 from neverseen.service import Settings
 from neverseen.service.edge.connections import Connections, allowed
 from neverseen.service.reception.requests import KEY
-from tests.services import Process, bearer, new_store, running, samples, token
+from tests.services import Process, bearer, hold, new_store, running, samples, token
 from tests.tls import certificate
 from tests.waiting import eventually
 
@@ -198,6 +198,120 @@ def test_the_bodies_of_a_key_are_safe_up_to_its_share() -> None:
     assert not set(gone) & {3, 4, 5, 6, 7, 8, 9, 10, 11}
 
 
+def test_a_key_that_is_always_at_work_leaves_room_for_others_and_gets_its_answers(tmp_path: Path) -> None:
+    """Who sends the next request before the last one is answered is never idle: two addresses kept everybody out."""
+    with (
+        running(tmp_path / "s", Settings(max_connections=12, connections_per_address=6)) as service,
+        ExitStack() as stack,
+    ):
+        port = service.client.base_url.port or 0
+        secret, others = token(service.folder, "eve", "learn"), service.admin["Authorization"].split()[1]
+        gate, held = hold(service.service.writer), []
+        for row in range(12):
+            body = json.dumps({"samples": samples([row])}).encode()
+            head = f"POST /v1/samples HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            made = socket.create_connection(("127.0.0.1", port), 60, (f"127.0.0.{8 + row % 2}", 0))
+            held.append(stack.enter_context(closing(made)))
+            made.sendall((head.encode() + body) * 2)
+            eventually(lambda row=row: len(service.service.writer.waiting("eve")) == row + 1)  # type: ignore[misc]
+        for _ in range(3):
+            good = stack.enter_context(closing(Good(port, others)))
+            good.ask("GET", "/readyz")
+        gate.set()
+        answers = [each.recv(2**16) for each in held]
+        assert all(answer.startswith(b"HTTP/1.1 201 ") for answer in answers)
+        assert 1 <= sum(b"connection: close" in answer.lower() for answer in answers) <= 3
+
+
+def test_connections_at_work_make_room_only_if_nothing_else_does() -> None:
+    gone: list[str] = []
+    connections = Connections(8, 6, 30, lambda: 0.0)
+
+    def admit(name: str, address: str, key: str | None = None) -> Any:
+        made = connections.admit(address, partial(gone.append, name))
+        assert made is not None
+        made.end = partial(gone.append, f"{name} ends")
+        made.works({} if key is None else {KEY: key})
+        return made
+
+    made = [admit(f"eve {number}", "eve") for number in range(6)]
+    admit("ada", "ada", "ada").rests()
+    admit("bob", "bob", "bob")
+    admit("cleo", "cleo", "cleo")  # there is ada, who is idle, but eve has far more
+    assert [name[:4] for name in gone] == ["eve "]
+    left = [each for number, each in enumerate(made) if f"eve {number}" not in gone]
+    for each in left[:4]:
+        each.ended()
+    for number in range(4):
+        admit(f"dan {number}", f"dan {number}", f"dan {number}")
+    admit("fay", "fay", "fay")  # ada is idle, and nobody has far more
+    assert gone[1:] == ["ada"]
+
+
+def test_strangers_at_one_address_leave_room_for_keys_there() -> None:
+    """Clients behind one proxy, or one gateway of a container, have one address: its strangers kept its keys out."""
+    gone, connections = list[Any](), Connections(8, 8, 30)
+    for number in range(8):
+        made = connections.admit("proxy", partial(gone.append, number))
+        assert made is not None
+        made.works({})  # always: the next request comes before the answer
+    keyed = connections.admit("proxy", partial(gone.append, "keyed"))
+    assert keyed is not None
+    for number in range(20):  # each that is cut comes back
+        made = connections.admit("proxy", partial(gone.append, number))
+        assert made is not None
+        made.works({})
+        if number == 5:
+            keyed.works({KEY: "ada"})
+    assert len(gone) == 21
+    assert "keyed" not in gone
+
+
+def test_who_is_cut_and_comes_back_at_once_does_not_replace_a_new_connection() -> None:
+    now, gone = [0.0], list[str]()
+    connections = Connections(6, 4, 30, lambda: now[0])
+
+    def admit(name: str, address: str = "eve") -> Any:
+        now[0] += 0.01
+        made = connections.admit(address, partial(gone.append, name))
+        assert made is not None
+        return made
+
+    def use(made: Any, scope: dict[str, Any]) -> None:
+        made.works(scope)
+        made.rests()
+
+    use(admit("keyed"), {KEY: "ada"})
+    for number in range(3):
+        use(admit(f"eve {number}"), {})
+    admit("new")
+    for number in range(3, 5):  # each is cut, and comes back
+        use(admit(f"eve {number}"), {})
+    assert gone == ["eve 0", "eve 1", "eve 2"]
+    for made in [each for each in connections._open if each.last is None and each.used]:
+        made.works({})  # always
+    admit("another")
+    assert gone[3:] == ["eve 3"]
+    now[0] += 5
+    admit("late")
+    assert gone[4:] == ["new"]  # it had its time
+
+
+def test_a_key_keeps_only_so_many_idle_connections() -> None:
+    now, gone = [0.0], list[str]()
+    connections = Connections(8, 8, 30, lambda: now[0])
+    for number in range(7):
+        made = connections.admit("eve", partial(gone.append, f"eve {number}"))
+        assert made is not None
+        made.works({KEY: "eve"})
+        made.rests()
+    for name in ("new", "another", "third"):
+        assert connections.admit("eve", partial(gone.append, name)) is not None
+    assert len(set(gone)) == 2
+    assert "new" not in gone
+
+
 def test_who_does_not_read_is_cut(tmp_path: Path) -> None:
     with running(tmp_path / "s", Settings(idle_timeout=0.5, public_burst=1e6)) as service:
         place = ("127.0.0.1", service.client.base_url.port or 0)
@@ -291,14 +405,14 @@ def test_who_has_most_gives_way() -> None:
 
     others = [admit(f"ada {number}", "ada") for number in range(2)]
     many = [admit(f"eve {number}", "eve") for number in range(4)]
-    many[0].works()
+    many[0].works({KEY: "eve"})
     many[1].works()
     many[1].rests()
     assert admit("bob", "bob") is not None
     assert admit("cleo", "cleo") is not None
-    assert gone == ["eve 2", "eve 3"]  # the unused ones; the used one came later
-    for each in (*others, many[1]):
-        each.works()
+    assert gone == ["eve 1", "eve 2"]  # the one that had its turn; then the one that has waited longer
+    for each in (*others, many[3]):
+        each.works({KEY: each.address})
     assert admit("eve 4", "eve") is not None  # bob's or cleo's: eve has none that waits
     assert gone[2:] == ["bob"]
     assert len(connections) == 6
@@ -315,11 +429,11 @@ def test_a_body_without_a_key_gives_way() -> None:
     scopes[1]["neverseen.key"] = "friend"
     at_work = connections.admit("bob", partial(gone.append, "bob"))
     assert at_work is not None
-    at_work.works()
+    at_work.works({KEY: "bob"})
     connections.tidy()  # how long a body may take is not decided here
     last = connections.admit("cleo", print)
     assert last is not None
-    last.works()
+    last.works({KEY: "cleo"})
     assert connections.admit("dan", print) is None
     assert gone == ["stranger"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from neverseen.service.writer import queue
 from neverseen.service.writer.applying import apply
 from neverseen.service.writer.jobs import Job, LearnSamples
 from neverseen.store import Store
+from neverseen.store.ledger_holdings import LedgerHoldings
 from tests.services import BACKBONE, KEYS, ROWS, Running, bearer, hold, new_store, running, samples, token
 from tests.waiting import eventually
 
@@ -276,6 +278,58 @@ def test_one_key_has_a_share_of_the_predictions_that_wait(tmp_path: Path, monkey
         assert not predictor._room._held
 
 
+@pytest.mark.parametrize("dry_run", ["false", "true"])
+def test_small_requests_that_take_long_are_no_turn_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: str
+) -> None:
+    """Of a sample with 100,000 equal ones, each forget took seconds; who came after 200 of them waited for all."""
+    asked, plain = list[int](), Store.forgetting
+    with running(tmp_path / "s", QUICK) as service, ThreadPoolExecutor(8) as pool:
+        eve, ada = key(service, "eve", "forget"), key(service, "ada", "learn")
+        writer, wait = service.service.writer, [threading.Event() for _ in range(6)]
+
+        def slow(self: Store, *given: Any, **named: Any) -> Any:
+            asked.append(len(asked))
+            assert wait[asked[-1]].wait(120)
+            return plain(self, *given, **named)
+
+        monkeypatch.setattr(Store, "forgetting", slow)
+        body, query = {"samples": samples([0], ids=False)}, {"dry_run": dry_run}
+        gate = hold(writer)
+        late = [pool.submit(service.client.post, "/v1/forget", json=body, headers=eve, params=query) for _ in range(6)]
+        eventually(lambda: len(writer) == 7)
+        gate.set()
+        eventually(lambda: asked == [0])  # it has begun
+        learned = pool.submit(service.client.post, "/v1/samples", json={"samples": samples([1])}, headers=ada)
+        eventually(lambda: len(writer.waiting("ada")) == 1)
+        wait[0].set()
+        try:
+            assert learned.result(60).status_code == 201
+            assert len(asked) <= 2
+        finally:
+            for each in wait:
+                each.set()
+        assert {each.result().status_code for each in late} == {404}
+
+
+def test_small_requests_that_take_long_do_not_always_come_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question among thousands of equal samples takes as long as learning a thousand, and counted as one sample."""
+    plain = Store.forgetting
+    with running(tmp_path / "s", QUICK) as service:
+        eve, ada = key(service, "eve", "forget"), key(service, "ada", "learn")
+
+        def slow(self: Store, *given: Any, **named: Any) -> Any:
+            time.sleep(0.2)
+            return plain(self, *given, **named)
+
+        monkeypatch.setattr(Store, "forgetting", slow)
+        service.learn(range(190), ada)
+        for _ in range(2):
+            body = {"samples": samples([199], ids=False)}
+            assert service.client.post("/v1/forget", json=body, headers=eve).status_code == 404
+        eventually(lambda: service.service.writer._jobs._usage.had_much_less("ada", "eve"), seconds=1)
+
+
 def test_one_bad_request_among_many_does_not_part_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commits: list[int] = []
     plain = Store.commit
@@ -297,6 +351,34 @@ def test_one_bad_request_among_many_does_not_part_them_all(tmp_path: Path, monke
         refused = [job.id for job, outcome in outcomes if isinstance(outcome, Refusal)]
         assert refused == ["req_40", "req_41", "req_42", "req_43"]
         assert commits == [40]
+
+
+@pytest.mark.parametrize("owner", [None, "eve"])
+def test_equal_samples_are_not_gone_through_once_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str | None
+) -> None:
+    """10,000 equal samples, forgotten by their ids in one request, kept the writer busy for minutes."""
+    read, plain = [0], LedgerHoldings.by_members
+
+    class Tickets(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for each in super().__iter__():
+                read[0] += 1
+                yield each
+
+    def counted(self: LedgerHoldings, *given: Any) -> Any:
+        return {name: found._replace(tickets=Tickets(found.tickets)) for name, found in plain(self, *given).items()}
+
+    monkeypatch.setattr(LedgerHoldings, "by_members", counted)
+    with running(tmp_path / "s", QUICK) as service:
+        eve = bearer(token(service.folder, "eve", "learn", "forget", owner=owner))
+        (equal,) = samples([0])
+        body = {"samples": [equal | {"id": f"i{number}"} for number in range(100)]}
+        assert service.client.post("/v1/samples", json=body, headers=eve).status_code == 201
+        answer = service.client.post("/v1/forget", params={"dry_run": "true"}, json=body, headers=eve)
+        assert answer.json()["effect"]["samples"] == 100
+        assert service.client.post("/v1/forget", json=body, headers=eve).status_code == 202
+        assert 100 <= read[0] <= 600
 
 
 @pytest.mark.parametrize("kind", ["multipart/form-data", "application/json"])

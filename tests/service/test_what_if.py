@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -169,13 +170,25 @@ def test_the_audit_log_has_a_line(service: Running) -> None:
 
 
 def test_nothing_is_answered_that_has_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(tmp_path / "s") as service:
+    with running(tmp_path / "s", Settings(quiet=1000, max_delay=1000)) as service:
         given = service.learn(range(6))
-        monkeypatch.setattr(service.service.audit, "append", lambda entries: False)
-        error = refused(ask(service, {"receipts": given[:1]}), 503, "unavailable")
-        assert "nothing is answered" in error["message"]
-        monkeypatch.undo()
+        audit = service.service.audit
+        with monkeypatch.context() as patched:
+            patched.setattr("neverseen.service.operations.audit.os.fsync", full)
+            error = refused(ask(service, {"receipts": given[:1]}), 503, "unavailable")
+            assert "nothing is answered" in error["message"]
+            assert not audit.healthy
+        eventually(lambda: audit.healthy)
+        assert audit.append([])
+        assert (
+            b'"outcome":"answered"' not in audit.path.read_bytes()
+        )  # nor does a line follow that says that it was answered
+        service.learn([6])
         assert ask(service, {"receipts": given[:1]}).status_code == 200
+
+
+def full(_: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from neverseen.backbones.reading import Prepared
 from neverseen.errors import ConfigurationError, InputError
 from neverseen.holdings import FORGET, FORGET_CLASS
 from neverseen.ledger import RequestRow
+from neverseen.model.configuration import AUTO
 from neverseen.proof.keys import Keyring
 from neverseen.service.answers import answer, is_long, written
 from neverseen.service.errors import Refusal, refusal_of
@@ -121,6 +122,8 @@ class Service:
             about = opened.description
             require_served(about.configuration, self.settings, place, about.n_features)
             signing_key(self.folder, about)
+            if about.configuration.gamma == AUTO:
+                self.room.gamma_is_chosen()
             self._keys = opened.required_keys()  # a store that is opened again has these: its file may be older by then
             self.repetitions = Repetitions(place, opened.ledger.has_tags())
             key = audit_key(self._keys)

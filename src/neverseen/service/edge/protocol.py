@@ -126,6 +126,7 @@ class LimitedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(_UNSENT)  # with TLS it would be 512 KiB: steps too large for slow clients
         if self.connection is not None:
             self.connection.cut, self.connection.unsent = transport.abort, self.transport.get_write_buffer_size
+            self.connection.end = self._end
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
@@ -282,7 +283,15 @@ class LimitedProtocol(HttpToolsProtocol):
         if first.more_body:
             self.connection.receives(first.scope)
         else:
-            self.connection.works()
+            self.connection.works(first.scope)
+
+    def _end(self) -> None:
+        """End the connection after the present answer. Requests behind it were not begun, and are not answered."""
+        self._full = True
+        if self._unanswered:
+            self._unanswered[0].keep_alive = False
+        else:
+            self.transport.close()
 
 
 def _is_whole(cycle: Any) -> bool:

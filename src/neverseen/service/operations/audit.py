@@ -97,13 +97,15 @@ class AuditLog:
         """The head of the log on disk."""
         return self._head
 
-    def append(self, entries: Iterable[dict[str, Any]]) -> bool:
-        """Write lines, and return whether they are on disk. If not, they follow later (see `healthy`)."""
+    def append(self, entries: Iterable[dict[str, Any]], later: bool = True) -> bool:
+        """Write lines, and return whether they are on disk. If not, they follow `later` (see `healthy`), or never."""
         with self._lock:
             if self._handle < 0:
                 return False  # its number may be another file's by now
             self._add(self._waiting.popleft() for _ in range(len(self._waiting)))
+            before = len(self._unwritten)
             self._add(entries)
+            after = len(self._unwritten)
             try:
                 if self._size < self._limit:
                     self._require_file()
@@ -122,6 +124,8 @@ class AuditLog:
                 if self.healthy:
                     LOG.error("the audit log cannot be written: %r", error)
                 self.healthy = False
+                if not later:
+                    del self._unwritten[before:after]
                 return False
             self._size, self._head = self._size + len(content), head
             self._unwritten.clear()

@@ -16,6 +16,7 @@ from neverseen.errors import FileRejectedError, InputError
 from neverseen.io.files import replace_file
 from neverseen.labels import canonical_json, normalise, text
 from neverseen.service.answers import written
+from neverseen.service.operations.log import LOG
 
 NAME, PROBE = "history.jsonl", "probe.npz"
 _MINUTES, _PER_MINUTE = 120, 1000
@@ -35,17 +36,14 @@ class History:
         self._write_all()
 
     def add(self, point: dict[str, Any]) -> None:
-        """Add a point."""
+        """Add a point. One that cannot be written is kept in memory only: its version is published all the same."""
         with self._lock:
             self._points = [*self._points, point][-self._most :]
             self._written = None
-            if self._lines >= 2 * self._most:
-                self._write_all()
-                return
-            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(canonical_json(point).encode() + b"\n")
-            self._lines += 1
+            try:
+                self._write(point)
+            except OSError as error:
+                LOG.error("a point of the charts cannot be written: %s", error)
 
     def points(self) -> list[dict[str, Any]]:
         """Return the points, oldest first."""
@@ -80,6 +78,15 @@ class History:
                 if self._points is points:
                     self._written = made
         return b'{"points":' + made + b',"latency":' + written(self.latency()) + b"}"
+
+    def _write(self, point: dict[str, Any]) -> None:
+        if self._lines >= 2 * self._most:
+            self._write_all()
+            return
+        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(canonical_json(point).encode() + b"\n")
+        self._lines += 1
 
     def _write_all(self) -> None:
         replace_file(self._path, [canonical_json(point).encode() + b"\n" for point in self._points])

@@ -52,6 +52,10 @@ class Line(Generic[Item]):
         self._count -= 1
         return item
 
+    def charge(self, client: str, amount: float) -> None:
+        """Count more for a client's items than their cost: they were harder than it said."""
+        self._usage.add(client, amount)
+
     def of(self, client: str) -> list[Item]:
         """Return the waiting items of a client."""
         return list(self._waiting.get(client, ()))

@@ -11,8 +11,8 @@ from itertools import groupby
 
 from neverseen.backbones.reading import Prepared
 from neverseen.errors import NeverseenError, NotLearnedError
-from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change
-from neverseen.labels import canonical_json, from_text, normalise, text
+from neverseen.holdings import FORGET, FORGET_CLASS, LEARN, Change, HeldTicket
+from neverseen.labels import canonical_json, from_private_text, normalise, text
 from neverseen.ledger import Notes, RequestRow
 from neverseen.model.intake import Shown, Verdict
 from neverseen.proof.certificates import AuditHead
@@ -157,9 +157,11 @@ def forgetting(store: Store, given: SampleList, owner: str | None) -> Change:
     change = store.forgetting(given.prepared, given.labels, ids=full, owner=owner)
     if ids is None or owner is not None:
         return change
+    said: dict[int, dict[object, list[object]]] = {}  # by the tickets, which are the same for equal samples
     for row, (name, alike) in enumerate(zip(ids, store.alike(change), strict=True)):
-        held = [(from_text(each.id), from_text(each.owner)) for each in alike]
-        found = [kept for kept, whose in held if kept in (name, full_id(whose, name))]
+        if id(alike) not in said:
+            said[id(alike)] = _by_id(alike)
+        found = said[id(alike)].get(name, [])
         if len(found) > 1:
             words = f"several owners have sample {row} under this id, or somebody without an owner does, too"
             raise Refusal("ambiguous", f"{words}: say whose with owner, or send its receipt", row=row)
@@ -167,6 +169,16 @@ def forgetting(store: Store, given: SampleList, owner: str | None) -> Change:
             words = f"sample {row} is held under this id for an owner: say whose with owner, or send its receipt"
             raise Refusal("not_learned", words, row=row)
     return change
+
+
+def _by_id(tickets: Sequence[HeldTicket]) -> dict[object, list[object]]:
+    """Return the ids under which samples are held, by each id that may be given for them: with its owner or without."""
+    found: dict[object, list[object]] = {}
+    for each in tickets:
+        kept, whose = from_private_text(each.id), from_private_text(each.owner)
+        for given in {kept, kept.removeprefix(full_id(whose, ""))} if isinstance(kept, str) else {kept}:
+            found.setdefault(given, []).append(kept)
+    return found
 
 
 def _learn(store: Store, jobs: list[Job]) -> Change:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neverseen.backbones.reading import Prepared
-from neverseen.holdings import FORGET
+from neverseen.holdings import FORGET, LEARN
 from neverseen.ledger import RequestRow
 from neverseen.service.writer.idempotency import to_keep
 
@@ -35,6 +35,11 @@ class Job:
     queued: float = field(default_factory=time.monotonic)
     # tells who made it once the client's name is gone; see `neverseen.service.reception.access.maker_of`
     maker: bytes | None = None
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it becomes one change with others of its kind: see `neverseen.service.writer.applying`."""
+        return self.kind in (LEARN, FORGET) or (self.kind == FORGET_SAMPLES and self.payload.ids is not None)
 
     def row(self, receipts: Sequence[bytes] | None = None) -> RequestRow:
         """Return the ledger's row for this job, given the receipts that it shows or was given."""

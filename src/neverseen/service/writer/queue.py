@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import groupby
@@ -35,6 +36,7 @@ _REOPEN = 1.0  # seconds between attempts to open a store that failed
 _GATHER, _GATHER_MOST = 0.003, 0.1  # seconds without a new request, and altogether, before a change is made
 _NICE = 5  # a third of the share of others, where they compete
 _LAST = 1.0  # seconds that a change has to end at a stop whose time is over
+_TOGETHER = 1000  # most requests in one change
 _LATE = 300.0  # seconds after which changes that are being made are called late
 
 
@@ -45,8 +47,9 @@ def _line() -> Line[Job]:
 class Writer:
     """Applies requests. Those that wait together become one change, and share one publication.
 
-    The requests of a key are applied in order, and keys take turns. Each key has a share of the queue. Requests to
-    learn have separate room: however many wait, a forget is accepted.
+    The requests of a key are applied in order, and keys take turns. A turn is one change, or one question: a small one
+    may take seconds, if many samples are equal, and others would wait for all of them. Each key has a share of the
+    queue. Requests to learn have separate room: however many wait, a forget is accepted.
 
     Parameters
     ----------
@@ -81,7 +84,7 @@ class Writer:
             (Shares(settings.queue_requests), Shares(settings.queue_samples)) for _ in range(2)
         )
         self._wake = threading.Condition()
-        self._idle = self._poked = self._stopping = self._abandoned = False
+        self._idle = self._poked = self._stopping = self._abandoned = self._more = False
         self._began = math.inf  # when the changes began that are being made
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
 
@@ -139,7 +142,7 @@ class Writer:
     def told(self, store: Store, question: Callable[[Store], Result], entry: dict[str, Any]) -> Result:
         """Answer a question, with its line in the audit log before the answer; for the writer's thread."""
         found = question(store)
-        if not self._audit.append([entry]):
+        if not self._audit.append([entry], later=False):
             raise _unlogged("nothing is answered")
         return found
 
@@ -236,6 +239,7 @@ class Writer:
                 if jobs:
                     self._began = time.monotonic()
                     self._work(jobs)
+                    self._charge(jobs, time.monotonic() - self._began)
                     self._began = math.inf
                 if not self._stopping and self._audit.healthy:
                     self._publisher.keep_up(self._opened(), self.policy)
@@ -259,17 +263,36 @@ class Writer:
                 self._wake.wait(_REOPEN if self.store is None else self.policy.wait())
                 self._idle = False
             self._poked = False
-        self._gather()
+        if not self._more:
+            self._gather()
         with self._wake:
             jobs: list[Job] = []
             samples = 0
-            while self._jobs and (not jobs or samples + self._jobs.first().samples <= TURN):
+            while self._jobs and (not jobs or self._goes_with(jobs, samples)):
                 job = self._jobs.take()
                 self._gives(job)
                 jobs.append(job)
                 samples += job.samples
-            self._running = jobs
+            self._running, self._more = jobs, bool(self._jobs)
             return jobs
+
+    def _goes_with(self, jobs: list[Job], samples: int) -> bool:
+        """Return whether the next job goes with others, which have so many samples; without a store, to be refused."""
+        following = self._jobs.first()
+        alike = following.kind == jobs[0].kind and jobs[0].is_joined and following.is_joined
+        return self.store is None or (alike and len(jobs) < _TOGETHER and samples + following.samples <= TURN)
+
+    def _charge(self, jobs: list[Job], seconds: float) -> None:
+        """Count requests that were harder than their samples say as the samples that take so long, about.
+
+        A question about one sample may take as long as learning a thousand. Whoever has thousands of such questions
+        would always come next, if only their samples counted.
+        """
+        more = seconds * TURN - sum(job.samples for job in jobs)
+        if more > 0:
+            with self._wake:
+                for client, count in Counter(job.client for job in jobs).items():
+                    self._jobs.charge(client, more * count / len(jobs))
 
     def _gather(self) -> None:
         """Wait a moment while more jobs arrive: jobs that arrive together become one change."""
@@ -341,9 +364,11 @@ class Writer:
             LOG.error("the writer failed", exc_info=error)
             self._metrics.writer_failures.inc()
             self._close()
-        words = "the store failed, and the request may or may not have been carried out: send it again with the "
-        failure = Refusal("unavailable", words + "same idempotency key", wait=2)
-        settle([(job, failure) for job in self._running if not job.future.done()])
+        words = "the store failed, and the request may or may not have been carried out: send it again"
+        for job in self._running:
+            if not job.future.done():
+                same = "" if job.kind == ASK else " with the same idempotency key"
+                settle([(job, Refusal("unavailable", words + same, wait=2))])
         self._running = []
 
     def _close(self) -> None:

@@ -25,8 +25,11 @@ from neverseen.targets import Targets
 # Learning, publishing and showing a version took at most 6.5 Gram matrices and 39 matrices of weights, measured for 256
 # to 4,096 codes and 10 to 10,000 classes; here is a quarter more. With tracking, the sums of each class are there
 # twice, as they are and as they are added to, in four bytes each.
+# If the sums choose gamma, the system is inverted for several candidates: it took at most 30 Gram matrices and 250
+# matrices of weights, measured for 512 and 1,024 codes and 10 to 1,200 classes; here is a quarter more, too.
 _FIXED = 2**28
 _GRAMS, _WEIGHTS, _TRACKED = 8, 48, 2 * 4
+_CHOOSING_GRAMS, _CHOOSING_WEIGHTS = 38, 312
 _SHARE = 0.9  # of the machine's memory
 _LEAST = 2**26  # bytes for a worker process
 _LEAST_BODIES = 2**24  # bytes for all bodies, and for all pixels
@@ -35,20 +38,24 @@ PIXEL = 3
 NOTHING: frozenset[str] = frozenset()
 
 
-def per_class(size: int, tracked: bool) -> int:
-    """Return an upper bound on the memory for one more class, in bytes, for `size` codes."""
-    return _WEIGHTS * 8 * size + (_TRACKED * size * (size + 1) // 2 if tracked else 0)
+def per_class(size: int, tracked: bool, chosen: bool = False) -> int:
+    """Return an upper bound on the memory for one more class, in bytes; `size` and `chosen` are as in `needed`."""
+    weights = _CHOOSING_WEIGHTS if chosen else _WEIGHTS
+    return weights * 8 * size + (_TRACKED * size * (size + 1) // 2 if tracked else 0)
 
 
-def needed(size: int, classes: int, tracked: bool) -> int:
+def needed(size: int, classes: int, tracked: bool, chosen: bool = False) -> int:
     """Return an upper bound on the memory for holding and publishing a model, in bytes.
+
+    `size` is the number of codes. `chosen` says whether the sums choose gamma (``gamma="auto"``).
 
     Examples
     --------
     >>> [round(needed(2048, classes, tracked) / 2**30, 1) for classes in (10, 1000) for tracked in (False, True)]
     [0.5, 0.7, 1.2, 16.9]
     """
-    return _FIXED + _GRAMS * 8 * size * size + classes * per_class(size, tracked)
+    grams = _CHOOSING_GRAMS if chosen else _GRAMS
+    return _FIXED + grams * 8 * size * size + classes * per_class(size, tracked, chosen)
 
 
 def texts_of(labels: Sequence[Any]) -> set[str]:
@@ -73,6 +80,11 @@ class Room:
     ) -> None:
         self._settings, self._memory, self._published = settings, memory, published
         self._asked, self._learned = Brought(published), Brought(published)
+        self._chosen = False
+
+    def gamma_is_chosen(self) -> None:
+        """Note that the sums choose gamma, which takes more memory."""
+        self._chosen = True
 
     def reserve(self, size: int) -> None:
         """Reserve bytes of memory for something else."""
@@ -90,7 +102,7 @@ class Room:
     def shortage(self, statistics: Statistics) -> str | None:
         """Return a message if there is no memory for another class, else None."""
         classes = len({*statistics.counts, *self._published()})
-        wanted = needed(statistics.size, classes + 1, statistics.class_grams is not None)
+        wanted = needed(statistics.size, classes + 1, statistics.class_grams is not None, self._chosen)
         if wanted <= self._memory:
             return None
         have = f"{self._memory / 1e6:.0f} MB of memory are left for the store, which needs {wanted / 1e6:.0f} MB"
@@ -99,7 +111,8 @@ class Room:
     def most_classes(self, statistics: Statistics) -> int:
         """Return how many classes can be published with this memory."""
         size, tracked = statistics.size, statistics.class_grams is not None
-        return max(0, (self._memory - needed(size, 0, tracked)) // per_class(size, tracked))
+        left = self._memory - needed(size, 0, tracked, self._chosen)
+        return max(0, left // per_class(size, tracked, self._chosen))
 
     def require_few(self, statistics: Statistics, client: str, names: set[str]) -> set[str]:
         """Return the classes that are new to the client, or refuse them.
