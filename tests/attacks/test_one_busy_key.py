@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -27,7 +26,7 @@ from neverseen.service.errors import Refusal
 from neverseen.service.reception.requests import ANSWERED, KEY
 from neverseen.service.writer import queue
 from neverseen.service.writer.applying import apply
-from neverseen.service.writer.jobs import Job, LearnSamples
+from neverseen.service.writer.jobs import ASK, Job, LearnSamples
 from neverseen.store import Store
 from neverseen.store.ledger_holdings import LedgerHoldings
 from tests.services import BACKBONE, KEYS, ROWS, Running, bearer, hold, new_store, running, samples, token
@@ -312,22 +311,14 @@ def test_small_requests_that_take_long_are_no_turn_together(
         assert {each.result().status_code for each in late} == {404}
 
 
-def test_small_requests_that_take_long_do_not_always_come_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_requests_that_take_long_do_not_always_come_next(tmp_path: Path) -> None:
     """A question among thousands of equal samples takes as long as learning a thousand, and counted as one sample."""
-    plain = Store.forgetting
     with running(tmp_path / "s", QUICK) as service:
-        eve, ada = key(service, "eve", "forget"), key(service, "ada", "learn")
-
-        def slow(self: Store, *given: Any, **named: Any) -> Any:
-            time.sleep(0.2)
-            return plain(self, *given, **named)
-
-        monkeypatch.setattr(Store, "forgetting", slow)
-        service.learn(range(190), ada)
+        service.learn(range(190), key(service, "ada", "learn"))
+        writer = service.service.writer
         for _ in range(2):
-            body = {"samples": samples([199], ids=False)}
-            assert service.client.post("/v1/forget", json=body, headers=eve).status_code == 404
-        eventually(lambda: service.service.writer._jobs._usage.had_much_less("ada", "eve"), seconds=1)
+            writer._charge([Job(ASK, "", "eve", None, 1, None)], 0.2)
+        assert writer._jobs._usage.had_much_less("ada", "eve")
 
 
 def test_one_bad_request_among_many_does_not_part_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
