@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from neverseen import AnalyticClassifier, ConfigurationError, RandomProjection, store
+from neverseen import AnalyticClassifier, ConfigurationError, Encoder, RandomProjection, TwoStreams, store
 from neverseen.client import Client, ServiceError
 from neverseen.errors import InputError, LimitError
 from neverseen.service import Settings
@@ -24,7 +24,7 @@ from neverseen.service.operations.settings import service_folder
 from neverseen.service.predicting import lists_of
 from neverseen.service.reception.contents import Bounds, learned
 from neverseen.service.writer.room import Room
-from neverseen.targets import LabelSets, Numbers, Targets, WeightedClasses
+from neverseen.targets import Classes, LabelSets, Numbers, Targets, WeightedClasses
 from tests.samples import clustered
 from tests.services import BACKBONE, KEYS, QUICK, Running, running
 
@@ -37,6 +37,8 @@ class Kind(NamedTuple):
     targets: Targets
     labels: list[dict[str, Any]]  # of the three clusters, as fields of a sample
     given: list[Any]  # the same, as the library takes them
+    gamma: int | str = 2**8
+    encoder: Encoder = RandomProjection(16, seed=1)
 
 
 KINDS = {
@@ -57,6 +59,12 @@ KINDS = {
     ),
 }
 
+WAYS = {  # of other models
+    "two streams": Kind(Classes(), [{"label": each} for each in "abc"], list("abc"), encoder=TwoStreams(8, seed=1)),
+    "a chosen gamma": Kind(Classes(), [{"label": each} for each in "abc"], list("abc"), gamma="auto"),
+    "sets, and a chosen gamma": KINDS["sets"]._replace(gamma="auto"),
+}
+
 
 @pytest.fixture(params=list(KINDS), scope="module")
 def name(request: pytest.FixtureRequest) -> str:
@@ -71,9 +79,7 @@ def kind(name: str) -> Kind:
 
 def classifier(kind: Kind) -> AnalyticClassifier:
     grid_bits = 20 if kind.targets.kind == "numbers" else 40
-    return AnalyticClassifier(
-        RandomProjection(16, seed=1), 2**8, grid_bits=grid_bits, targets=kind.targets, hardware="numpy"
-    )
+    return AnalyticClassifier(kind.encoder, kind.gamma, grid_bits=grid_bits, targets=kind.targets, hardware="numpy")
 
 
 def new_store(folder: Path, kind: Kind) -> Path:
@@ -175,8 +181,18 @@ def test_answers_are_those_of_the_library(service: Running, kind: Kind) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_random_history_leaves_no_trace(service: Running, kind: Kind, seed: int) -> None:
-    """After any learns, forgets and publications, the published digest is that of a model that saw what is held."""
     clear(service)
+    assert_no_trace(service, kind, seed)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nor_does_one_of_another_model(way: str, tmp_path: Path) -> None:
+    with running(new_store(tmp_path / "s", WAYS[way]), BY_HAND) as service:
+        assert_no_trace(service, WAYS[way], 0)
+
+
+def assert_no_trace(service: Running, kind: Kind, seed: int) -> None:
+    """After any learns, forgets and publications, the published digest is that of a model that saw what is held."""
     draw = np.random.default_rng(seed)
     held: dict[int, str] = {}
     for _ in range(8):
