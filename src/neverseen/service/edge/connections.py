@@ -159,6 +159,8 @@ class Connections:
     >>> connections = Connections(2, 2, 30)
     >>> gone = []
     >>> idle, at_work = (connections.admit("ada", lambda name=name: gone.append(name)) for name in ("idle", "at work"))
+    >>> idle.works()
+    >>> idle.rests()  # and waits for its next request
     >>> at_work.works()
     >>> connections.admit("bob", print) is not None, gone
     (True, ['idle'])
