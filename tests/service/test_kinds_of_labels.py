@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import httpx
 import numpy as np
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
     targets: Targets
     labels: list[dict[str, Any]]  # of the three clusters, as fields of a sample
     given: list[Any]  # the same, as the library takes them
-    gamma: int | str = 2**8
+    gamma: int | Literal["auto"] = 2**8
     encoder: Encoder = RandomProjection(16, seed=1)
 
 
