@@ -253,9 +253,9 @@ class Connections:
     def _rank(self, keys: Counter[Any], full: set[Any], now: float, each: Connection) -> tuple[int, int, float]:
         """Return the sort key for replacement: the address, or key with bodies, with the most connections loses one.
 
-        Of its connections, one that was never used is cut first, if it is not new. Then come those without a key, then
-        the new ones, and then those that were used with a key that has not too many idle (`full`): no stranger can
-        make such a one. Among equals it is the one that has waited longest.
+        Its connections are cut in this order: those never used that are not new; those without a key; new ones; those
+        last used with a key, unless it has too many idle (`full`). No stranger can make one of the last kind. Among
+        equals, the one that has waited longest is cut.
         """
         order = _IS_USED
         if not each.used:
