@@ -39,6 +39,7 @@ class Kind(NamedTuple):
     given: list[Any]  # the same, as the library takes them
     gamma: int | Literal["auto"] = 2**8
     encoder: Encoder = RandomProjection(16, seed=1)
+    class_weight: str | None = None
 
 
 KINDS = {
@@ -62,6 +63,7 @@ KINDS = {
 WAYS = {  # of other models
     "two streams": Kind(Classes(), [{"label": each} for each in "abc"], list("abc"), encoder=TwoStreams(8, seed=1)),
     "a chosen gamma": Kind(Classes(), [{"label": each} for each in "abc"], list("abc"), gamma="auto"),
+    "balanced": Kind(Classes(), [{"label": each} for each in "abc"], list("abc"), class_weight="balanced"),
     "sets, and a chosen gamma": KINDS["sets"]._replace(gamma="auto"),
 }
 
@@ -79,7 +81,12 @@ def kind(name: str) -> Kind:
 
 def classifier(kind: Kind) -> AnalyticClassifier:
     grid_bits = 20 if kind.targets.kind == "numbers" else 40
-    return AnalyticClassifier(kind.encoder, kind.gamma, grid_bits=grid_bits, targets=kind.targets, hardware="numpy")
+    balanced: dict[str, Any] = {}
+    if kind.class_weight is not None:
+        balanced = {"class_weight": kind.class_weight, "track_classes": True}
+    return AnalyticClassifier(
+        kind.encoder, kind.gamma, grid_bits=grid_bits, targets=kind.targets, hardware="numpy", **balanced
+    )
 
 
 def new_store(folder: Path, kind: Kind) -> Path:
