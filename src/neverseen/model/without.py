@@ -37,6 +37,8 @@ class Without:
         Number of samples of each class.
     held : dict of str to int
         The same numbers, by the canonical texts of the classes.
+    targets : Targets
+        What labels stand for.
 
     Examples
     --------
@@ -52,7 +54,7 @@ class Without:
     """
 
     def __init__(self, weights: FrozenWeights, counts: dict[str, int], read: Callable[[Any], np.ndarray]) -> None:
-        self._weights, self._read = weights, read
+        self._weights, self._read, self.targets = weights, read, weights.configuration.targets
         self.classes_ = as_array([from_text(name) for name in weights.classes])
         self.held = {name: counts[name] for name in weights.classes}
         self.counts = np.array(list(self.held.values()), np.int64)
@@ -61,7 +63,7 @@ class Without:
 
     def __len__(self) -> int:
         """Return the number of remaining samples."""
-        return self._weights.configuration.targets.total(self.held)
+        return self.targets.total(self.held)
 
     def __bool__(self) -> bool:
         return True  # also if there are none
@@ -102,9 +104,8 @@ def compared(now: Without, without: Without, samples: Any, labels: Sequence[Any]
 
     If a view holds no samples, it predicts nothing: all classes are wrong, and there is no other score.
     """
-    targets = now._weights.configuration.targets
-    if not targets.one_hot:
-        return _compared(targets, now, without, samples, labels)
+    if not now.targets.one_hot:
+        return _compared(now.targets, now, without, samples, labels)
     truth = [text(normalise(label)) for label in labels]
     said = [
         [text(normalise(name)) for name in view.predict(samples)] if truth and len(view) else [None] * len(truth)
